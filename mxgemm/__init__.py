@@ -1,0 +1,29 @@
+"""Block-scaled (microscaling) GEMM: activations times MXFP4 weights, routed by shape.
+
+>>> import torch, mxgemm
+>>> w = mxgemm.quantize(torch.randn(2880, 512))
+>>> mxgemm.gemm(torch.randn(4, 512, dtype=torch.bfloat16), w).shape
+torch.Size([4, 2880])
+"""
+
+from mxgemm import ops as _ops  # registers torch.ops.mxgemm
+from mxgemm._version import __version__
+from mxgemm.errors import Refusal, RouteUnavailable
+from mxgemm.explain import Explanation, explain
+from mxgemm.gemm import gemm, gemm_mx
+from mxgemm.mx import MXTensor, dequantize, quantize
+
+del _ops
+
+__all__ = [
+    "Explanation",
+    "MXTensor",
+    "Refusal",
+    "RouteUnavailable",
+    "__version__",
+    "dequantize",
+    "explain",
+    "gemm",
+    "gemm_mx",
+    "quantize",
+]

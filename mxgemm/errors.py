@@ -1,0 +1,39 @@
+"""What the library raises besides TypeError and ValueError, and how a route says no."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a route or a configuration cannot take a problem.
+
+    Attributes:
+        route: the route that refuses.
+        field: what about the problem or the machine is in the way ("arch", "k", "triton", ...).
+        value: what it is.
+        needed: what it would have to be, or what the user can do about it.
+    """
+
+    route: str
+    field: str
+    value: object
+    needed: str
+
+    def __str__(self) -> str:
+        return f"{self.route}: {self.field} is {self.value}; needs {self.needed}"
+
+
+class RouteUnavailable(RuntimeError):
+    """A route was asked for by name and cannot run here.
+
+    Attributes:
+        refusal: the reason, field by field.
+    """
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(
+            f"route {refusal.route!r} cannot run: {refusal.field} is {refusal.value}; needs {refusal.needed}"
+        )
+        self.refusal = refusal

@@ -1,0 +1,126 @@
+"""The public multiplications."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from mxgemm import validation
+from mxgemm.formats import ActivationFormat, ScaleRounding
+from mxgemm.layouts import ScaleLayout, WeightLayout
+from mxgemm.mx import MXTensor, describe
+from mxgemm.plan import Options, multiply
+
+
+def gemm(
+    a: Tensor,
+    b: Tensor | MXTensor,
+    b_scales: Tensor | None = None,
+    *,
+    a_format: ActivationFormat = "e2m1",
+    scale_rounding: ScaleRounding = "even",
+    bias: Tensor | None = None,
+    out: Tensor | None = None,
+    out_dtype: torch.dtype = torch.bfloat16,
+    weight_layout: WeightLayout = "row_major",
+    scale_layout: ScaleLayout = "row_major",
+    route: str | None = None,
+) -> Tensor:
+    """Multiply activations by an MX weight: ``round(quantize(a) @ dequantize(b).T + bias)``.
+
+    Operands are dequantised exactly, sums are accumulated in fp32, and the result is rounded once.
+
+    Args:
+        a: activations ``[..., K]``, bf16, fp16 or fp32, any strides, K % 32 == 0.
+        b: weight, an :class:`MXTensor` of shape (N, K), or packed e2m1 bytes ``[N, K/2]``.
+        b_scales: E8M0 bytes of a packed ``b``: ``[N, K/32]``, or shuffled, padded to 256 x 8.
+        a_format: what ``a`` is rounded to first: "e2m1" (a4w4), "e4m3" (a8w4), both in blocks of 32 along K, or "bf16"
+            (a16w4).
+        scale_rounding: how the block scales of ``a`` are chosen: "even", "floor", "ceil" or "rceil".
+        bias: ``[N]``, bf16, fp16 or fp32, added in fp32.
+        out: write here, ``[..., N]`` of ``out_dtype``, any strides; by default the result is fresh memory.
+        out_dtype: bf16, fp16 or fp32.
+        weight_layout: of packed ``b``: "row_major" or "preshuffled".
+        scale_layout: of ``b_scales``: "row_major" or "shuffled".
+        route: force one way to compute (see :func:`mxgemm.explain`).
+
+    Returns:
+        ``[..., N]``. Rows whose blocks hold a NaN or an infinity are NaN.
+
+    Raises:
+        TypeError: an argument of a wrong type or dtype.
+        ValueError: a wrong shape, device, layout or name.
+        RouteUnavailable: the named route cannot run here.
+        RuntimeError: an input requires grad while gradients are recorded.
+    """
+    if isinstance(b, MXTensor):
+        validation.check_mx_weight(b, b_scales, weight_layout, scale_layout)
+        weight = b.prepared or b
+        data, scales, b_format = weight.data, weight.scales, weight.format.name
+        weight_layout, scale_layout = weight.layout.data, weight.layout.scales
+    else:
+        data, scales, b_format = b, b_scales, "e2m1"  # type: ignore[assignment]  # None is refused by validation
+    if torch.compiler.is_compiling() or _is_foreign(a):
+        validation.check_no_grad(a=a, bias=bias, out=out)
+        rest = (bias, a_format, scale_rounding, out_dtype, weight_layout, scale_layout, b_format, route)
+        if out is None:
+            return torch.ops.mxgemm.gemm(a, data, scales, *rest)  # type: ignore[no-any-return]
+        torch.ops.mxgemm.gemm_out(a, data, scales, out, *rest)
+        return out
+    options = Options(a_format, b_format, scale_rounding, weight_layout, scale_layout, "row_major", out_dtype, route)
+    return multiply(a, None, data, scales, bias, out, options)
+
+
+def gemm_mx(
+    a: MXTensor,
+    b: MXTensor,
+    *,
+    bias: Tensor | None = None,
+    out: Tensor | None = None,
+    out_dtype: torch.dtype = torch.bfloat16,
+    route: str | None = None,
+) -> Tensor:
+    """Multiply two MX tensors: ``round(dequantize(a) @ dequantize(b).T + bias)``; formats may differ.
+
+    Args:
+        a: ``[..., K]`` in any format, row-major data.
+        b: (N, K) in any format and layout.
+        bias: as in :func:`gemm`.
+        out: as in :func:`gemm`.
+        out_dtype: as in :func:`gemm`.
+        route: as in :func:`gemm`.
+
+    Returns:
+        ``[..., N]``.
+
+    Raises:
+        TypeError, ValueError, RouteUnavailable, RuntimeError: as in :func:`gemm`.
+    """
+    if not isinstance(a, MXTensor) or not isinstance(b, MXTensor):
+        name, got = ("b", b) if isinstance(a, MXTensor) else ("a", a)
+        raise TypeError(f"{name}: got {describe(got)}, want an MXTensor (see mxgemm.quantize)")
+    validation.check_mx_activations(a)
+    validation.check_mx_weight(b, None, "row_major", "row_major")
+    b = b.prepared or b
+    options = Options(
+        a.format.name, b.format.name, "even", b.layout.data, b.layout.scales, a.layout.scales, out_dtype, route
+    )
+    if torch.compiler.is_compiling() or _is_foreign(a.data):
+        validation.check_no_grad(bias=bias, out=out)
+        rest = (
+            *(bias, options.a_format, options.b_format, options.a_scale_layout, options.weight_layout),
+            *(options.scale_layout, out_dtype, route),
+        )
+        if out is None:
+            return torch.ops.mxgemm.gemm_mx(a.data, a.scales, b.data, b.scales, *rest)  # type: ignore[no-any-return]
+        torch.ops.mxgemm.gemm_mx_out(a.data, a.scales, b.data, b.scales, out, *rest)
+        return out
+    return multiply(a.data, a.scales, b.data, b.scales, bias, out, options)
+
+
+def _is_foreign(tensor: Any) -> bool:
+    """Say whether this is a tensor subclass (fake, functional, traced): torch's dispatcher must see the call."""
+    return isinstance(tensor, Tensor) and type(tensor) is not Tensor and type(tensor) is not Parameter

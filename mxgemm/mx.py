@@ -1,0 +1,338 @@
+"""MXTensor, and the torch code that quantises to it and back, byte for byte the same on every device.
+
+Scales come from integer arithmetic on fp32 bits (no float log2, which is wrong beside powers of two, and no
+subnormal that a GPU could flush); elements are rounded to nearest, ties to even, and saturate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from mxgemm.device import machine_of
+from mxgemm.formats import (
+    BLOCK,
+    E2M1,
+    E8M0_NAN,
+    ElementFormat,
+    FormatName,
+    ScaleRounding,
+    element_format,
+    scale_addend,
+)
+from mxgemm.layouts import (
+    ROW_MAJOR,
+    Layout,
+    ScaleLayout,
+    WeightLayout,
+    padded_scale_shape,
+    preshuffle_refusal,
+    preshuffle_weight,
+    shuffle_scales,
+    unpreshuffle_weight,
+    unshuffle_scales,
+)
+
+FLOAT_DTYPES: Final = (torch.bfloat16, torch.float16, torch.float32)
+
+PREPARED_LAYOUT: Final[dict[str, Layout]] = {"gfx950": Layout("preshuffled", "shuffled")}
+"""The layout that the fastest routes of an architecture read; elsewhere they read row-major bytes."""
+
+_CHUNK_ELEMENTS: Final = 1 << 21  # bounds the temporaries of quantize and dequantize to a few tens of MB
+_FP32_INF_BITS: Final = 0x7F800000
+_FP32_MAGNITUDE: Final = 0x7FFFFFFF
+_FP8_DTYPES: Final = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
+_BYTE_DTYPES: Final = frozenset(
+    dtype
+    for dtype in (
+        torch.uint8,
+        torch.float8_e4m3fn,
+        torch.float8_e5m2,
+        getattr(torch, "float8_e8m0fnu", None),
+        getattr(torch, "float4_e2m1fn_x2", None),
+    )
+    if dtype is not None
+)
+
+
+@dataclass(frozen=True, eq=False)
+class MXTensor:
+    """A tensor in an MX format: element bytes, scale bytes, and what they mean.
+
+    Attributes:
+        data: uint8 ``[..., K/pack]``; two e2m1 a byte, the low nibble holds the even k.
+        scales: E8M0 bytes, uint8 ``[..., K/32]``, or shuffled and padded (two-dimensional tensors only).
+        format: the element format.
+        shape: the logical shape ``[..., K]``.
+        layout: how ``data`` and ``scales`` lie in memory.
+        prepared: the same values in the layout that this device's fastest routes read. Derived data: made by
+            :meth:`prepare`, never saved, rebuilt by :meth:`to`.
+    """
+
+    data: Tensor
+    scales: Tensor
+    format: ElementFormat
+    shape: tuple[int, ...]
+    layout: Layout = ROW_MAJOR
+    prepared: MXTensor | None = None
+
+    def __post_init__(self) -> None:
+        for name, tensor in (("data", self.data), ("scales", self.scales)):
+            if not isinstance(tensor, Tensor) or tensor.dtype != torch.uint8:
+                raise TypeError(f"{name}: got {describe(tensor)}, want a uint8 tensor (see MXTensor.wrap)")
+        if self.data.device != self.scales.device:
+            raise ValueError(f"scales: got device {self.scales.device}, want {self.data.device} like data")
+        if not self.shape or self.shape[-1] % BLOCK:
+            raise ValueError(f"shape: got {self.shape}, want a last dimension that is a multiple of {BLOCK}")
+        if self.layout != ROW_MAJOR and len(self.shape) != 2:
+            raise ValueError(f"layout: got {self.layout} for shape {self.shape}, want two dimensions")
+        *leading, k = self.shape
+        want_data = (*leading, k // self.format.pack)
+        if tuple(self.data.shape) != want_data:
+            raise ValueError(f"data: got shape {tuple(self.data.shape)}, want {want_data} for {self.format}")
+        if self.layout.data == "preshuffled":
+            reason = preshuffle_refusal(*want_data)
+            if reason:
+                raise ValueError(f"data: {reason}, so it cannot be preshuffled")
+        shuffled = self.layout.scales == "shuffled"
+        want_scales = padded_scale_shape(leading[0], k) if shuffled else (*leading, k // BLOCK)
+        if tuple(self.scales.shape) != want_scales:
+            raise ValueError(f"scales: got shape {tuple(self.scales.shape)}, want {want_scales} ({self.layout.scales})")
+
+    @classmethod
+    def wrap(
+        cls,
+        data: Tensor,
+        scales: Tensor,
+        *,
+        format: FormatName = "e2m1",
+        weight_layout: WeightLayout = "row_major",
+        scale_layout: ScaleLayout = "row_major",
+    ) -> MXTensor:
+        """Take bytes that a checkpoint or another library holds, without copying them.
+
+        Args:
+            data: ``[..., K/pack]``, uint8, ``float4_e2m1fn_x2`` or fp8.
+            scales: ``[..., K/32]`` or shuffled, uint8 or ``float8_e8m0fnu``.
+            format: the element format of ``data``.
+            weight_layout: "row_major" or "preshuffled".
+            scale_layout: "row_major" or "shuffled".
+
+        Raises:
+            TypeError: a dtype that holds no bytes.
+            ValueError: shapes that do not belong together.
+        """
+        fmt = element_format(format)
+        data, scales = as_bytes(data, "data"), as_bytes(scales, "scales")
+        if data.dim() == 0:
+            raise ValueError("data: got a scalar, want at least one dimension")
+        shape = (*data.shape[:-1], data.shape[-1] * fmt.pack)
+        return cls(data, scales, fmt, tuple(shape), Layout(weight_layout, scale_layout))
+
+    @property
+    def device(self) -> torch.device:
+        """Where the bytes are."""
+        return self.data.device
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of data and scales, without what :meth:`prepare` added."""
+        return self.data.nbytes + self.scales.nbytes
+
+    def row_major(self) -> MXTensor:
+        """Return the same values in row-major layout (itself, if they are)."""
+        if self.layout == ROW_MAJOR:
+            return self
+        n, k = self.shape
+        data = unpreshuffle_weight(self.data) if self.layout.data == "preshuffled" else self.data
+        shuffled = self.layout.scales == "shuffled"
+        scales = unshuffle_scales(self.scales, n, k // BLOCK) if shuffled else self.scales
+        return MXTensor(data, scales, self.format, self.shape)
+
+    def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Return the values, ``[..., K]``; see :func:`dequantize`."""
+        return dequantize(self, dtype=dtype)
+
+    def prepare(self, arch: str | None = None) -> MXTensor:
+        """Make, once and off the hot path, the layout that the fastest routes on this device read.
+
+        The row-major bytes stay, so a prepared weight takes twice the memory where the layouts differ. A shape
+        that cannot be preshuffled (N % 16, K % 64) and a device without a preferred layout return ``self``.
+
+        Args:
+            arch: prepare for this architecture ("gfx950") instead of the device that holds the bytes.
+
+        Returns:
+            an MXTensor with ``prepared`` set.
+
+        Raises:
+            ValueError: not two-dimensional.
+        """
+        if len(self.shape) != 2:
+            raise ValueError(f"prepare: got shape {self.shape}, want a two-dimensional weight")
+        wanted = PREPARED_LAYOUT.get(arch or machine_of(self.device).arch)
+        if wanted is None or preshuffle_refusal(*self.data.shape):
+            return replace(self, prepared=None)
+        if self.layout == wanted:
+            return replace(self, prepared=replace(self, prepared=None))
+        rows = self.row_major()
+        prepared = MXTensor(
+            preshuffle_weight(rows.data), shuffle_scales(rows.scales), self.format, self.shape, layout=wanted
+        )
+        return replace(self, prepared=prepared)
+
+    def to(self, device: torch.device | str) -> MXTensor:
+        """Copy to a device; what :meth:`prepare` had made is rebuilt for the new device."""
+        moved = replace(self, data=self.data.to(device), scales=self.scales.to(device), prepared=None)
+        return moved.prepare() if self.prepared is not None else moved
+
+    def __repr__(self) -> str:
+        extra = "" if self.layout == ROW_MAJOR else f", {self.layout.data} data, {self.layout.scales} scales"
+        return f"MXTensor({self.format}, shape={self.shape}, device={self.device}{extra})"
+
+
+def quantize(x: Tensor, *, format: FormatName = "e2m1", scale_rounding: ScaleRounding = "even") -> MXTensor:
+    """Quantise to an MX format, in blocks of 32 along the last dimension.
+
+    The scale rule is :func:`mxgemm.formats.scale_addend`. Elements are divided by the scale, rounded to nearest
+    (ties to even) and saturated; the sign of a zero is kept. A block of zeros gets scale byte 0 and codes 0. A
+    block that holds a NaN or an infinity gets scale byte 255 and codes 0: it decodes to NaN, never to a number.
+
+    Args:
+        x: ``[..., K]``, bf16, fp16 or fp32, any strides, K % 32 == 0.
+        format: "e2m1", "e4m3" or "e5m2".
+        scale_rounding: "even", "floor", "ceil" or "rceil".
+
+    Returns:
+        a row-major :class:`MXTensor` on the same device.
+
+    Raises:
+        TypeError: ``x`` is not a tensor of one of those dtypes.
+        ValueError: a wrong shape, format or rounding rule.
+    """
+    if not isinstance(x, Tensor) or x.dtype not in FLOAT_DTYPES:
+        raise TypeError(f"x: got {describe(x)}, want a bf16, fp16 or fp32 tensor")
+    if x.dim() == 0 or x.shape[-1] % BLOCK:
+        raise ValueError(f"x: got shape {tuple(x.shape)}, want a last dimension that is a multiple of {BLOCK}")
+    fmt = element_format(format)
+    addend = scale_addend(fmt, scale_rounding)
+    *leading, k = x.shape
+    rows = math.prod(leading)
+    data = torch.empty(rows, k // fmt.pack, dtype=torch.uint8, device=x.device)
+    scales = torch.empty(rows, k // BLOCK, dtype=torch.uint8, device=x.device)
+    flat = x.detach().reshape(rows, k)
+    for part in row_chunks(rows, k):
+        data[part], scales[part] = _quantize_rows(flat[part], fmt, addend)
+    return MXTensor(data.view(*leading, k // fmt.pack), scales.view(*leading, k // BLOCK), fmt, (*leading, k))
+
+
+def dequantize(x: MXTensor, *, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return the values of an MX tensor, exact in fp32 (and in bf16 unless the scale is extreme).
+
+    Args:
+        x: any layout.
+        dtype: bf16, fp16 or fp32; fp16 overflows to Inf where the value does not fit.
+
+    Returns:
+        ``[..., K]`` of ``dtype`` on the same device.
+
+    Raises:
+        TypeError: another dtype.
+    """
+    if dtype not in FLOAT_DTYPES:
+        raise TypeError(f"dtype: got {dtype}, want torch.bfloat16, torch.float16 or torch.float32")
+    x = x.row_major()
+    *leading, k = x.shape
+    rows = math.prod(leading)
+    data, scales = x.data.reshape(rows, k // x.format.pack), x.scales.reshape(rows, k // BLOCK)
+    out = torch.empty(rows, k, dtype=dtype, device=x.device)
+    for part in row_chunks(rows, k):
+        out[part] = decode_rows(data[part], scales[part], x.format)
+    return out.view(x.shape)
+
+
+def decode_rows(data: Tensor, scales: Tensor, fmt: ElementFormat) -> Tensor:
+    """Decode row-major bytes ``[rows, K/pack]`` and scales ``[rows, K/32]`` to fp32 ``[rows, K]``."""
+    rows, k = data.shape[0], data.shape[1] * fmt.pack
+    values = _decode_e2m1(data) if fmt is E2M1 else data.view(_FP8_DTYPES[fmt.name]).to(torch.float32)
+    values = values.view(rows, k // BLOCK, BLOCK)
+    return values.mul_(decode_scales(scales).unsqueeze(-1)).view(rows, k)
+
+
+def decode_scales(scales: Tensor) -> Tensor:
+    """Decode E8M0 bytes to fp32: byte 0 is the subnormal 2**-127, byte 255 is NaN."""
+    exponent = scales.to(torch.int32)
+    bits = exponent << 23
+    bits.masked_fill_(exponent == 0, 1 << 22)
+    bits.masked_fill_(exponent == E8M0_NAN, _FP32_INF_BITS | 1 << 22)
+    return bits.view(torch.float32)
+
+
+def row_chunks(rows: int, k: int, elements: int = _CHUNK_ELEMENTS) -> Iterator[slice]:
+    """Cut ``rows`` rows of ``k`` elements into slices of about ``elements`` elements, at least a row each."""
+    step = max(1, elements // max(k, 1))
+    for start in range(0, rows, step):
+        yield slice(start, min(start + step, rows))
+
+
+def as_bytes(tensor: object, name: str) -> Tensor:
+    """View a tensor of one-byte elements as uint8.
+
+    torch's ``float4_e2m1fn_x2`` and ``float8_e8m0fnu`` have neither comparison nor indexing, so nothing behind
+    this boundary sees them.
+
+    Raises:
+        TypeError: not a tensor, or of a dtype that does not hold MX bytes.
+    """
+    if not isinstance(tensor, Tensor) or tensor.dtype not in _BYTE_DTYPES:
+        raise TypeError(
+            f"{name}: got {describe(tensor)}, want a tensor of uint8 (or float4_e2m1fn_x2, float8_e4m3fn, "
+            "float8_e5m2, float8_e8m0fnu)"
+        )
+    return tensor if tensor.dtype == torch.uint8 else tensor.view(torch.uint8)
+
+
+def describe(value: object) -> str:
+    """Name a value in an error message: a tensor by dtype and shape, anything else by type."""
+    if isinstance(value, Tensor):
+        return f"a {value.dtype} tensor of shape {tuple(value.shape)}"
+    return f"{type(value).__name__} {value!r}" if isinstance(value, (int, float, str)) else type(value).__name__
+
+
+def _quantize_rows(x: Tensor, fmt: ElementFormat, addend: int) -> tuple[Tensor, Tensor]:
+    rows, k = x.shape
+    blocks = x.to(torch.float32).reshape(rows, k // BLOCK, BLOCK)
+    # Integer maximum of the magnitude bits: NaN (above Inf) wins, and no comparison can flush a subnormal.
+    amax = (blocks.view(torch.int32) & _FP32_MAGNITUDE).amax(-1) if k else blocks.new_empty(rows, 0).int()
+    not_finite = amax >= _FP32_INF_BITS
+    exponent = (((amax + addend) >> 23) - fmt.emax).clamp_(min=0)
+    reciprocal = ((254 - exponent) << 23).view(torch.float32)  # exact: finite blocks have exponent <= 253
+    codes = _round(blocks * reciprocal.unsqueeze(-1), fmt)
+    codes.masked_fill_((not_finite | (amax == 0)).unsqueeze(-1), 0)
+    scales = exponent.masked_fill_(not_finite, E8M0_NAN).to(torch.uint8)
+    codes = codes.view(rows, k)
+    return (codes[:, 0::2] | codes[:, 1::2] << 4 if fmt.pack == 2 else codes), scales
+
+
+def _round(scaled: Tensor, fmt: ElementFormat) -> Tensor:
+    if fmt is not E2M1:
+        # Clamp first: torch's cast to e5m2 overflows to infinity.
+        return scaled.clamp_(-fmt.max, fmt.max).to(_FP8_DTYPES[fmt.name]).view(torch.uint8)
+    magnitude = scaled.abs().clamp_(max=E2M1.max)
+    bits = magnitude.view(torch.int32)
+    # From 1 up, a code is the exponent and the first mantissa bit; the carry of rounding counts on by itself.
+    normal = ((bits + 0x1FFFFF + ((bits >> 22) & 1)) >> 22) - 252
+    code = torch.where(magnitude < 1.0, torch.round(magnitude * 2).to(torch.int32), normal)
+    return (code | ((scaled.view(torch.int32) >> 28) & 8)).to(torch.uint8)
+
+
+def _decode_e2m1(data: Tensor) -> Tensor:
+    # A code is a tiny float: moved to the top of an fp16 its value is 2**-14 of what it means, subnormals included.
+    pair = torch.stack((data & 15, data >> 4), dim=-1).to(torch.int16)
+    bits = ((pair & 7) << 9) | ((pair & 8) << 12)
+    return bits.view(torch.float16).to(torch.float32).mul_(2.0**14).view(data.shape[0], -1)

@@ -1,0 +1,221 @@
+"""Validate, plan, launch: the one way from tensors to a result, behind every public call and torch operator.
+
+A call with metadata seen before costs one dictionary look-up: the key holds everything that validation and planning
+read (shapes, strides, dtypes, devices, alignment, options), so a hit needs neither. Keys hold no tensor and nothing of
+an address but its alignment, so nothing that a caller may change in place is ever cached.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from mxgemm import validation
+from mxgemm.device import machine_of
+from mxgemm.mx import as_bytes
+from mxgemm.problem import Problem, Strides
+from mxgemm.router import choose
+from mxgemm.routes import Launch
+
+MAX_PLANS: Final = 8192
+"""Plans kept; past this many the cache starts over (each is a few hundred bytes)."""
+
+
+class Options(NamedTuple):
+    """What a call says besides its tensors; the fields are those of ``mxgemm.gemm`` and of its MX tensors."""
+
+    a_format: str = "e2m1"
+    b_format: str = "e2m1"
+    scale_rounding: str = "even"
+    weight_layout: str = "row_major"
+    scale_layout: str = "row_major"
+    a_scale_layout: str = "row_major"
+    out_dtype: torch.dtype = torch.bfloat16
+    route: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A route bound to one problem.
+
+    Attributes:
+        launch: fills a two-dimensional output; None where there is nothing to multiply (M or K is 0).
+        a_rows: rows to flatten A to, None if it is two-dimensional already.
+        out_shape: shape of the result.
+        flat_shape: (M, N) to bring the result to, None if it has it.
+        out_dtype: dtype of the result.
+        device: where it lies.
+        staged: the caller's ``out`` has no two-dimensional view, so the result is copied into it.
+    """
+
+    launch: Launch | None
+    a_rows: int | None
+    out_shape: tuple[int, ...]
+    flat_shape: tuple[int, int] | None
+    out_dtype: torch.dtype
+    device: torch.device
+    staged: bool
+
+
+_plans: dict[Hashable, Plan] = {}
+_plans_lock = threading.Lock()
+
+
+def multiply(
+    a: Tensor,
+    a_scales: Tensor | None,
+    b: Tensor,
+    b_scales: Tensor,
+    bias: Tensor | None,
+    out: Tensor | None,
+    options: Options,
+) -> Tensor:
+    """Return ``round(a @ b.T + bias)``, eagerly; ``a_scales`` says that A comes quantised.
+
+    Raises:
+        TypeError, ValueError, RuntimeError, RouteUnavailable: as ``mxgemm.gemm`` says, before anything is launched.
+    """
+    try:
+        facts = (_facts(a), _facts(a_scales), _facts(b), _facts(b_scales), _facts(bias), _facts(out))
+        key: Hashable = (facts, torch.is_grad_enabled(), options)
+        plan = _plans.get(key)
+    except (AttributeError, TypeError):
+        plan = key = None  # an argument that is no tensor, or an option that cannot be hashed: validation says which
+    if plan is None:
+        plan = _make_plan(key, a, a_scales, b, b_scales, bias, out, options)
+    if out is not None:
+        validation.check_no_alias(out, {"a": a, "a.scales": a_scales, "b": b, "b_scales": b_scales, "bias": bias})
+    return _execute(plan, a, a_scales, as_bytes(b, "b"), as_bytes(b_scales, "b_scales"), bias, out)
+
+
+def clear_plans() -> None:
+    """Forget every plan, so that the next calls read tables and environment anew."""
+    with _plans_lock:
+        _plans.clear()
+
+
+def _facts(tensor: Any) -> Hashable:
+    """Everything about a tensor that validation, planning or a compiled kernel may depend on."""
+    if tensor is None:
+        return None
+    t = tensor
+    return t.shape, t.stride(), t.dtype, t.device, t.data_ptr() & 15, t.requires_grad
+
+
+def _make_plan(
+    key: Hashable, a: Any, a_scales: Any, b: Any, b_scales: Any, bias: Any, out: Any, options: Options
+) -> Plan:
+    leading, k = validation.check_call(a, a_scales, b, b_scales, bias, out, options)
+    m, n = math.prod(leading), b.shape[0]
+    flat_out = None if out is None else _flat_view(out, m, n)
+    with _plans_lock:
+        known = _plans.get(key) if key is not None else None
+        if known is not None:  # another thread was quicker
+            return known
+        launch = None
+        if m and k:
+            problem = _problem(m, n, k, a, a_scales, b, b_scales, bias, out, flat_out, options)
+            choice = choose(problem, route=options.route)
+            launch = choice.route.bind(problem, choice.config)
+        plan = Plan(
+            launch=launch,
+            a_rows=None if a.dim() == 2 else m,
+            out_shape=(*leading, n),
+            flat_shape=None if len(leading) == 1 else (m, n),
+            out_dtype=options.out_dtype,
+            device=a.device,
+            staged=out is not None and flat_out is None,
+        )
+        if key is not None:
+            if len(_plans) >= MAX_PLANS:
+                _plans.clear()
+            _plans[key] = plan
+        return plan
+
+
+def _problem(
+    m: int,
+    n: int,
+    k: int,
+    a: Tensor,
+    a_scales: Tensor | None,
+    b: Tensor,
+    b_scales: Tensor,
+    bias: Tensor | None,
+    out: Tensor | None,
+    flat_out: Tensor | None,
+    options: Options,
+) -> Problem:
+    strides = Strides(
+        a=_two(a.reshape(m, -1)),
+        b=_two(b),
+        b_scales=_two(b_scales),
+        out=(n, 1) if flat_out is None else _two(flat_out),
+        a_scales=(0, 0) if a_scales is None else _two(a_scales if a_scales.dim() == 2 else a_scales.reshape(m, -1)),
+        bias=1 if bias is None else bias.stride(0),
+    )
+    tensors = (a, a_scales, b, b_scales, bias, out)
+    return Problem(
+        m,
+        n,
+        k,
+        machine_of(a.device),
+        a_format=options.a_format,
+        a_quantized=a_scales is not None,
+        a_dtype=a.dtype,
+        b_format=options.b_format,
+        scale_rounding=options.scale_rounding,
+        weight_layout=options.weight_layout,
+        scale_layout=options.scale_layout,
+        a_scale_layout=options.a_scale_layout,
+        out_dtype=options.out_dtype,
+        has_bias=bias is not None,
+        strides=strides,
+        aligned=all(tensor is None or tensor.data_ptr() % 16 == 0 for tensor in tensors),
+    )
+
+
+def _execute(
+    plan: Plan,
+    a: Tensor,
+    a_scales: Tensor | None,
+    b: Tensor,
+    b_scales: Tensor,
+    bias: Tensor | None,
+    out: Tensor | None,
+) -> Tensor:
+    result = out if out is not None else torch.empty(plan.out_shape, dtype=plan.out_dtype, device=plan.device)
+    if plan.launch is None:
+        return result.copy_(bias.expand_as(result)) if bias is not None else result.zero_()
+    if plan.a_rows is not None:
+        a = a.reshape(plan.a_rows, -1)
+        if a_scales is not None and a_scales.dim() != 2:
+            a_scales = a_scales.reshape(plan.a_rows, -1)
+    if plan.staged:
+        target = torch.empty(plan.flat_shape or plan.out_shape, dtype=plan.out_dtype, device=plan.device)
+    else:
+        target = result if plan.flat_shape is None else result.view(plan.flat_shape)
+    if plan.device.type == "cuda" and torch.cuda.current_device() != plan.device.index:
+        with torch.cuda.device(plan.device):
+            plan.launch(a, a_scales, b, b_scales, bias, target)
+    else:
+        plan.launch(a, a_scales, b, b_scales, bias, target)
+    return result.copy_(target.view(plan.out_shape)) if plan.staged else result
+
+
+def _flat_view(out: Tensor, m: int, n: int) -> Tensor | None:
+    try:
+        return out.view(m, n)
+    except RuntimeError:  # torch's answer where the strides allow no such view
+        return None
+
+
+def _two(tensor: Tensor) -> tuple[int, int]:
+    rows, columns = tensor.stride()
+    return rows, columns

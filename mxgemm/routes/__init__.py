@@ -1,0 +1,14 @@
+"""The routes, one file each. Adding one is adding its file and its line here."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mxgemm.routes.a16wfp4 import A16WFP4
+from mxgemm.routes.base import Config, Launch, Route
+from mxgemm.routes.reference import Reference
+
+ROUTES: Final[dict[str, Route]] = {route.name: route for route in (A16WFP4(), Reference())}
+"""Every route by name, in the order in which the router tries them when neither table nor rule decides."""
+
+__all__ = ["ROUTES", "Config", "Launch", "Route"]

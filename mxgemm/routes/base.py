@@ -1,0 +1,70 @@
+"""What a route is: one way to compute a GEMM, as a question, a list of configurations and a launcher."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar, TypeVar
+
+from torch import Tensor
+
+from mxgemm.errors import Refusal
+from mxgemm.problem import Problem
+
+Launch = Callable[[Tensor, "Tensor | None", Tensor, Tensor, "Tensor | None", Tensor], None]
+"""``launch(a, a_scales, b, b_scales, bias, out)`` on two-dimensional views; fills ``out``."""
+
+
+ConfigT = TypeVar("ConfigT", bound="Config")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The decisions of a route that depend on the shape; subclasses add fields, tables name them."""
+
+    @classmethod
+    def from_mapping(cls: type[ConfigT], values: Mapping[str, Any]) -> ConfigT:
+        """Build a configuration from a table row.
+
+        Raises:
+            ValueError: an unknown field, or a value of another type than the field's default.
+        """
+        known = {field.name: field for field in fields(cls)}
+        for name, value in values.items():
+            if name not in known:
+                raise ValueError(f"config: got field {name!r}, want some of {', '.join(known) or 'none'}")
+            default = known[name].default
+            if type(value) is not type(default):
+                raise ValueError(f"config.{name}: got {value!r}, want {type(default).__name__}")
+        return cls(**values)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Return the fields as a table row holds them."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name}={value}" for name, value in asdict(self).items()) or "no options"
+
+
+class Route(ABC):
+    """One way to compute a GEMM. Stateless: everything it needs arrives with the problem."""
+
+    name: ClassVar[str]
+    config_type: ClassVar[type[Config]]
+
+    @abstractmethod
+    def can_implement(self, problem: Problem) -> Refusal | None:
+        """Say why this route cannot take ``problem`` on this machine, or None if it can."""
+
+    @abstractmethod
+    def configs(self, problem: Problem) -> Sequence[Config]:
+        """Return legal configurations for a problem that the route can implement, the best guess first."""
+
+    @abstractmethod
+    def check_config(self, problem: Problem, config: Config) -> Refusal | None:
+        """Say why ``config`` is illegal for ``problem``, or None if it is legal."""
+
+    @abstractmethod
+    def bind(self, problem: Problem, config: Config) -> Launch:
+        """Return the launcher of a legal configuration, with everything constant bound into it."""

@@ -1,0 +1,99 @@
+"""Route ``reference``: plain torch on any device, the CPU's default and everyone's last resort.
+
+Operands are decoded to fp32 in tiles, so peak extra memory stays below :data:`TILE_BYTES` times a small factor
+(under 256 MB) whatever N and K are, and multiplied by torch's fp32 matmul. Decoded MX elements and bf16 have at
+most eight significant bits, so TF32 and bf16x3 modes of that matmul change nothing but its speed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from mxgemm.errors import Refusal
+from mxgemm.formats import BLOCK, FORMATS, ElementFormat
+from mxgemm.layouts import unpreshuffle_weight, unshuffle_scales
+from mxgemm.mx import decode_rows, quantize, row_chunks
+from mxgemm.problem import Problem
+from mxgemm.routes.base import Config, Launch, Route
+
+TILE_BYTES: Final = 1 << 25
+"""Size of one decoded fp32 tile; decoding and quantising one take about three times as much besides."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceConfig(Config):
+    """Nothing to choose."""
+
+
+class Reference(Route):
+    """Decode, multiply, round once."""
+
+    name = "reference"
+    config_type = ReferenceConfig
+
+    def can_implement(self, problem: Problem) -> Refusal | None:
+        """Everything."""
+        del problem
+        return None
+
+    def configs(self, problem: Problem) -> Sequence[Config]:
+        """Return the one configuration."""
+        del problem
+        return [ReferenceConfig()]
+
+    def check_config(self, problem: Problem, config: Config) -> Refusal | None:
+        """Accept."""
+        del problem, config
+        return None
+
+    def bind(self, problem: Problem, config: Config) -> Launch:
+        """Return the launcher."""
+        del config
+
+        def launch(
+            a: Tensor, a_scales: Tensor | None, b: Tensor, b_scales: Tensor, bias: Tensor | None, out: Tensor
+        ) -> None:
+            tile_rows = TILE_BYTES // 4
+            for rows in row_chunks(problem.m, problem.k, tile_rows):
+                part_scales = None if a_scales is None else _scale_rows(a_scales, rows, problem, problem.a_scale_layout)
+                left = _decode_a(a[rows], part_scales, problem)
+                for columns in row_chunks(problem.n, problem.k, tile_rows):
+                    right = _decode_b(b, b_scales, columns, problem)
+                    tile = left @ right.T
+                    if bias is not None:
+                        tile += bias[columns].to(torch.float32)
+                    out[rows, columns] = tile.to(problem.out_dtype)
+
+        return launch
+
+
+def _decode_a(a: Tensor, a_scales: Tensor | None, problem: Problem) -> Tensor:
+    if a_scales is not None:
+        return decode_rows(a.contiguous(), a_scales, FORMATS[problem.a_format])
+    if problem.a_format == "bf16":
+        return a.to(torch.bfloat16).to(torch.float32)
+    rounded = quantize(a, format=problem.a_format, scale_rounding=problem.scale_rounding)  # type: ignore[arg-type]
+    return decode_rows(rounded.data, rounded.scales, rounded.format)
+
+
+def _decode_b(b: Tensor, b_scales: Tensor, rows: slice, problem: Problem) -> Tensor:
+    fmt: ElementFormat = problem.b
+    if problem.weight_layout == "preshuffled":
+        tiles = slice(rows.start // 16 * 16, -(-rows.stop // 16) * 16)
+        data = unpreshuffle_weight(b[tiles].contiguous())[rows.start - tiles.start : rows.stop - tiles.start]
+    else:
+        data = b[rows]
+    return decode_rows(data.contiguous(), _scale_rows(b_scales, rows, problem, problem.scale_layout), fmt)
+
+
+def _scale_rows(scales: Tensor, rows: slice, problem: Problem, layout: str) -> Tensor:
+    if layout == "row_major":
+        return scales[rows].contiguous()
+    tiles = slice(rows.start // 32 * 32, -(-rows.stop // 32) * 32)
+    part = unshuffle_scales(scales[tiles].contiguous(), tiles.stop - tiles.start, problem.k // BLOCK)
+    return part[rows.start - tiles.start : rows.stop - tiles.start]

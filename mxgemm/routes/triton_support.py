@@ -1,0 +1,81 @@
+"""What every Triton route asks before it touches a kernel: is triton here, new enough, and is there a target?"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from functools import cache
+from typing import Final
+
+from mxgemm.errors import Refusal
+from mxgemm.problem import Problem
+
+MIN_TRITON: Final = (3, 6)
+MIN_TRITON_INTERPRETER: Final = (3, 9)
+"""The first release whose interpreter has dot_scaled; 3.6 lacks it (triton/runtime/interpreter.py)."""
+MIN_TRITON_GFX942: Final = (3, 9)
+"""3.6 refuses dot_scaled on gfx942, 3.9 upcasts (seen by compiling for both)."""
+
+INT32_MAX: Final = 2**31 - 1
+
+
+@cache
+def triton_version() -> tuple[int, int] | None:
+    """Return (major, minor) of the installed triton, None without one. Imports it on the first call."""
+    if importlib.util.find_spec("triton") is None:
+        return None
+    import triton
+
+    major, minor = triton.__version__.split(".")[:2]
+    return int(major), int(minor)
+
+
+def interpreting() -> bool:
+    """Say whether kernels run in Triton's interpreter, on the CPU; triton reads the same variable."""
+    return os.environ.get("TRITON_INTERPRET", "0") == "1"
+
+
+def triton_refusal(route: str, problem: Problem) -> Refusal | None:
+    """Say why a Triton route cannot run on the problem's machine, or None if it can."""
+    version = triton_version()
+    if version is None:
+        return Refusal(route, "triton", "not installed", "triton >= 3.6 (pip install 'mxgemm[triton]')")
+    if version < MIN_TRITON:
+        return Refusal(route, "triton", _dotted(version), f"triton >= {_dotted(MIN_TRITON)}")
+    if problem.arch == "cpu":
+        if not interpreting():
+            return Refusal(
+                route, "arch", "cpu", "a GPU, or TRITON_INTERPRET=1 to run the kernel in Triton's interpreter"
+            )
+        if version < MIN_TRITON_INTERPRETER:
+            needed = f"triton >= {_dotted(MIN_TRITON_INTERPRETER)}, whose interpreter has dot_scaled"
+            return Refusal(route, "triton", _dotted(version), needed)
+    if problem.arch == "gfx942" and version < MIN_TRITON_GFX942:
+        return Refusal(route, "triton", _dotted(version), f"triton >= {_dotted(MIN_TRITON_GFX942)} on gfx942")
+    return None
+
+
+def wide_offsets(problem: Problem) -> bool:
+    """Say whether an offset into some operand can pass 2**31 - 1 elements, so that 32 bits do not hold it."""
+    s = problem.strides
+    if s is None:
+        return False
+    m, n, k = problem.m, problem.n, problem.k
+    spans = (
+        (m, s.a[0], k, s.a[1]),
+        (n, s.b[0], k, s.b[1]),
+        (n, s.b_scales[0], k, s.b_scales[1]),
+        (m, s.out[0], n, s.out[1]),
+        (m, s.a_scales[0], k, s.a_scales[1]),
+    )
+    # The masked tail of a tile is computed too: 512 more rows and columns are an upper bound of any block.
+    return any((rows + 512) * rs + (columns + 512) * cs > INT32_MAX for rows, rs, columns, cs in spans)
+
+
+def is_power_of_two(value: int) -> bool:
+    """Say whether a block size is one that Triton takes."""
+    return value > 0 and value & (value - 1) == 0
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))

@@ -1,0 +1,201 @@
+"""Every check of the public calls, in one place, before anything is planned or launched.
+
+TypeError for a wrong type or dtype, ValueError for a wrong shape, device, layout or name, RuntimeError for a
+gradient that nobody would get. Each message names the argument, what it got and what it wants.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from mxgemm.formats import ACTIVATION_FORMATS, BLOCK, FORMATS, SCALE_ROUNDINGS, ElementFormat
+from mxgemm.layouts import SCALE_LAYOUTS, WEIGHT_LAYOUTS, padded_scale_shape, preshuffle_refusal
+from mxgemm.mx import FLOAT_DTYPES, MXTensor, as_bytes, describe
+from mxgemm.routes import ROUTES
+
+if TYPE_CHECKING:
+    from mxgemm.plan import Options
+
+_FLOATS = "bf16, fp16 or fp32"
+
+
+def check_call(
+    a: Any, a_scales: Any, b: Any, b_scales: Any, bias: Any, out: Any, options: Options
+) -> tuple[tuple[int, ...], int]:
+    """Check a multiplication; ``a_scales`` is given where A comes quantised, from an MXTensor that checked itself.
+
+    Returns:
+        A's leading dimensions and K.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: see the module.
+    """
+    quantized = a_scales is not None
+    check_names(
+        a_format="e2m1" if quantized else options.a_format,
+        scale_rounding=options.scale_rounding,
+        weight_layout=options.weight_layout,
+        scale_layout=options.scale_layout,
+        route=options.route,
+    )
+    if not quantized:
+        check_activations(a)
+    *leading, columns = a.shape
+    k = columns * (FORMATS[options.a_format].pack if quantized else 1)
+    check_weight(b, b_scales, FORMATS[options.b_format], k, a.device, options.weight_layout, options.scale_layout)
+    check_epilogue(bias, out, options.out_dtype, b.shape[0], tuple(leading), a.device)
+    check_no_grad(a=a, bias=bias, out=out)
+    return tuple(leading), k
+
+
+def check_names(
+    *, a_format: str, scale_rounding: str, weight_layout: str, scale_layout: str, route: str | None
+) -> None:
+    """Check the options that are names."""
+    for argument, got, allowed in (
+        ("a_format", a_format, ACTIVATION_FORMATS),
+        ("scale_rounding", scale_rounding, SCALE_ROUNDINGS),
+        ("weight_layout", weight_layout, WEIGHT_LAYOUTS),
+        ("scale_layout", scale_layout, SCALE_LAYOUTS),
+        ("route", route, (None, *ROUTES)),
+    ):
+        if not (got is None or isinstance(got, str)) or got not in allowed:
+            names = ", ".join(repr(name) for name in allowed)
+            raise ValueError(f"{argument}: got {got!r}, want one of {names}")
+
+
+def check_activations(a: Any) -> None:
+    """Check A of :func:`mxgemm.gemm`."""
+    if isinstance(a, MXTensor):
+        raise TypeError("a: got an MXTensor, want a floating-point tensor (for two quantised operands see gemm_mx)")
+    if not isinstance(a, Tensor) or a.dtype not in FLOAT_DTYPES:
+        raise TypeError(f"a: got {describe(a)}, want a {_FLOATS} tensor [..., K]")
+    if a.dim() == 0:
+        raise ValueError("a: got a scalar, want at least one dimension [..., K]")
+    if a.shape[-1] % BLOCK:
+        raise ValueError(f"a: got K = {a.shape[-1]} (shape {tuple(a.shape)}), want a multiple of {BLOCK}")
+
+
+def check_weight(
+    b: Any,
+    b_scales: Any,
+    fmt: ElementFormat,
+    k: int,
+    device: torch.device,
+    weight_layout: str,
+    scale_layout: str,
+) -> None:
+    """Check B and its scales, given as tensors, against A's K and device."""
+    if b_scales is None:
+        raise TypeError("b_scales: got None, want the E8M0 scales of b (or pass b as an MXTensor, which has them)")
+    as_bytes(b, "b")
+    as_bytes(b_scales, "b_scales")
+    if b.dim() != 2:
+        raise ValueError(f"b: got shape {tuple(b.shape)}, want two dimensions [N, K/{fmt.pack}]")
+    n, columns = b.shape
+    if columns != k // fmt.pack:
+        raise ValueError(
+            f"b: got shape {tuple(b.shape)}, which holds K = {columns * fmt.pack} elements of {fmt}; want K = {k}, "
+            f"A's last dimension: [N, {k // fmt.pack}]"
+        )
+    if n < 1:
+        raise ValueError(f"b: got shape {tuple(b.shape)}, want N of at least 1")
+    if weight_layout == "preshuffled":
+        reason = preshuffle_refusal(n, columns)
+        if reason:
+            raise ValueError(f"b: weight_layout is 'preshuffled', but {reason}")
+    want = padded_scale_shape(n, k) if scale_layout == "shuffled" else (n, k // BLOCK)
+    if tuple(b_scales.shape) != want:
+        raise ValueError(
+            f"b_scales: got shape {tuple(b_scales.shape)}, want {want} for N = {n}, K = {k} and "
+            f"scale_layout {scale_layout!r}"
+        )
+    _same_device("b", b, device)
+    _same_device("b_scales", b_scales, device)
+
+
+def check_epilogue(bias: Any, out: Any, out_dtype: Any, n: int, leading: tuple[int, ...], device: torch.device) -> None:
+    """Check bias, output and output dtype."""
+    if out_dtype not in FLOAT_DTYPES:
+        raise TypeError(f"out_dtype: got {out_dtype!r}, want torch.bfloat16, torch.float16 or torch.float32")
+    if bias is not None:
+        if not isinstance(bias, Tensor) or bias.dtype not in FLOAT_DTYPES:
+            raise TypeError(f"bias: got {describe(bias)}, want a {_FLOATS} tensor [{n}]")
+        if tuple(bias.shape) != (n,):
+            raise ValueError(f"bias: got shape {tuple(bias.shape)}, want ({n},)")
+        _same_device("bias", bias, device)
+    if out is not None:
+        if not isinstance(out, Tensor) or out.dtype != out_dtype:
+            raise TypeError(f"out: got {describe(out)}, want a {out_dtype} tensor (out_dtype says which)")
+        if tuple(out.shape) != (*leading, n):
+            raise ValueError(f"out: got shape {tuple(out.shape)}, want {(*leading, n)}")
+        _same_device("out", out, device)
+        if _overlaps_itself(out):
+            raise ValueError(f"out: got strides {out.stride()}, want elements that do not share memory")
+
+
+def check_no_alias(out: Tensor, inputs: dict[str, Tensor | None]) -> None:
+    """Refuse an output that shares memory with an input: results would depend on the order of stores."""
+    for name, tensor in inputs.items():
+        if tensor is None or tensor.untyped_storage().data_ptr() != out.untyped_storage().data_ptr():
+            continue
+        (low, high), (start, stop) = _extent(out), _extent(tensor)
+        if low < stop and start < high:
+            raise ValueError(f"out: shares memory with {name}, want memory of its own")
+
+
+def check_no_grad(**tensors: Tensor | None) -> None:
+    """Refuse inputs that expect a gradient, while gradients are recorded."""
+    if not torch.is_grad_enabled():
+        return
+    for name, tensor in tensors.items():
+        if tensor is not None and tensor.requires_grad:
+            raise RuntimeError(
+                f"{name}: requires grad, but mxgemm has no backward; call under torch.no_grad() or detach() it"
+            )
+
+
+def check_mx_weight(b: MXTensor, b_scales: Any, weight_layout: str, scale_layout: str) -> None:
+    """Check that the loose arguments do not contradict a weight that knows its own scales and layout."""
+    if b_scales is not None:
+        raise TypeError("b_scales: got a value although b is an MXTensor, which has its own; want None")
+    for argument, got, own in (
+        ("weight_layout", weight_layout, b.layout.data),
+        ("scale_layout", scale_layout, b.layout.scales),
+    ):
+        if got not in ("row_major", own):
+            raise ValueError(f"{argument}: got {got!r}, but b is an MXTensor whose layout is {own!r}; leave it out")
+    if len(b.shape) != 2:
+        raise ValueError(f"b: got shape {b.shape}, want two dimensions (N, K)")
+
+
+def check_mx_activations(a: MXTensor) -> None:
+    """Check the layout of A of :func:`mxgemm.gemm_mx`."""
+    if a.layout.data != "row_major":
+        raise ValueError("a: got preshuffled data, want row-major (see MXTensor.row_major)")
+
+
+def _same_device(name: str, tensor: Tensor, device: torch.device) -> None:
+    if tensor.device != device:
+        raise ValueError(f"{name}: got device {tensor.device}, want {device} like a")
+
+
+def _overlaps_itself(tensor: Tensor) -> bool:
+    reach = 0  # of the dimensions with smaller strides, in elements
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1:
+            if stride <= reach:
+                return True
+            reach += stride * (size - 1)
+    return False
+
+
+def _extent(tensor: Tensor) -> tuple[int, int]:
+    if tensor.numel() == 0:
+        return 0, 0
+    span = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+    start = tensor.data_ptr()
+    return start, start + span * tensor.element_size()
