@@ -31,6 +31,7 @@ class Explanation:
         source: where that row or rule comes from.
         us: microseconds that the row gives, None without one.
         grade: "measured" or "predicted", None without a row.
+        covers: what those microseconds include.
         refusals: routes and rows that would have come first, and every other route that cannot run, with reasons.
         also_possible: other routes that could.
     """
@@ -42,6 +43,7 @@ class Explanation:
     source: str
     us: float | None
     grade: str | None
+    covers: str
     refusals: tuple[Refusal, ...]
     also_possible: tuple[str, ...]
 
@@ -55,7 +57,7 @@ class Explanation:
             f"  source    {self.source}",
         ]
         if self.us is not None:
-            lines.append(f"  time      {self.us:g} us ({self.grade})")
+            lines.append(f"  time      {self.us:g} us ({self.grade}): {self.covers}")
         lines += [f"  refused   {refusal}" for refusal in self.refusals]
         if self.also_possible:
             lines.append(f"  possible  {', '.join(self.also_possible)}")
@@ -128,9 +130,17 @@ def explain(
             possible.append(name)
     row = choice.row
     return Explanation(
-        problem, choice.route.name, choice.config, choice.reason, choice.source,
-        row.us if row else None, row.grade if row else None, tuple(refusals), tuple(possible),
-    )  # fmt: skip
+        problem=problem,
+        route=choice.route.name,
+        config=choice.config,
+        reason=choice.reason,
+        source=choice.source,
+        us=row.us if row else None,
+        grade=row.grade if row else None,
+        covers=choice.covers,
+        refusals=tuple(refusals),
+        also_possible=tuple(possible),
+    )
 
 
 def _machine(device: torch.device | str | None) -> Machine:

@@ -20,7 +20,7 @@ from mxgemm import validation
 from mxgemm.device import machine_of
 from mxgemm.mx import as_bytes
 from mxgemm.problem import Problem, Strides
-from mxgemm.router import choose
+from mxgemm.router import choose, tell
 from mxgemm.routes import Launch
 
 MAX_PLANS: Final = 8192
@@ -122,6 +122,7 @@ def _make_plan(
         if m and k:
             problem = _problem(m, n, k, a, a_scales, b, b_scales, bias, out, flat_out, options)
             choice = choose(problem, route=options.route)
+            tell(choice, problem)
             launch = choice.route.bind(problem, choice.config)
         plan = Plan(
             launch=launch,

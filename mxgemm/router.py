@@ -38,6 +38,7 @@ class Choice:
         reason: which row or rule decided, in words.
         source: where that row or rule comes from.
         row: the table row behind the choice, if one was.
+        covers: what the row's microseconds include.
         refusals: what was considered before and could not be taken.
     """
 
@@ -46,6 +47,7 @@ class Choice:
     reason: str
     source: str
     row: Row | None = None
+    covers: str = ""
     refusals: tuple[Refusal, ...] = ()
 
 
@@ -62,7 +64,7 @@ class _Search:
     def usable(self, name: str) -> Route | None:
         route = ROUTES.get(name)
         if route is None:
-            self.refuse(Refusal(name, "route", "not in this release", f"one of {', '.join(ROUTES)}"))
+            self.refuse(Refusal(name, "route", "not in this release", "a release of mxgemm that has it"))
             return None
         refusal = route.can_implement(self.problem)
         if refusal is None:
@@ -83,14 +85,17 @@ class _Search:
         if refusal:
             self.refuse(refusal)
             return None
-        return self.choice(route, config, reason, _source_title(table, row.source), row)
+        origin = table.sources[row.source]
+        return self.choice(route, config, reason, origin.get("title", row.source), row, origin.get("covers", ""))
 
     def take(self, name: str, reason: str, source: str) -> Choice | None:
         route = self.usable(name)
         return self.choice(route, route.configs(self.problem)[0], reason, source) if route else None
 
-    def choice(self, route: Route, config: Config, reason: str, source: str, row: Row | None = None) -> Choice:
-        return Choice(route, config, reason, source, row, tuple(self.refusals.values()))
+    def choice(
+        self, route: Route, config: Config, reason: str, source: str, row: Row | None = None, covers: str = ""
+    ) -> Choice:
+        return Choice(route, config, reason, source, row, covers, tuple(self.refusals.values()))
 
 
 def choose(
@@ -115,17 +120,18 @@ def choose(
     for table, row, reason in _rows(problem, every_table):
         found = search.take_row(row, reason, table)
         if found:
-            return _tell(found, problem)
+            return found
     for table in every_table:
         for rule in table.rules:
             if rule.applies(problem.m, problem.k, problem.a_format):
-                chosen = search.take(rule.route, f"rule: {rule}", _source_title(table, rule.source))
+                title = table.sources[rule.source].get("title", rule.source)
+                chosen = search.take(rule.route, f"rule: {rule}", title)
                 if chosen:
-                    return _tell(chosen, problem)
+                    return chosen
     for name in ROUTES:
         chosen = search.take(name, "the first route that can", "registry order")
         if chosen:
-            return _tell(chosen, problem)
+            return chosen
     raise AssertionError("the reference route takes every problem")
 
 
@@ -183,16 +189,11 @@ def _octaves(a: int, b: int) -> float:
     return abs(math.log2(a / b))
 
 
-def _source_title(table: Table, source: str) -> str:
-    return table.sources[source].get("title", source)
-
-
-def _tell(choice: Choice, problem: Problem) -> Choice:
-    """Log, once per reason, that a better route was passed over because something is missing on this machine."""
-    if choice.row is None and choice.refusals and problem.arch != "cpu":
+def tell(choice: Choice, problem: Problem) -> None:
+    """Log, once per reason, that a GPU's call passed a better route over because something is missing."""
+    if choice.row is None and problem.arch != "cpu":
         for refusal in choice.refusals:
             text = f"using {choice.route.name} on {problem.arch}; {refusal}"
             if text not in _told:
                 _told.add(text)
                 logger.warning("%s", text)
-    return choice

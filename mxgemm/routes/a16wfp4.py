@@ -16,7 +16,7 @@ from mxgemm.formats import E4M3, scale_addend
 from mxgemm.layouts import padded_scale_shape, preshuffle_refusal
 from mxgemm.problem import Problem
 from mxgemm.routes.base import Config, Launch, Route
-from mxgemm.routes.triton_support import is_power_of_two, triton_refusal, wide_offsets
+from mxgemm.routes.triton_support import interpreting, is_power_of_two, triton_refusal, wide_offsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +113,7 @@ class A16WFP4(Route):
             "EVEN_K": p.k % c.block_k == 0,
             "WIDE": wide_offsets(p),
             "CACHE": c.cache,
+            "INTERPRETED": interpreting(),
             "num_warps": c.num_warps,
             "num_stages": c.num_stages,
         }

@@ -3,6 +3,7 @@
 import triton
 import triton.language as tl
 
+from mxgemm.triton_kernels.epilogue import round_to
 from mxgemm.triton_kernels.load_weight import load_packed, load_scales
 from mxgemm.triton_kernels.quantize_block import quantize_e2m1, quantize_fp8
 
@@ -15,6 +16,7 @@ def gemm_a16w_kernel(
     PRESHUFFLED: tl.constexpr, SHUFFLED: tl.constexpr, HAS_BIAS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     EVEN_M: tl.constexpr, EVEN_N: tl.constexpr, EVEN_K: tl.constexpr, WIDE: tl.constexpr, CACHE: tl.constexpr,
+    INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """``out[M, N] = round(quantize(a[M, K]) @ decode(b)[N, K].T + bias[N])``, fp32 accumulation.
 
@@ -90,7 +92,7 @@ def gemm_a16w_kernel(
         acc += tl.load(bias + out_column * stride_bias, mask=out_column < N, other=0.0).to(tl.float32)[None, :]
     out_columns = out_column.to(tl.int64) if WIDE else out_column
     pointers = out + rows[:, None] * stride_om + out_columns[None, :] * stride_on
-    value = acc.to(out.dtype.element_ty)
+    value = round_to(acc, out.dtype.element_ty, INTERPRETED)
     if EVEN_M and EVEN_N:
         tl.store(pointers, value)
     else:

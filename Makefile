@@ -1,0 +1,53 @@
+# Two commands set everything up on a fresh machine: `make demo` and `make test`.
+#
+#   TORCH        the torch requirement; the default is the CPU build on machines that offer one under that version
+#   TORCH_INDEX  a package index to take torch from, e.g. https://download.pytorch.org/whl/cpu
+#   PYTHON       the interpreter to make the virtual environment with (3.10 or newer)
+#   VENV         where to put it
+#
+# On a GPU machine:  make demo TORCH=torch TORCH_INDEX=https://download.pytorch.org/whl/rocm7.0
+
+TORCH ?= torch==2.13.0
+TORCH_INDEX ?=
+PYTHON ?= python3
+VENV ?= .venv
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+TORCH_FROM := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
+
+.PHONY: demo test check clean
+
+demo: $(VENV)/demo.stamp  ## the six leaderboard shapes, then MiniLM with every linear layer in MXFP4
+	$(BIN)/mxgemm bench
+	$(BIN)/python examples/minilm.py
+
+test: $(VENV)/test.stamp  ## lint, types, tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+clean:
+	rm -rf $(VENV) .cache
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
+	  || { echo "mxgemm needs Python 3.10 or newer as '$(PYTHON)' (PYTHON=... names another)"; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null \
+	  || { echo "python has no venv module; on Debian and Ubuntu: apt install python3-venv"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/torch.stamp: $(BIN)/python
+	$(PIP) install --quiet '$(TORCH)' $(TORCH_FROM)
+	@touch $@
+
+$(VENV)/demo.stamp: $(VENV)/torch.stamp pyproject.toml
+	$(PIP) install --quiet --editable '.[cli,examples]'
+	@touch $@
+
+$(VENV)/test.stamp: $(VENV)/torch.stamp pyproject.toml
+	@command -v c++ >/dev/null || command -v g++ >/dev/null \
+	  || { echo "the inductor test needs a C++ compiler; on Debian and Ubuntu: apt install g++"; exit 1; }
+	$(PIP) install --quiet --editable '.[test]'
+	@touch $@

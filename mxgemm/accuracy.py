@@ -1,0 +1,100 @@
+"""Judge a result by the two gates of docs/numbers.md, against the float64 oracle.
+
+Both must hold: the norm gate ``||out - ref|| / ||ref|| <= NORM_GATE``, and elementwise
+``|out - ref| <= u * |ref| + ELEMENT_GATE * 2**-24 * (|A| @ |B|.T)``, where ``u`` is the output dtype's unit roundoff.
+
+The norm gate is a statistical one: rounding to bf16 costs up to 2**-8 of a value and 1.7e-3 of a norm on average. Where
+a few elements carry the norm, rounding the exact result can cost more than the gate, and is then the gate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mxgemm import reference
+from mxgemm.mx import MXTensor
+
+NORM_GATE: Final = 2e-3
+ELEMENT_GATE: Final = 32.0
+"""Units of fp32 roundoff of ``|A| @ |B|.T`` that a sum may be off by, whatever its order."""
+OUT_BITS: Final = {torch.bfloat16: 8, torch.float16: 11, torch.float32: 23}
+
+MAX_ROWS: Final = 256
+MAX_COLUMNS: Final = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """Distance from the oracle.
+
+    Attributes:
+        norm: ``||out - ref|| / ||ref||``.
+        element: the least constant with which every element passes the elementwise gate.
+        norm_limit: the norm gate on this data.
+        checked: elements compared; less than M * N where rows and columns were sampled.
+    """
+
+    norm: float
+    element: float
+    norm_limit: float
+    checked: int
+
+    @property
+    def passed(self) -> bool:
+        """Say whether both gates hold."""
+        return self.norm <= self.norm_limit and self.element <= ELEMENT_GATE
+
+
+def judge(
+    out: Tensor,
+    a: Tensor,
+    b: MXTensor,
+    *,
+    a_format: str = "e2m1",
+    scale_rounding: str = "even",
+    bias: Tensor | None = None,
+    seed: int = 0,
+) -> Accuracy:
+    """Compare ``gemm(a, b, ...)`` with float64, on at most 256 rows and 2048 columns drawn at random.
+
+    Args:
+        out: the result, ``[M, N]``.
+        a: activations ``[M, K]``.
+        b: row-major weight (N, K).
+        a_format: as in ``gemm``.
+        scale_rounding: as in ``gemm``.
+        bias: as in ``gemm``.
+        seed: of the sample.
+    """
+    generator = np.random.default_rng(seed)
+    rows = torch.from_numpy(_sample(generator, out.shape[0], MAX_ROWS))
+    columns = torch.from_numpy(_sample(generator, out.shape[1], MAX_COLUMNS))
+    left = a.cpu()[rows]
+    if a_format == "bf16":
+        left64 = left.to(torch.bfloat16).to(torch.float64).numpy()
+    else:
+        left64 = reference.decode(*reference.encode(left.float().numpy(), a_format, scale_rounding), a_format)
+    weight = b.row_major()
+    data, scales = weight.data[columns.to(b.device)].cpu().numpy(), weight.scales[columns.to(b.device)].cpu().numpy()
+    right64 = reference.decode(data, scales, b.format.name)
+    ref = reference.matmul(left64, right64, None if bias is None else bias.double().cpu().numpy()[columns.numpy()])
+    return compare(out.cpu()[rows][:, columns], ref, left64, right64)
+
+
+def compare(out: Tensor, ref: reference.Float64, a64: reference.Float64, b64: reference.Float64) -> Accuracy:
+    """Compare a result with the exact one, given the exact operands it was made from."""
+    got = out.detach().cpu().double().numpy()
+    with np.errstate(over="ignore", invalid="ignore"):
+        rounded = torch.from_numpy(ref).to(out.dtype).double().numpy()
+    limit = max(NORM_GATE, 1.01 * reference.gate_norm(rounded, ref))
+    element = reference.gate_elementwise(got, ref, a64, b64, OUT_BITS[out.dtype])
+    return Accuracy(reference.gate_norm(got, ref), element, limit, got.size)
+
+
+def _sample(generator: np.random.Generator, size: int, most: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.arange(size) if size <= most else np.sort(generator.choice(size, most, replace=False))

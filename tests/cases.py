@@ -1,0 +1,91 @@
+"""Operands for tests: random data whose block scales differ, oracle results, and where to run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import mxgemm
+from mxgemm import layouts, reference
+from mxgemm.accuracy import compare
+from mxgemm.mx import MXTensor
+from mxgemm.routes.triton_support import interpreting, triton_version
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+OUT_DTYPES = [torch.bfloat16, torch.float16, torch.float32]
+
+
+def skip_without_kernels(device: str) -> None:
+    """Skip a Triton test where neither a GPU nor a capable interpreter runs it, and say what is missing."""
+    version = triton_version()
+    if version is None:
+        pytest.skip("triton is not installed")
+    if device == "cpu" and not interpreting():
+        pytest.skip("TRITON_INTERPRET=1 is not set: kernels go to the GPU in this process")
+    if device == "cpu" and version < (3, 9):
+        pytest.skip(f"the interpreter of triton {version} has no dot_scaled")
+
+
+def spread(rows: int, k: int, dtype: torch.dtype = torch.float32, octaves: int = 6, seed: int = 0) -> Tensor:
+    """N(0, 1) times a power of two drawn for each block of 32, so that no two scales need be equal."""
+    generator = torch.Generator().manual_seed(seed * 7919 + rows * 31 + k)
+    x = torch.randn(rows, k, generator=generator)
+    powers = torch.randint(-octaves, octaves + 1, (rows, k // 32), generator=generator).float()
+    return (x * torch.exp2(powers).repeat_interleave(32, dim=1)).to(dtype)
+
+
+def bytes_of(tensor: Tensor) -> np.ndarray:
+    return tensor.cpu().numpy()
+
+
+def shuffled_with_poison(weight: MXTensor) -> Tensor:
+    """Shuffled scales whose padding is 0xFF (NaN): no result may depend on it."""
+    rows, columns = weight.scales.shape
+    real = layouts.shuffle_scales(torch.ones(rows, columns, dtype=torch.uint8, device=weight.device)) == 1
+    shuffled = layouts.shuffle_scales(weight.scales)
+    return torch.where(real, shuffled, torch.full_like(shuffled, 255))
+
+
+@dataclass
+class Case:
+    """One multiplication with its exact result."""
+
+    a: Tensor
+    weight: MXTensor
+    a64: np.ndarray
+    b64: np.ndarray
+    ref: np.ndarray
+
+    def check(self, out: Tensor) -> None:
+        """Assert both gates of the numbers' contract."""
+        accuracy = compare(out.reshape(self.ref.shape), self.ref, self.a64, self.b64)
+        assert accuracy.passed, accuracy
+
+
+def make(
+    m: int,
+    n: int,
+    k: int,
+    *,
+    device: str = "cpu",
+    a_format: str = "e2m1",
+    b_format: str = "e2m1",
+    scale_rounding: str = "even",
+    a_dtype: torch.dtype = torch.bfloat16,
+    bias: Tensor | None = None,
+    seed: int = 0,
+) -> Case:
+    a = spread(m, k, a_dtype, seed=seed)
+    weight = mxgemm.quantize(spread(n, k, seed=seed + 1), format=b_format)
+    b64 = reference.decode(bytes_of(weight.data), bytes_of(weight.scales), b_format)
+    if a_format == "bf16":
+        a64 = a.to(torch.bfloat16).double().numpy()
+    else:
+        a64 = reference.decode(*reference.encode(a.float().numpy(), a_format, scale_rounding), a_format)
+    ref = reference.matmul(a64, b64, None if bias is None else bias.cpu().double().numpy())
+    return Case(a.to(device), weight.to(device), a64, b64, ref)
