@@ -226,8 +226,14 @@ def quantize(x: Tensor, *, format: FormatName = "e2m1", scale_rounding: ScaleRou
     data = torch.empty(rows, k // fmt.pack, dtype=torch.uint8, device=x.device)
     scales = torch.empty(rows, k // BLOCK, dtype=torch.uint8, device=x.device)
     flat = x.detach().reshape(rows, k)
-    for part in row_chunks(rows, k):
-        data[part], scales[part] = _quantize_rows(flat[part], fmt, addend)
+    if x.is_cuda and rows and k and _kernel_available(x.device):
+        from mxgemm.quantize_triton import quantize_rows
+
+        with torch.cuda.device(x.device):
+            quantize_rows(flat, fmt, addend, data, scales)
+    else:
+        for part in row_chunks(rows, k):
+            data[part], scales[part] = _quantize_rows(flat[part], fmt, addend)
     return MXTensor(data.view(*leading, k // fmt.pack), scales.view(*leading, k // BLOCK), fmt, (*leading, k))
 
 
@@ -302,6 +308,12 @@ def describe(value: object) -> str:
     if isinstance(value, Tensor):
         return f"a {value.dtype} tensor of shape {tuple(value.shape)}"
     return f"{type(value).__name__} {value!r}" if isinstance(value, (int, float, str)) else type(value).__name__
+
+
+def _kernel_available(device: torch.device) -> bool:
+    from mxgemm.quantize_triton import available
+
+    return available(device)
 
 
 def _quantize_rows(x: Tensor, fmt: ElementFormat, addend: int) -> tuple[Tensor, Tensor]:

@@ -6,9 +6,11 @@ from typing import Final
 
 from mxgemm.routes.a16wfp4 import A16WFP4
 from mxgemm.routes.base import Config, Launch, Route
+from mxgemm.routes.gemm_mx import GemmMX
 from mxgemm.routes.reference import Reference
+from mxgemm.routes.w4a16 import W4A16
 
-ROUTES: Final[dict[str, Route]] = {route.name: route for route in (A16WFP4(), Reference())}
+ROUTES: Final[dict[str, Route]] = {route.name: route for route in (A16WFP4(), W4A16(), GemmMX(), Reference())}
 """Every route by name, in the order in which the router tries them when neither table nor rule decides."""
 
 __all__ = ["ROUTES", "Config", "Launch", "Route"]

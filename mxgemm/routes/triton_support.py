@@ -77,5 +77,10 @@ def is_power_of_two(value: int) -> bool:
     return value > 0 and value & (value - 1) == 0
 
 
+def next_power_of_two(value: int) -> int:
+    """Return the least power of two that is not below ``value``."""
+    return 1 << max(value - 1, 0).bit_length()
+
+
 def _dotted(version: tuple[int, int]) -> str:
     return ".".join(map(str, version))

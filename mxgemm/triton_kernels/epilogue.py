@@ -1,7 +1,30 @@
-"""The one rounding of a result."""
+"""From fp32 sums to the result: bias, the one rounding, the store."""
 
 import triton
 import triton.language as tl
+
+
+@triton.jit
+def store_tile(
+    acc, bias, out, M, N, pm, pn, stride_om, stride_on, stride_bias,
+    HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    EVEN_M: tl.constexpr, EVEN_N: tl.constexpr, WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
+):  # fmt: skip
+    """``out[tile] = round(acc + bias)`` for a tile of fp32 sums ``[BLOCK_M, BLOCK_N]``."""
+    row = pm * BLOCK_M + tl.arange(0, BLOCK_M)
+    column = pn * BLOCK_N + tl.arange(0, BLOCK_N)
+    if HAS_BIAS:
+        acc += tl.load(bias + column * stride_bias, mask=column < N, other=0.0).to(tl.float32)[None, :]
+    rows = row.to(tl.int64) if WIDE else row
+    columns = column.to(tl.int64) if WIDE else column
+    pointers = out + rows[:, None] * stride_om + columns[None, :] * stride_on
+    value = round_to(acc, out.dtype.element_ty, INTERPRETED)
+    if EVEN_M and EVEN_N:
+        tl.store(pointers, value)
+    elif EVEN_N:
+        tl.store(pointers, value, mask=(row < M)[:, None])
+    else:
+        tl.store(pointers, value, mask=(row < M)[:, None] & (column < N)[None, :])
 
 
 @triton.jit

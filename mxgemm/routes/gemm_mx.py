@@ -1,0 +1,44 @@
+"""Route ``gemm_mx``: one Triton launch for two operands that are quantised already, in any mix of formats."""
+
+from __future__ import annotations
+
+import torch
+
+from mxgemm.errors import Refusal
+from mxgemm.problem import Problem
+from mxgemm.routes.kernel_call import KernelCall
+from mxgemm.routes.tile import TileConfig, compiler_options, tile_constants, tiles
+from mxgemm.routes.triton_gemm import TritonGemm, tensor_dtypes
+
+
+class GemmMX(TritonGemm):
+    """Load both operands' bytes and scales, multiply by the scaled dot."""
+
+    name = "gemm_mx"
+
+    def format_refusal(self, problem: Problem) -> Refusal | None:
+        """Quantised A only."""
+        if not problem.a_quantized:
+            return Refusal(self.name, "a", problem.a_dtype, "activations quantised already (mxgemm.gemm_mx)")
+        return None
+
+    def main_call(self, problem: Problem, config: TileConfig) -> KernelCall:
+        """Describe the launch of ``gemm_mx_kernel``."""
+        from mxgemm.triton_kernels.gemm_mx import gemm_mx_kernel
+
+        p, s = problem, problem.strides
+        assert s is not None
+        constants = {
+            "A_FORMAT": p.a_format,
+            "B_FORMAT": p.b_format,
+            "A_SHUFFLED": p.a_scale_layout == "shuffled",
+            **tile_constants(p, config),
+        }
+        return KernelCall(
+            gemm_mx_kernel,
+            tensor_dtypes(p, config, torch.float32),
+            (p.m, p.n, p.k, *s.a, *s.a_scales, *s.b, *s.b_scales, *s.out, s.bias),
+            constants,
+            compiler_options(p, config),
+            (tiles(p, config) * config.split_k, 1, 1),
+        )

@@ -1,0 +1,64 @@
+"""One Triton launch as a value: what to launch, and everything a cross-compiler needs to build exactly that."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mxgemm.workspace import raw_stream
+
+logger = logging.getLogger("mxgemm")
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCall:
+    """A kernel with everything but its tensors.
+
+    Attributes:
+        kernel: the ``@triton.jit`` function; its parameters are tensors, then scalars, then constants.
+        dtypes: of the tensors, in order.
+        scalars: the run-time integers, in order.
+        constants: the ``tl.constexpr`` parameters by name.
+        options: of the compiler: num_warps, num_stages, on AMD waves_per_eu and matrix_instr_nonkdim.
+        grid: programs along x, y, z.
+    """
+
+    kernel: Any
+    dtypes: tuple[torch.dtype, ...]
+    scalars: tuple[int, ...]
+    constants: Mapping[str, Any]
+    options: Mapping[str, Any]
+    grid: tuple[int, int, int]
+
+
+class Launcher:
+    """Launch a :class:`KernelCall`, after the first time through the compiled kernel's own launcher.
+
+    Triton's ``kernel[grid](...)`` specialises on the arguments' alignment and sizes at every call; a plan holds for one
+    such set only (its key contains them), so the compiled kernel is looked up once. On the first call Triton compiles.
+    """
+
+    __slots__ = ("_call", "_run", "_tail")
+
+    def __init__(self, call: KernelCall) -> None:
+        self._call = call
+        self._tail = (*call.scalars, *call.constants.values())
+        self._run: Callable[..., None] | None = None
+
+    def __call__(self, *tensors: Tensor) -> None:
+        """Launch on the current stream of the tensors' device, which must be the current device."""
+        if self._run is not None:
+            self._run(*tensors, *self._tail, stream=raw_stream(tensors[0].device))
+            return
+        call = self._call
+        logger.info(
+            "first launch of %s: compiled once, then cached by triton", getattr(call.kernel, "__name__", call.kernel)
+        )
+        compiled = call.kernel[call.grid](*tensors, *call.scalars, **call.constants, **call.options)
+        if compiled is not None:  # the interpreter returns nothing
+            self._run = compiled[call.grid]

@@ -1,0 +1,145 @@
+"""What the Triton GEMM routes share: asking, guessing a tile, and launching one kernel or two."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from mxgemm import workspace
+from mxgemm.errors import Refusal
+from mxgemm.layouts import preshuffle_refusal
+from mxgemm.problem import Problem
+from mxgemm.routes.base import Config, Launch, Route
+from mxgemm.routes.kernel_call import KernelCall, Launcher
+from mxgemm.routes.tile import TileConfig, contiguity_refusal, tile_refusal, tiles
+from mxgemm.routes.triton_support import interpreting, next_power_of_two, triton_refusal
+
+_REDUCE_BLOCK_N = 256
+
+
+class TritonGemm(Route):
+    """A route whose launch is one tiled kernel, and with split-K a second that adds the partial sums."""
+
+    config_type = TileConfig
+
+    @abstractmethod
+    def format_refusal(self, problem: Problem) -> Refusal | None:
+        """Say why the operands' formats are not this route's, or None."""
+
+    @abstractmethod
+    def main_call(self, problem: Problem, config: TileConfig) -> KernelCall:
+        """Describe the GEMM kernel's launch."""
+
+    def can_implement(self, problem: Problem) -> Refusal | None:
+        """Any shape and layout on a GPU that Triton compiles for, in this route's formats."""
+        refusal = triton_refusal(self.name, problem) or self.format_refusal(problem)
+        if refusal:
+            return refusal
+        if problem.weight_layout == "preshuffled":
+            reason = preshuffle_refusal(problem.n, problem.k // problem.b.pack)
+            if reason:
+                return Refusal(self.name, "weight_layout", "preshuffled", f"another shape: {reason}")
+        return contiguity_refusal(self.name, problem)
+
+    def configs(self, problem: Problem) -> Sequence[TileConfig]:
+        """Return a tile that fits the shape, and splits K where tiles are few and K is long."""
+        if problem.arch == "gfx950":
+            return [_guess_gfx950(problem)]
+        block_m = min(64, max(16, next_power_of_two(problem.m)))
+        # Decoding to bf16 fills registers and shared memory with the decoded tile: keep it small.
+        block_k = min(128, max(64, next_power_of_two(problem.k)))
+        return [TileConfig(block_m=block_m, block_k=block_k)]
+
+    def check_config(self, problem: Problem, config: Config) -> Refusal | None:
+        """See :func:`mxgemm.routes.tile.tile_refusal`."""
+        assert isinstance(config, TileConfig)
+        return tile_refusal(self.name, problem, config)
+
+    def calls(self, problem: Problem, config: TileConfig) -> list[KernelCall]:
+        """Describe every launch of a problem, in order."""
+        main = self.main_call(problem, config)
+        if config.split_k == 1 or config.one_launch:
+            return [main]
+        return [main, _reduce_call(problem, config)]
+
+    def bind(self, problem: Problem, config: Config) -> Launch:
+        """Return the launcher."""
+        assert isinstance(config, TileConfig)
+        m, n = problem.m, problem.n
+        split, one_launch = config.split_k, config.one_launch
+        main, *rest = [Launcher(call) for call in self.calls(problem, config)]
+        counters = tiles(problem, config)
+        quantized = problem.a_quantized
+
+        def launch(
+            a: Tensor, a_scales: Tensor | None, b: Tensor, b_scales: Tensor, bias: Tensor | None, out: Tensor
+        ) -> None:
+            partials = counted = out  # not read without split-K
+            if split > 1:
+                partials = workspace.scratch(4 * split * m * n, out.device).view(torch.float32)
+                if one_launch:
+                    counted = workspace.counters(counters, out.device)
+            added = out if bias is None else bias
+            operands = (a, a_scales, b, b_scales) if quantized else (a, b, b_scales)
+            main(*operands, added, out, partials, counted)
+            for reduce in rest:
+                reduce(partials, added, out)
+
+        return launch
+
+
+def tensor_dtypes(problem: Problem, config: TileConfig, bias: torch.dtype) -> tuple[torch.dtype, ...]:
+    """Return the dtypes of a main kernel's tensors, in order: operands, bias, out, partials, counters."""
+    a = (problem.a_dtype, torch.uint8) if problem.a_quantized else (problem.a_dtype,)
+    split = config.split_k > 1
+    return (
+        *a,
+        torch.uint8,
+        torch.uint8,
+        bias if problem.has_bias else problem.out_dtype,
+        problem.out_dtype,
+        torch.float32 if split else problem.out_dtype,
+        torch.int32 if split and config.one_launch else problem.out_dtype,
+    )
+
+
+def _reduce_call(problem: Problem, config: TileConfig) -> KernelCall:
+    from mxgemm.triton_kernels.split_k import reduce_partials_kernel
+
+    strides = problem.strides
+    assert strides is not None
+    constants = {
+        "SPLIT_K": config.split_k,
+        "HAS_BIAS": problem.has_bias,
+        "BLOCK_N": _REDUCE_BLOCK_N,
+        "INTERPRETED": interpreting(),
+    }
+    return KernelCall(
+        reduce_partials_kernel,
+        (torch.float32, torch.float32 if problem.has_bias else problem.out_dtype, problem.out_dtype),
+        (problem.m, problem.n, *strides.out, strides.bias),
+        constants,
+        {"num_warps": 4},
+        (problem.m, -(-problem.n // _REDUCE_BLOCK_N), 1),
+    )
+
+
+def _guess_gfx950(problem: Problem) -> TileConfig:
+    # 16 x 128 x 256 with four waves issues fewest instructions of the tiles that were compiled (docs/lab-notes.md): each
+    # wave takes 32 columns, whose shuffled scales are one word a lane. More rows pay once several tiles share a weight.
+    block_m = 16 if problem.m <= 64 else 32
+    block_k = 256 if problem.k >= 256 else 128
+    guess = TileConfig(block_m=block_m, block_n=128, block_k=block_k)
+    blocks = -(-problem.k // block_k)
+    # Two blocks of K a split at least: one alone leaves nothing to overlap its loads with.
+    split = min(problem.machine.cu_count // max(1, tiles(problem, guess)), blocks // 2)
+    while split > 1:
+        candidate = replace(guess, split_k=split)
+        if tile_refusal("", problem, candidate) is None:
+            return candidate
+        split -= 1
+    return guess

@@ -1,0 +1,80 @@
+"""GEMM of two MX operands, both quantised already; formats may differ."""
+
+import triton
+import triton.language as tl
+
+from mxgemm.triton_kernels.block_order import contiguous_on_xcd
+from mxgemm.triton_kernels.epilogue import store_tile
+from mxgemm.triton_kernels.load_operand import load_packed, load_scales
+from mxgemm.triton_kernels.split_k import add_partials_last, store_partial
+
+
+@triton.jit
+def gemm_mx_kernel(
+    a, a_scales, b, b_scales, bias, out, partials, counters, M, N, K,
+    stride_am, stride_ak, stride_tm, stride_tk, stride_bn, stride_bk, stride_sn, stride_sk,
+    stride_om, stride_on, stride_bias,
+    A_FORMAT: tl.constexpr, B_FORMAT: tl.constexpr, A_SHUFFLED: tl.constexpr,
+    PRESHUFFLED: tl.constexpr, SHUFFLED: tl.constexpr, HAS_BIAS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT_K: tl.constexpr,
+    STEPS: tl.constexpr, ONE_LAUNCH: tl.constexpr, EVEN_M: tl.constexpr, EVEN_N: tl.constexpr,
+    EVEN_K: tl.constexpr, WIDE: tl.constexpr, XCDS: tl.constexpr, CACHE: tl.constexpr, AMD: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+):  # fmt: skip
+    """``out[M, N] = round(decode(a)[M, K] @ decode(b)[N, K].T + bias[N])``; the rest is as in ``gemm_a16w_kernel``."""
+    tiles_m = tl.cdiv(M, BLOCK_M)
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    pid = contiguous_on_xcd(tl.program_id(0), tiles_m * tiles_n * SPLIT_K, XCDS)
+    pm = pid % tiles_m
+    pn = (pid // tiles_m) % tiles_n
+    split = pid // (tiles_m * tiles_n)
+    first = split * (STEPS * BLOCK_K)
+    last = tl.minimum(first + STEPS * BLOCK_K, K)
+    whole = last if EVEN_K else first + (last - first) // BLOCK_K * BLOCK_K
+    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for k in range(first, whole, BLOCK_K):
+        acc = multiply_step(
+            acc, a, a_scales, b, b_scales, pm, pn, k, M, N, K, stride_am, stride_ak, stride_tm, stride_tk, stride_bn,
+            stride_bk, stride_sn, stride_sk, A_FORMAT, B_FORMAT, A_SHUFFLED, PRESHUFFLED, SHUFFLED, BLOCK_M, BLOCK_N,
+            BLOCK_K, EVEN_M, EVEN_N, False, WIDE, CACHE,
+        )  # fmt: skip
+    if not EVEN_K:
+        if whole < last:  # the one step that needs masks along K
+            acc = multiply_step(
+                acc, a, a_scales, b, b_scales, pm, pn, whole, M, N, K, stride_am, stride_ak, stride_tm, stride_tk,
+                stride_bn, stride_bk, stride_sn, stride_sk, A_FORMAT, B_FORMAT, A_SHUFFLED, PRESHUFFLED, SHUFFLED,
+                BLOCK_M, BLOCK_N, BLOCK_K, EVEN_M, EVEN_N, True, WIDE, CACHE,
+            )  # fmt: skip
+
+    if SPLIT_K == 1:
+        store_tile(
+            acc, bias, out, M, N, pm, pn, stride_om, stride_on, stride_bias, HAS_BIAS, BLOCK_M, BLOCK_N,
+            EVEN_M, EVEN_N, WIDE, INTERPRETED,
+        )  # fmt: skip
+    elif ONE_LAUNCH:
+        add_partials_last(
+            acc, partials, counters, bias, out, split, M, N, pm, pn, stride_om, stride_on, stride_bias,
+            SPLIT_K, HAS_BIAS, BLOCK_M, BLOCK_N, EVEN_M, EVEN_N, WIDE, AMD, INTERPRETED,
+        )  # fmt: skip
+    else:
+        store_partial(acc, partials, split, M, N, pm, pn, BLOCK_M, BLOCK_N)
+
+
+@triton.jit
+def multiply_step(
+    acc, a, a_scales, b, b_scales, pm, pn, k, M, N, K,
+    stride_am, stride_ak, stride_tm, stride_tk, stride_bn, stride_bk, stride_sn, stride_sk,
+    A_FORMAT: tl.constexpr, B_FORMAT: tl.constexpr, A_SHUFFLED: tl.constexpr, PRESHUFFLED: tl.constexpr,
+    SHUFFLED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    EVEN_M: tl.constexpr, EVEN_N: tl.constexpr, TAIL: tl.constexpr, WIDE: tl.constexpr, CACHE: tl.constexpr,
+):  # fmt: skip
+    """``acc[BLOCK_M, BLOCK_N] += decode(a tile) @ decode(b tile).T`` for the block of K that starts at ``k``."""
+    A_PACK: tl.constexpr = 2 if A_FORMAT == "e2m1" else 1
+    B_PACK: tl.constexpr = 2 if B_FORMAT == "e2m1" else 1
+    x = load_packed(a, pm, k, M, K, stride_am, stride_ak, False, A_PACK, BLOCK_M, BLOCK_K, EVEN_M, TAIL, WIDE, "")
+    t = load_scales(a_scales, pm, k, M, K, stride_tm, stride_tk, A_SHUFFLED, BLOCK_M, BLOCK_K, EVEN_M, TAIL, WIDE, "")
+    w = load_packed(
+        b, pn, k, N, K, stride_bn, stride_bk, PRESHUFFLED, B_PACK, BLOCK_N, BLOCK_K, EVEN_N, TAIL, WIDE, CACHE
+    )  # fmt: skip
+    s = load_scales(b_scales, pn, k, N, K, stride_sn, stride_sk, SHUFFLED, BLOCK_N, BLOCK_K, EVEN_N, TAIL, WIDE, CACHE)
+    return tl.dot_scaled(x, t, A_FORMAT, w.T, s, B_FORMAT, acc)

@@ -1,0 +1,131 @@
+"""Compile a route's kernels for a GPU that is not here, exactly as a launch would: same constants, same hints.
+
+    from tools.cross_compile import compile_call
+    compiled = compile_call(route.calls(problem, config)[0], "gfx950")
+
+Run as a program it reads a JSON list of jobs on standard input and writes one JSON line of figures for each; that is how
+the tests compile with another triton than their own (PYTHONPATH names it) and outside the interpreter.
+
+    {"route": "a16wfp4", "arch": "gfx950", "m": 16, "n": 2112, "k": 7168, "config": {...}, "problem": {...}}
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import sys
+from collections import Counter
+from typing import Any
+
+import torch
+
+from mxgemm.device import KNOWN_MACHINES, Machine
+from mxgemm.formats import FORMATS
+from mxgemm.layouts import padded_scale_shape
+from mxgemm.problem import Problem, contiguous_strides
+from mxgemm.routes import ROUTES
+from mxgemm.routes.kernel_call import KernelCall
+from mxgemm.routes.triton_gemm import TritonGemm
+
+TYPES = {
+    torch.bfloat16: "*bf16",
+    torch.float16: "*fp16",
+    torch.float32: "*fp32",
+    torch.uint8: "*u8",
+    torch.int32: "*i32",
+}
+INT32_MAX = 2**31 - 1
+
+
+def compile_call(call: KernelCall, arch: str) -> Any:
+    """Compile one launch for an architecture ("gfx950", "sm_90", ...) and return triton's compiled kernel."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    amd = arch.startswith("gfx")
+    names = call.kernel.arg_names
+    signature: dict[str, str] = {}
+    constants: dict[str, Any] = dict(call.constants)
+    attributes: dict[tuple[int, ...], list[list[Any]]] = {}
+    for index, (name, dtype) in enumerate(zip(names, call.dtypes, strict=False)):
+        signature[name] = TYPES[dtype]
+        attributes[(index,)] = [["tt.divisibility", 16], *([["tt.pointer_range", 32]] if amd else [])]
+    for index, (name, value) in enumerate(zip(names[len(call.dtypes) :], call.scalars, strict=False), len(call.dtypes)):
+        if value == 1:  # the just-in-time compiler makes a constant of it
+            constants[name] = 1
+            continue
+        signature[name] = "i32" if value <= INT32_MAX else "i64"
+        if value % 16 == 0:
+            attributes[(index,)] = [["tt.divisibility", 16]]
+    ordered = {name: signature.get(name, "constexpr") for name in names}
+    source = ASTSource(fn=call.kernel, signature=ordered, constexprs=constants, attrs=attributes)
+    if amd:
+        target = GPUTarget("hip", arch, 32 if arch.startswith("gfx1") else 64)
+    else:
+        target = GPUTarget("cuda", int(arch.removeprefix("sm_")), 32)
+    return triton.compile(source, target=target, options=dict(call.options))
+
+
+def problem_of(m: int, n: int, k: int, arch: str, **options: Any) -> Problem:
+    """Describe a problem with freshly allocated operands; ``options`` are fields of ``Problem``."""
+    machine = KNOWN_MACHINES.get(arch) or Machine(arch, 256, arch)
+    for name, value in options.items():
+        if name in ("a_dtype", "out_dtype"):
+            options[name] = getattr(torch, value) if isinstance(value, str) else value
+    b = FORMATS[options.get("b_format", "e2m1")]
+    scale_columns = padded_scale_shape(n, k)[1] if options.get("scale_layout") == "shuffled" else k // 32
+    strides = contiguous_strides(n, k, b, scale_columns)
+    if options.get("a_quantized"):
+        a = FORMATS[options["a_format"]]
+        a_columns = padded_scale_shape(m, k)[1] if options.get("a_scale_layout") == "shuffled" else k // 32
+        strides = dataclasses.replace(strides, a=(k // a.pack, 1), a_scales=(a_columns, 1))
+        options["a_dtype"] = torch.uint8
+    return Problem(m, n, k, machine, strides=strides, **options)
+
+
+def describe_job(job: dict[str, Any]) -> list[dict[str, Any]]:
+    """Compile every launch of a job and return their figures."""
+    from tools.isa import analyse
+
+    arch = job["arch"]
+    problem = problem_of(job["m"], job["n"], job["k"], arch, **job.get("problem", {}))
+    route = ROUTES[job["route"]]
+    assert isinstance(route, TritonGemm)
+    config = route.config_type.from_mapping(job["config"]) if "config" in job else route.configs(problem)[0]
+    refusal = route.check_config(problem, config)
+    if refusal:
+        raise ValueError(str(refusal))
+    results = []
+    for call in route.calls(problem, config):  # type: ignore[arg-type]
+        compiled = compile_call(call, arch)
+        found: dict[str, Any] = {"kernel": call.kernel.__name__, "config": config.to_mapping(), "grid": call.grid}
+        if arch in ("gfx950", "gfx942"):
+            figures = analyse(
+                compiled.asm["amdgcn"], waves=call.options["num_warps"], lds=compiled.metadata.shared, arch=arch
+            )
+            found |= dataclasses.asdict(figures) | {"valu_per_mfma": figures.valu_per_mfma}
+            if job.get("text"):
+                found["text"] = compiled.asm["amdgcn"]
+        else:
+            text = compiled.asm.get("ptx") or compiled.asm["amdgcn"]
+            found["matrix"] = dict(
+                Counter(re.findall(r"\b(wgmma\.mma_async|tcgen05\.mma\b[\w.:]*|mma\.sync|v_wmma\w+)", text))
+            )
+        results.append(found)
+    return results
+
+
+def main() -> None:
+    """Read jobs, write a line of JSON for each: a list of figures, or {"error": ...}."""
+    for job in json.load(sys.stdin):
+        try:
+            line: Any = describe_job(job)
+        except Exception as error:  # a compiler's failure is a result here, and the caller judges it
+            line = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    main()
