@@ -110,8 +110,8 @@ def row_of(m: int, n: int, k: int, layout: str, config: dict[str, Any] | None = 
 def predict(kernels: list[dict[str, Any]], traffic_bytes: int, k: int, cu_count: int) -> float:
     """Predict microseconds of a call, within about a third.
 
-    Dispatch and events 2.5 us, one cold miss 1 us, 1.5 us for each further launch; the instructions that a wave issues, four
-    cycles each at 2.4 GHz, times the waves that share a SIMD; the bytes that must move, at 5 TB/s.
+    Dispatch and events 2.5 us, one cold miss 1 us, 1.5 us for each further launch; the instructions that a wave issues,
+    four cycles each at 2.4 GHz, times the waves that share a SIMD; the bytes that must move, at 5 TB/s.
     """
     us = DISPATCH_US + COLD_MISS_US + SECOND_LAUNCH_US * (len(kernels) - 1) + traffic_bytes / BYTES_PER_US
     for f in kernels:

@@ -40,8 +40,8 @@ def quantize_rows(
         fmt: element format.
         addend: of the scale rule, see :func:`mxgemm.formats.scale_addend`.
         data: uint8 ``[M, K/pack]``, contiguous rows.
-        scales: uint8 ``[M, K/32]`` with contiguous rows; or, if ``shuffled``, ``[rows, columns]`` contiguous in shuffled
-            order, rows a multiple of 32 that holds M, columns a multiple of 8 that holds K/32: all of it is written.
+        scales: uint8 ``[M, K/32]`` with contiguous rows; or, if ``shuffled``, ``[rows, columns]`` contiguous in
+            shuffled order, rows a multiple of 32 that holds M, columns a multiple of 8 that holds K/32: all written.
         shuffled: store the scales in the order of ``mxgemm.layouts.shuffle_scales``.
     """
     key = (x.shape, x.stride(), x.dtype, x.device, x.data_ptr() & 15, fmt.name, addend, shuffled, scales.shape)

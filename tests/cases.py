@@ -12,7 +12,10 @@ from torch import Tensor
 import mxgemm
 from mxgemm import layouts, reference
 from mxgemm.accuracy import compare
+from mxgemm.device import machine_of
 from mxgemm.mx import MXTensor
+from mxgemm.problem import Problem, Strides
+from mxgemm.routes import ROUTES, Config
 from mxgemm.routes.triton_support import interpreting, triton_version
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -78,10 +81,11 @@ def make(
     scale_rounding: str = "even",
     a_dtype: torch.dtype = torch.bfloat16,
     bias: Tensor | None = None,
+    octaves: int = 6,
     seed: int = 0,
 ) -> Case:
-    a = spread(m, k, a_dtype, seed=seed)
-    weight = mxgemm.quantize(spread(n, k, seed=seed + 1), format=b_format)
+    a = spread(m, k, a_dtype, octaves, seed)
+    weight = mxgemm.quantize(spread(n, k, octaves=octaves, seed=seed + 1), format=b_format)
     b64 = reference.decode(bytes_of(weight.data), bytes_of(weight.scales), b_format)
     if a_format == "bf16":
         a64 = a.to(torch.bfloat16).double().numpy()
@@ -89,3 +93,55 @@ def make(
         a64 = reference.decode(*reference.encode(a.float().numpy(), a_format, scale_rounding), a_format)
     ref = reference.matmul(a64, b64, None if bias is None else bias.cpu().double().numpy())
     return Case(a.to(device), weight.to(device), a64, b64, ref)
+
+
+def run_route(
+    route: str,
+    case: Case,
+    *,
+    a_format: str = "e2m1",
+    layout: tuple[str, str] = ("row_major", "row_major"),
+    scale_rounding: str = "even",
+    bias: Tensor | None = None,
+    out_dtype: torch.dtype = torch.bfloat16,
+    config: Config | None = None,
+) -> Tensor:
+    """Bind one route to a case, with a configuration of its own or ``config``, and launch it into poisoned memory.
+
+    Output, weight and scales lie between guards (NaN, 0xFF); the output's must be unchanged afterwards.
+    """
+    w, chosen = case.weight, ROUTES[route]
+    data = layouts.preshuffle_weight(w.data) if layout[0] == "preshuffled" else w.data
+    scales = shuffled_with_poison(w) if layout[1] == "shuffled" else w.scales
+    data, scales = guarded(data), guarded(scales)
+    a, a_scales = case.a, None
+    if route == "gemm_mx":
+        quantized = mxgemm.quantize(case.a, format=a_format, scale_rounding=scale_rounding)  # type: ignore[arg-type]
+        a, a_scales = guarded(quantized.data), guarded(quantized.scales)
+    (m, n), k = case.ref.shape, w.shape[1]
+    memory = torch.full((m * n + 128,), torch.nan, dtype=out_dtype, device=case.a.device)
+    out = memory[64:-64].view(m, n)
+    strides = Strides(
+        a=a.stride(), b=data.stride(), b_scales=scales.stride(), out=(n, 1),
+        a_scales=(0, 0) if a_scales is None else a_scales.stride(),
+    )  # type: ignore[arg-type]  # fmt: skip
+    problem = Problem(
+        m, n, k, machine_of(case.a.device), a_format=a_format, a_quantized=a_scales is not None, a_dtype=a.dtype,
+        b_format=w.format.name, scale_rounding=scale_rounding, weight_layout=layout[0], scale_layout=layout[1],
+        out_dtype=out_dtype, has_bias=bias is not None, strides=strides,
+    )  # fmt: skip
+    refusal = chosen.can_implement(problem)
+    assert refusal is None, refusal
+    config = config or chosen.configs(problem)[0]
+    refusal = chosen.check_config(problem, config)
+    assert refusal is None, refusal
+    chosen.bind(problem, config)(a, a_scales, data, scales, bias, out)
+    assert memory[:64].isnan().all()
+    assert memory[-64:].isnan().all()
+    return out.clone()
+
+
+def guarded(tensor: Tensor) -> Tensor:
+    """Copy bytes into the middle of 0xFF, as aligned as fresh memory."""
+    memory = torch.full((tensor.numel() + 1024,), 255, dtype=torch.uint8, device=tensor.device)
+    return memory[512 : 512 + tensor.numel()].view(tensor.shape).copy_(tensor)

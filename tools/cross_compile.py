@@ -3,8 +3,8 @@
     from tools.cross_compile import compile_call
     compiled = compile_call(route.calls(problem, config)[0], "gfx950")
 
-Run as a program it reads a JSON list of jobs on standard input and writes one JSON line of figures for each; that is how
-the tests compile with another triton than their own (PYTHONPATH names it) and outside the interpreter.
+Run as a program it reads a JSON list of jobs on standard input and writes one JSON line of figures for each; that is
+how the tests compile with another triton than their own (PYTHONPATH names it) and outside the interpreter.
 
     {"route": "a16wfp4", "arch": "gfx950", "m": 16, "n": 2112, "k": 7168, "config": {...}, "problem": {...}}
 """
@@ -53,11 +53,12 @@ def compile_call(call: KernelCall, arch: str) -> Any:
         signature[name] = TYPES[dtype]
         attributes[(index,)] = [["tt.divisibility", 16], *([["tt.pointer_range", 32]] if amd else [])]
     for index, (name, value) in enumerate(zip(names[len(call.dtypes) :], call.scalars, strict=False), len(call.dtypes)):
-        if value == 1:  # the just-in-time compiler makes a constant of it
+        specialised = not call.kernel.params[index].do_not_specialize
+        if value == 1 and specialised:  # the just-in-time compiler makes a constant of it
             constants[name] = 1
             continue
         signature[name] = "i32" if value <= INT32_MAX else "i64"
-        if value % 16 == 0:
+        if value % 16 == 0 and specialised:
             attributes[(index,)] = [["tt.divisibility", 16]]
     ordered = {name: signature.get(name, "constexpr") for name in names}
     source = ASTSource(fn=call.kernel, signature=ordered, constexprs=constants, attrs=attributes)
@@ -98,7 +99,7 @@ def describe_job(job: dict[str, Any]) -> list[dict[str, Any]]:
     if refusal:
         raise ValueError(str(refusal))
     results = []
-    for call in route.calls(problem, config):  # type: ignore[arg-type]
+    for call in route.calls(problem, config):
         compiled = compile_call(call, arch)
         found: dict[str, Any] = {"kernel": call.kernel.__name__, "config": config.to_mapping(), "grid": call.grid}
         if arch in ("gfx950", "gfx942"):
@@ -123,8 +124,17 @@ def main() -> None:
         try:
             line: Any = describe_job(job)
         except Exception as error:  # a compiler's failure is a result here, and the caller judges it
-            line = {"error": f"{type(error).__name__}: {error}"}
+            line = {"error": " <- ".join(_causes(error))}
         print(json.dumps(line), flush=True)
+
+
+def _causes(error: BaseException | None) -> list[str]:
+    """Return what went wrong and, as triton wraps errors, why."""
+    found = []
+    while error is not None:
+        found.append(f"{type(error).__name__}: {error}")
+        error = error.__cause__ or error.__context__
+    return found
 
 
 if __name__ == "__main__":

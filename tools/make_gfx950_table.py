@@ -39,15 +39,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("csv", nargs="+", type=Path, help="AITER's tuned tables")
     parser.add_argument("--commit", required=True, help="AITER commit that the files come from")
-    parser.add_argument("--extra", type=Path, help="JSON list of further rows (predicted configurations)")
+    parser.add_argument("--isa", type=Path, help="what bench/isa_table.py wrote: predicted rows of our own kernels")
     parser.add_argument("-o", "--output", type=Path, default=Path("routing_tables/gfx950.json"))
     arguments = parser.parse_args()
     dropped: collections.Counter[str] = collections.Counter()
     rows = [*_v93_rows(), *(row for path in arguments.csv for row in _aiter_rows(path, dropped))]
-    extra = json.loads(arguments.extra.read_text()) if arguments.extra else {"sources": {}, "rows": []}
-    rows += extra["rows"]
+    rows += _predicted_rows(arguments.isa) if arguments.isa else []
     rows.sort(key=lambda row: (row["n"], row["k"], row["m"], row["grade"], row["route"]))
-    arguments.output.write_text(_to_text(rows, arguments.commit, extra["sources"]), encoding="utf-8")
+    arguments.output.write_text(_to_text(rows, arguments.commit), encoding="utf-8")
     print(f"{arguments.output}: {len(rows)} rows", file=sys.stderr)
     for reason, count in dropped.most_common():
         print(f"dropped {count} rows: {reason}", file=sys.stderr)
@@ -103,7 +102,22 @@ def _v93_rows() -> Iterator[Row]:
         }
 
 
-def _to_text(rows: Iterable[Row], commit: str, sources: dict[str, dict[str, str]]) -> str:
+def _predicted_rows(path: Path) -> Iterator[Row]:
+    for found in json.loads(path.read_text(encoding="utf-8"))["rows"]:
+        yield {
+            "m": found["m"],
+            "n": found["n"],
+            "k": found["k"],
+            "cu_count": 256,
+            "route": "a16wfp4",
+            "config": found["config"],
+            "us": found["predicted_us"],
+            "grade": "predicted",
+            "source": "isa",
+        }
+
+
+def _to_text(rows: Iterable[Row], commit: str) -> str:
     head = {
         "kind": "mxgemm-routing-table",
         "version": 1,
@@ -122,7 +136,11 @@ def _to_text(rows: Iterable[Row], commit: str, sources: dict[str, dict[str, str]
                 "machine": "MI355X, 256 CUs",
                 "covers": "the whole call on the leaderboard's harness, built from AITER's kernels, not ours",
             },
-            **sources,
+            "isa": {
+                "title": "machine code of our kernels, cross-compiled: bench/results/isa_gfx950.json",
+                "machine": "none: nothing was run",
+                "covers": "the whole call as predicted by bench/isa_table.py, within about a third",
+            },
         },
         "rules": [
             {"m_max": 32, "k_max": 1024, "a_format": "e2m1", "route": "a16wfp4", "source": "v93"},

@@ -31,7 +31,7 @@ class GemmMX(TritonGemm):
         constants = {
             "A_FORMAT": p.a_format,
             "B_FORMAT": p.b_format,
-            "A_SHUFFLED": p.a_scale_layout == "shuffled",
+            "A_SCALE_ORDER": _a_scale_order(p, config),
             **tile_constants(p, config),
         }
         return KernelCall(
@@ -42,3 +42,13 @@ class GemmMX(TritonGemm):
             compiler_options(p, config),
             (tiles(p, config) * config.split_k, 1, 1),
         )
+
+
+def _a_scale_order(problem: Problem, config: TileConfig) -> str:
+    """Load the scales of a small tile as words if their rows allow it: it has fewer bytes than lanes."""
+    s = problem.strides
+    assert s is not None
+    words = s.a_scales[1] == 1 and s.a_scales[0] % 4 == 0 and problem.aligned and config.block_k >= 128
+    if words and problem.a_scale_layout == "row_major" and config.block_m < 64:
+        return "row_major_words"
+    return problem.a_scale_layout

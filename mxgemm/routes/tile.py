@@ -102,13 +102,13 @@ def tile_constants(problem: Problem, c: TileConfig) -> dict[str, Any]:
     p = problem
     return {
         "PRESHUFFLED": p.weight_layout == "preshuffled",
-        "SHUFFLED": p.scale_layout == "shuffled",
+        "SCALE_ORDER": p.scale_layout,
         "HAS_BIAS": p.has_bias,
         "BLOCK_M": c.block_m,
         "BLOCK_N": c.block_n,
         "BLOCK_K": c.block_k,
         "SPLIT_K": c.split_k,
-        "STEPS": split_steps(p, c)[1],
+        "STEPS": split_steps(p, c)[1] if c.split_k > 1 else 0,
         "ONE_LAUNCH": c.one_launch,
         "EVEN_M": p.m % c.block_m == 0,
         "EVEN_N": p.n % c.block_n == 0,

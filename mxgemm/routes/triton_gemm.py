@@ -16,7 +16,7 @@ from mxgemm.problem import Problem
 from mxgemm.routes.base import Config, Launch, Route
 from mxgemm.routes.kernel_call import KernelCall, Launcher
 from mxgemm.routes.tile import TileConfig, contiguity_refusal, tile_refusal, tiles
-from mxgemm.routes.triton_support import interpreting, next_power_of_two, triton_refusal
+from mxgemm.routes.triton_support import interpreting, triton_refusal
 
 _REDUCE_BLOCK_N = 256
 
@@ -49,10 +49,8 @@ class TritonGemm(Route):
         """Return a tile that fits the shape, and splits K where tiles are few and K is long."""
         if problem.arch == "gfx950":
             return [_guess_gfx950(problem)]
-        block_m = min(64, max(16, next_power_of_two(problem.m)))
         # Decoding to bf16 fills registers and shared memory with the decoded tile: keep it small.
-        block_k = min(128, max(64, next_power_of_two(problem.k)))
-        return [TileConfig(block_m=block_m, block_k=block_k)]
+        return [TileConfig(block_m=16 if problem.m <= 16 else 64, block_k=128)]
 
     def check_config(self, problem: Problem, config: Config) -> Refusal | None:
         """See :func:`mxgemm.routes.tile.tile_refusal`."""
@@ -129,11 +127,12 @@ def _reduce_call(problem: Problem, config: TileConfig) -> KernelCall:
 
 
 def _guess_gfx950(problem: Problem) -> TileConfig:
-    # 16 x 128 x 256 with four waves issues fewest instructions of the tiles that were compiled (docs/lab-notes.md): each
-    # wave takes 32 columns, whose shuffled scales are one word a lane. More rows pay once several tiles share a weight.
+    # 16 x 128 x 256 with four waves issues fewest instructions of the tiles that were compiled (docs/lab-notes.md):
+    # each wave takes 32 columns, whose shuffled scales are one word a lane. More rows pay once tiles share a weight.
     block_m = 16 if problem.m <= 64 else 32
     block_k = 256 if problem.k >= 256 else 128
-    guess = TileConfig(block_m=block_m, block_n=128, block_k=block_k)
+    # Registers for four waves a SIMD; a larger tile would spill there.
+    guess = TileConfig(block_m=block_m, block_n=128, block_k=block_k, waves_per_eu=4 if block_m == 16 else 3)
     blocks = -(-problem.k // block_k)
     # Two blocks of K a split at least: one alone leaves nothing to overlap its loads with.
     split = min(problem.machine.cu_count // max(1, tiles(problem, guess)), blocks // 2)

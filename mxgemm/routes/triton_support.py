@@ -13,8 +13,8 @@ from mxgemm.problem import Problem
 MIN_TRITON: Final = (3, 6)
 MIN_TRITON_INTERPRETER: Final = (3, 9)
 """The first release whose interpreter has dot_scaled; 3.6 lacks it (triton/runtime/interpreter.py)."""
-MIN_TRITON_GFX942: Final = (3, 9)
-"""3.6 refuses dot_scaled on gfx942, 3.9 upcasts (seen by compiling for both)."""
+MIN_TRITON_OF: Final = {("gfx942", "quantised"): (3, 9), ("gfx1250", "bf16"): (3, 9)}
+"""First release that compiles dot_scaled for an architecture and kind of A, where it is not 3.6 (by compiling)."""
 
 INT32_MAX: Final = 2**31 - 1
 
@@ -50,8 +50,10 @@ def triton_refusal(route: str, problem: Problem) -> Refusal | None:
         if version < MIN_TRITON_INTERPRETER:
             needed = f"triton >= {_dotted(MIN_TRITON_INTERPRETER)}, whose interpreter has dot_scaled"
             return Refusal(route, "triton", _dotted(version), needed)
-    if problem.arch == "gfx942" and version < MIN_TRITON_GFX942:
-        return Refusal(route, "triton", _dotted(version), f"triton >= {_dotted(MIN_TRITON_GFX942)} on gfx942")
+    kind = "bf16" if problem.a_format == "bf16" else "quantised"
+    least = MIN_TRITON_OF.get((problem.arch, kind), MIN_TRITON)
+    if version < least:
+        return Refusal(route, "triton", _dotted(version), f"triton >= {_dotted(least)} on {problem.arch}")
     return None
 
 

@@ -5,18 +5,18 @@ import triton.language as tl
 
 from mxgemm.triton_kernels.block_order import contiguous_on_xcd
 from mxgemm.triton_kernels.convert_gfx950 import quantize_e2m1_bf16_pairs, quantize_e2m1_f32
-from mxgemm.triton_kernels.epilogue import store_tile
+from mxgemm.triton_kernels.epilogue import round_to, store_tile
 from mxgemm.triton_kernels.load_operand import clamped_rows, load_packed, load_scales
 from mxgemm.triton_kernels.quantize_block import quantize_e2m1, quantize_fp8
 from mxgemm.triton_kernels.split_k import add_partials_last, store_partial
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M"])  # one compiled kernel serves every M
 def gemm_a16w_kernel(
     a, b, b_scales, bias, out, partials, counters, M, N, K,
     stride_am, stride_ak, stride_bn, stride_bk, stride_sn, stride_sk, stride_om, stride_on, stride_bias,
     A_FORMAT: tl.constexpr, B_FORMAT: tl.constexpr, ADDEND: tl.constexpr, CONVERT: tl.constexpr,
-    PRESHUFFLED: tl.constexpr, SHUFFLED: tl.constexpr, HAS_BIAS: tl.constexpr,
+    PRESHUFFLED: tl.constexpr, SCALE_ORDER: tl.constexpr, HAS_BIAS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT_K: tl.constexpr,
     STEPS: tl.constexpr, ONE_LAUNCH: tl.constexpr, EVEN_M: tl.constexpr, EVEN_N: tl.constexpr,
     EVEN_K: tl.constexpr, WIDE: tl.constexpr, XCDS: tl.constexpr, CACHE: tl.constexpr, AMD: tl.constexpr,
@@ -39,22 +39,25 @@ def gemm_a16w_kernel(
     pn = (pid // tiles_m) % tiles_n
     split = pid // (tiles_m * tiles_n)
 
-    first = split * (STEPS * BLOCK_K)
-    last = tl.minimum(first + STEPS * BLOCK_K, K)
+    if SPLIT_K == 1:
+        first, last = 0, K
+    else:
+        first = split * (STEPS * BLOCK_K)
+        last = tl.minimum(first + STEPS * BLOCK_K, K)
     whole = last if EVEN_K else first + (last - first) // BLOCK_K * BLOCK_K
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for k in range(first, whole, BLOCK_K):
         acc = multiply_step(
             acc, a, b, b_scales, pm, pn, k, M, N, K, stride_am, stride_ak, stride_bn, stride_bk, stride_sn, stride_sk,
-            A_FORMAT, B_FORMAT, ADDEND, CONVERT, PRESHUFFLED, SHUFFLED, BLOCK_M, BLOCK_N, BLOCK_K, EVEN_M, EVEN_N,
-            False, WIDE, CACHE,
+            A_FORMAT, B_FORMAT, ADDEND, CONVERT, PRESHUFFLED, SCALE_ORDER, BLOCK_M, BLOCK_N, BLOCK_K, EVEN_M, EVEN_N,
+            False, WIDE, CACHE, INTERPRETED,
         )  # fmt: skip
     if not EVEN_K:
         if whole < last:  # the one step that needs masks along K
             acc = multiply_step(
                 acc, a, b, b_scales, pm, pn, whole, M, N, K, stride_am, stride_ak, stride_bn, stride_bk, stride_sn,
-                stride_sk, A_FORMAT, B_FORMAT, ADDEND, CONVERT, PRESHUFFLED, SHUFFLED, BLOCK_M, BLOCK_N, BLOCK_K,
-                EVEN_M, EVEN_N, True, WIDE, CACHE,
+                stride_sk, A_FORMAT, B_FORMAT, ADDEND, CONVERT, PRESHUFFLED, SCALE_ORDER, BLOCK_M, BLOCK_N, BLOCK_K,
+                EVEN_M, EVEN_N, True, WIDE, CACHE, INTERPRETED,
             )  # fmt: skip
 
     if SPLIT_K == 1:
@@ -76,9 +79,9 @@ def multiply_step(
     acc, a, b, b_scales, pm, pn, k, M, N, K,
     stride_am, stride_ak, stride_bn, stride_bk, stride_sn, stride_sk,
     A_FORMAT: tl.constexpr, B_FORMAT: tl.constexpr, ADDEND: tl.constexpr, CONVERT: tl.constexpr,
-    PRESHUFFLED: tl.constexpr, SHUFFLED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    PRESHUFFLED: tl.constexpr, SCALE_ORDER: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr, EVEN_M: tl.constexpr, EVEN_N: tl.constexpr, TAIL: tl.constexpr, WIDE: tl.constexpr,
-    CACHE: tl.constexpr,
+    CACHE: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """``acc[BLOCK_M, BLOCK_N] += quantize(a tile) @ decode(b tile).T`` for the block of K that starts at ``k``."""
     PACK: tl.constexpr = 2 if B_FORMAT == "e2m1" else 1
@@ -97,15 +100,21 @@ def multiply_step(
     w = load_packed(
         b, pn, k, N, K, stride_bn, stride_bk, PRESHUFFLED, PACK, BLOCK_N, BLOCK_K, EVEN_N, TAIL, WIDE, CACHE
     )  # fmt: skip
-    s = load_scales(b_scales, pn, k, N, K, stride_sn, stride_sk, SHUFFLED, BLOCK_N, BLOCK_K, EVEN_N, TAIL, WIDE, CACHE)
+    s = load_scales(
+        b_scales, pn, k, N, K, stride_sn, stride_sk, SCALE_ORDER, BLOCK_N, BLOCK_K, EVEN_N, TAIL, WIDE, CACHE
+    )
     if A_FORMAT == "bf16":
-        return tl.dot_scaled(x.to(tl.bfloat16), None, "bf16", w.T, s, B_FORMAT, acc)
-    if A_FORMAT == "e4m3":
-        q, q_scale = quantize_fp8(x, BLOCK_M, BLOCK_K, ADDEND, 8, 3)
-    elif CONVERT == "bf16_pairs":
-        q, q_scale = quantize_e2m1_bf16_pairs(x, BLOCK_M, BLOCK_K, ADDEND)
-    elif CONVERT == "f32":
-        q, q_scale = quantize_e2m1_f32(x, BLOCK_M, BLOCK_K, ADDEND)
+        if x.dtype != tl.bfloat16:
+            x = round_to(x.to(tl.float32), tl.bfloat16, INTERPRETED)
+        acc = tl.dot_scaled(x, None, "bf16", w.T, s, B_FORMAT, acc)
     else:
-        q, q_scale = quantize_e2m1(x, BLOCK_M, BLOCK_K, ADDEND)
-    return tl.dot_scaled(q, q_scale, A_FORMAT, w.T, s, B_FORMAT, acc)
+        if A_FORMAT == "e4m3":
+            q, q_scale = quantize_fp8(x, BLOCK_M, BLOCK_K, ADDEND, 8, 3)
+        elif CONVERT == "bf16_pairs":
+            q, q_scale = quantize_e2m1_bf16_pairs(x, BLOCK_M, BLOCK_K, ADDEND)
+        elif CONVERT == "f32":
+            q, q_scale = quantize_e2m1_f32(x, BLOCK_M, BLOCK_K, ADDEND)
+        else:
+            q, q_scale = quantize_e2m1(x, BLOCK_M, BLOCK_K, ADDEND)
+        acc = tl.dot_scaled(q, q_scale, A_FORMAT, w.T, s, B_FORMAT, acc)
+    return acc

@@ -15,7 +15,7 @@ from mxgemm.triton_kernels.quantize_block import (
 )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M"])
 def quantize_kernel(
     x, data, scales, M, K, stride_xm, stride_xk, stride_dm, stride_sm,
     EMAX: tl.constexpr, MANTISSA: tl.constexpr, ADDEND: tl.constexpr, HARDWARE: tl.constexpr, SHUFFLED: tl.constexpr,

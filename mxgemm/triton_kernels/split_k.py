@@ -25,10 +25,9 @@ def store_partial(acc, partials, split, M, N, pm, pn, BLOCK_M: tl.constexpr, BLO
 
 
 @triton.jit
-def sum_partials(partials, M, N, row, column, SPLIT_K: tl.constexpr):
-    """Add the splits of some elements in order; ``row`` and ``column`` broadcast to the tile."""
+def sum_partials(partials, M, N, row, column, inside, SPLIT_K: tl.constexpr):
+    """Add the splits of some elements in order; ``row`` and ``column`` broadcast to the tile, ``inside`` masks it."""
     offsets = row.to(tl.int64) * N + column
-    inside = (row < M) & (column < N)
     total = tl.load(partials + offsets, mask=inside, other=0.0)
     for split in tl.static_range(1, SPLIT_K):
         total += tl.load(partials + tl.full((), split, tl.int64) * M * N + offsets, mask=inside, other=0.0)
@@ -55,7 +54,7 @@ def add_partials_last(
     if arrived == SPLIT_K - 1:
         row = (pm * BLOCK_M + tl.arange(0, BLOCK_M))[:, None]
         column = (pn * BLOCK_N + tl.arange(0, BLOCK_N))[None, :]
-        total = sum_partials(partials, M, N, row, column, SPLIT_K)
+        total = sum_partials(partials, M, N, row, column, (row < M) & (column < N), SPLIT_K)
         store_tile(
             total, bias, out, M, N, pm, pn, stride_om, stride_on, stride_bias, HAS_BIAS, BLOCK_M, BLOCK_N,
             EVEN_M, EVEN_N, WIDE, INTERPRETED,
@@ -63,7 +62,7 @@ def add_partials_last(
         tl.store(counters + tile, 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M"])
 def reduce_partials_kernel(
     partials, bias, out, M, N, stride_om, stride_on, stride_bias,
     SPLIT_K: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_N: tl.constexpr, INTERPRETED: tl.constexpr,
@@ -71,7 +70,7 @@ def reduce_partials_kernel(
     """``out[m, n] = round(sum(partials[:, m, n]) + bias[n])``; grid ``(M, cdiv(N, BLOCK_N))``."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    total = sum_partials(partials, M, N, row, column, SPLIT_K)
+    total = sum_partials(partials, M, N, row, column, column < N, SPLIT_K)
     if HAS_BIAS:
         total += tl.load(bias + column * stride_bias, mask=column < N, other=0.0).to(tl.float32)
     value = round_to(total, out.dtype.element_ty, INTERPRETED)

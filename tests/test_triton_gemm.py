@@ -1,4 +1,4 @@
-"""Route a16wfp4: the kernel, in Triton's interpreter and on the GPU, against the oracle."""
+"""The Triton GEMM routes, in the interpreter and on the GPU, against the oracle."""
 
 import pytest
 import torch
@@ -9,57 +9,90 @@ from mxgemm.device import Machine
 from mxgemm.problem import Problem
 from mxgemm.routes import ROUTES
 from mxgemm.routes.tile import TileConfig
-from tests.cases import DEVICES, OUT_DTYPES, make, shuffled_with_poison, skip_without_kernels, spread
+from tests.cases import DEVICES, OUT_DTYPES, make, run_route, skip_without_kernels, spread
+from tests.pairwise import Case as Parameters
+from tests.pairwise import cover
 
-LAYOUTS = [(w, s) for w in layouts.WEIGHT_LAYOUTS for s in layouts.SCALE_LAYOUTS]
+FORMATS = ("e2m1", "e4m3", "e5m2")
+KERNELS = [
+    *(("a16wfp4", a, b) for a in ("e2m1", "e4m3") for b in FORMATS),
+    *(("w4a16", "bf16", b) for b in FORMATS),
+    *(("gemm_mx", a, b) for a in FORMATS for b in FORMATS),
+]
 ROUTE = ROUTES["a16wfp4"]
 
+GRID = {
+    "kernel": KERNELS,
+    "layout": [(w, s) for w in layouts.WEIGHT_LAYOUTS for s in layouts.SCALE_LAYOUTS],
+    "m": [1, 2, 8, 16, 31, 33, 64, 257],
+    "n": [16, 32, 48, 258, 2112, 2880],
+    "k": [32, 64, 96, 128, 512, 768, 1664, 2880, 7168],
+    "out_dtype": OUT_DTYPES,
+    "bias": [False, True],
+    "scale_rounding": ["even", "floor", "ceil", "rceil"],
+}
 
-def run(case, weight_layout="row_major", scale_layout="row_major", **options) -> torch.Tensor:
-    w = case.weight
-    data = layouts.preshuffle_weight(w.data) if weight_layout == "preshuffled" else w.data
-    scales = shuffled_with_poison(w) if scale_layout == "shuffled" else w.scales
-    wrapped = mxgemm.MXTensor.wrap(
-        data, scales, format=w.format.name, weight_layout=weight_layout, scale_layout=scale_layout
-    )
-    return mxgemm.gemm(case.a, wrapped, route="a16wfp4", **options)
+
+def legal(case: Parameters) -> bool:
+    """What can be preshuffled, and what the interpreter finishes in a few seconds."""
+    _, _, b_format = case["kernel"]
+    bytes_a_row = case["k"] // (2 if b_format == "e2m1" else 1)
+    if case["layout"][0] == "preshuffled" and layouts.preshuffle_refusal(case["n"], bytes_a_row):
+        return False
+    if case["k"] > 2880 and case["n"] > 32:
+        return False
+    return case["m"] * case["n"] * case["k"] <= 4_000_000 or (case["n"] <= 48 and case["m"] <= 64)
+
+
+def parameter_id(case: Parameters) -> str:
+    return "-".join(str(value).replace("torch.", "").replace("'", "") for value in case.values())
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("weight_layout, scale_layout", LAYOUTS)
-@pytest.mark.parametrize(
-    "m, n, k", [(1, 16, 64), (2, 48, 96), (33, 2112, 32), (16, 258, 128), (31, 32, 2880), (64, 64, 512), (257, 16, 192)]
-)
-def test_shapes_and_layouts(m: int, n: int, k: int, weight_layout: str, scale_layout: str, device: str) -> None:
+@pytest.mark.parametrize("case", cover(GRID, legal), ids=parameter_id)
+def test_every_pair_of_parameters(case: Parameters, device: str) -> None:
     skip_without_kernels(device)
-    if weight_layout == "preshuffled" and layouts.preshuffle_refusal(n, k // 2):
-        pytest.skip(f"({n}, {k}) cannot be preshuffled")
-    case = make(m, n, k, device=device)
-    case.check(run(case, weight_layout, scale_layout))
+    route, a_format, b_format = case["kernel"]
+    bias = torch.randn(case["n"], device=device) if case["bias"] else None
+    exact = make(
+        case["m"], case["n"], case["k"], device=device, a_format=a_format, b_format=b_format, bias=bias,
+        scale_rounding=case["scale_rounding"], octaves=2 if case["out_dtype"] == torch.float16 else 6,
+    )  # fmt: skip
+    out = run_route(
+        route, exact, a_format=a_format, layout=case["layout"], bias=bias, out_dtype=case["out_dtype"],
+        scale_rounding=case["scale_rounding"],
+    )  # fmt: skip
+    exact.check(out)
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("b_format", ["e2m1", "e4m3", "e5m2"])
-@pytest.mark.parametrize("a_format", ["e2m1", "e4m3", "bf16"])
-def test_formats(a_format: str, b_format: str, device: str) -> None:
-    skip_without_kernels(device)
-    for rounding in ("even", "rceil"):
-        case = make(5, 48, 160, device=device, a_format=a_format, b_format=b_format, scale_rounding=rounding)
-        case.check(run(case, a_format=a_format, scale_rounding=rounding))
-        if b_format == "e2m1":
-            even = make(5, 48, 192, device=device, a_format=a_format, scale_rounding=rounding)
-            case = even
-            case.check(run(case, "preshuffled", "shuffled", a_format=a_format, scale_rounding=rounding))
-
-
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("route, a_format", [("a16wfp4", "e2m1"), ("a16wfp4", "e4m3"), ("w4a16", "bf16")])
 @pytest.mark.parametrize("a_dtype", OUT_DTYPES)
-@pytest.mark.parametrize("out_dtype", OUT_DTYPES)
-def test_dtypes_and_bias(out_dtype: torch.dtype, a_dtype: torch.dtype, device: str) -> None:
+def test_activation_dtypes(a_dtype: torch.dtype, route: str, a_format: str, device: str) -> None:
     skip_without_kernels(device)
-    bias = torch.randn(40, device=device)
-    case = make(7, 40, 128, device=device, a_dtype=a_dtype, bias=bias)
-    case.check(run(case, bias=bias, out_dtype=out_dtype))
+    case = make(7, 40, 160, device=device, a_dtype=a_dtype, a_format=a_format)
+    case.check(run_route(route, case, a_format=a_format))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    "config",
+    [
+        TileConfig(block_m=16, block_n=16, block_k=64),
+        TileConfig(block_m=32, block_n=32, block_k=256, num_warps=2, num_stages=1),
+        TileConfig(block_m=64, block_n=128, block_k=64, num_warps=8, num_stages=3, cache=".cg"),
+    ],
+    ids=str,
+)
+def test_other_tiles(config: TileConfig, device: str) -> None:
+    skip_without_kernels(device)
+    case = make(70, 144, 448, device=device)
+    for layout in GRID["layout"]:
+        case.check(run_route("a16wfp4", case, layout=layout, config=config))
+
+
+def run(case, **options) -> torch.Tensor:
+    return mxgemm.gemm(case.a, case.weight, route="a16wfp4", **options)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -84,9 +117,12 @@ def test_one_hot_gives_the_decoded_weight(device: str) -> None:
     skip_without_kernels(device)
     w = mxgemm.quantize(spread(48, 128, seed=3)).to(device)
     eye = torch.eye(128, dtype=torch.bfloat16, device=device)
-    for a_format in ("e2m1", "e4m3"):
-        out = mxgemm.gemm(eye, w, a_format=a_format, out_dtype=torch.float32, route="a16wfp4")  # type: ignore[arg-type]
+    for route, a_format in (("a16wfp4", "e2m1"), ("a16wfp4", "e4m3"), ("w4a16", "bf16")):
+        out = mxgemm.gemm(eye, w, a_format=a_format, out_dtype=torch.float32, route=route)  # type: ignore[arg-type]
         assert torch.equal(out, w.dequantize().t())
+    quantized = mxgemm.quantize(eye)
+    out = mxgemm.gemm_mx(quantized, w, out_dtype=torch.float32, route="gemm_mx")
+    assert torch.equal(out, w.dequantize().t())
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -151,17 +187,37 @@ def test_what_the_route_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     "config, field",
     [
         (TileConfig(block_m=8), "block_m"),
+        (TileConfig(block_m=512), "block_m"),
         (TileConfig(block_n=48), "block_n"),
         (TileConfig(block_n=512), "block_n"),
         (TileConfig(block_k=32), "block_k"),
+        (TileConfig(block_k=64), "block_k"),
         (TileConfig(num_warps=3), "num_warps"),
+        (TileConfig(num_warps=1), "num_warps"),
+        (TileConfig(num_stages=0), "num_stages"),
+        (TileConfig(waves_per_eu=9), "waves_per_eu"),
         (TileConfig(cache=".wt"), "cache"),
+        (TileConfig(split_k=0), "split_k"),
+        (TileConfig(split_k=5), "split_k"),
     ],
+    ids=str,
 )
 def test_illegal_configurations(config: TileConfig, field: str) -> None:
-    problem = Problem(16, 64, 256, Machine("gfx950", 256, "MI355X"))
+    problem = Problem(16, 64, 1024, Machine("gfx950", 256, "MI355X"))
     assert ROUTE.check_config(problem, config).field == field  # type: ignore[union-attr]
     assert ROUTE.check_config(problem, TileConfig()) is None
+    assert ROUTE.check_config(problem, TileConfig(split_k=4)) is None
+
+
+def test_every_guess_is_legal() -> None:
+    for arch, units in (("gfx950", 256), ("gfx942", 304), ("sm_90", 132)):
+        for m in GRID["m"]:
+            for n in GRID["n"]:
+                for k in GRID["k"]:
+                    problem = Problem(m, n, k, Machine(arch, units, arch))
+                    for route in ("a16wfp4", "w4a16", "gemm_mx"):
+                        for config in ROUTES[route].configs(problem):
+                            assert ROUTES[route].check_config(problem, config) is None
 
 
 def test_non_contiguous_shuffled_operands_go_to_another_route(monkeypatch: pytest.MonkeyPatch) -> None:
