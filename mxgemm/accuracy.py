@@ -20,7 +20,7 @@ from mxgemm import reference
 from mxgemm.mx import MXTensor
 
 NORM_GATE: Final = 2e-3
-ELEMENT_GATE: Final = 32.0
+ELEMENT_GATE: Final = 64.0
 """Units of fp32 roundoff of ``|A| @ |B|.T`` that a sum may be off by, whatever its order."""
 OUT_BITS: Final = {torch.bfloat16: 8, torch.float16: 11, torch.float32: 23}
 
