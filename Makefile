@@ -50,4 +50,5 @@ $(VENV)/test.stamp: $(VENV)/torch.stamp pyproject.toml
 	@command -v c++ >/dev/null || command -v g++ >/dev/null \
 	  || { echo "the inductor test needs a C++ compiler; on Debian and Ubuntu: apt install g++"; exit 1; }
 	$(PIP) install --quiet --editable '.[test]'
+	$(PIP) install --quiet --target .cache/triton36 --no-deps triton==3.6.0  # compile-only, for the machine-code tests
 	@touch $@

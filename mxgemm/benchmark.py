@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mxgemm._version import __version__
-from mxgemm.accuracy import ELEMENT_GATE, NORM_GATE, judge
+from mxgemm.accuracy import NORM_GATE, judge
 from mxgemm.device import machine_of
 from mxgemm.explain import explain
 from mxgemm.formats import ActivationFormat
@@ -159,7 +159,7 @@ def report(measurements: Sequence[Measurement], device: torch.device, a_format: 
         "python": platform.python_version(),
         "method": METHOD[device.type],
         "a_format": a_format,
-        "gates": {"norm": NORM_GATE, "element": ELEMENT_GATE},
+        "gates": {"norm": NORM_GATE, "element": "32 + K / 64"},
         "results": [asdict(measurement) for measurement in measurements],
     }
 

@@ -83,7 +83,7 @@ def bench(
     document = benchmark.report(done, where, a_format)
     console.print(_bench_table(document))
     gates = document["gates"]
-    note = f"{document['method']}\ngates: norm {gates['norm']:g}, element {gates['element']:g}, see docs/numbers.md"
+    note = f"{document['method']}\ngates: norm {gates['norm']:g}, element {gates['element']}, see docs/numbers.md"
     console.print(note, highlight=False, soft_wrap=True)
     if json_file:
         json_file.parent.mkdir(parents=True, exist_ok=True)

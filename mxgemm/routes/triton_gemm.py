@@ -131,8 +131,10 @@ def _guess_gfx950(problem: Problem) -> TileConfig:
     # each wave takes 32 columns, whose shuffled scales are one word a lane. More rows pay once tiles share a weight.
     block_m = 16 if problem.m <= 64 else 32
     block_k = 256 if problem.k >= 256 else 128
-    # Registers for four waves a SIMD; a larger tile would spill there.
-    guess = TileConfig(block_m=block_m, block_n=128, block_k=block_k, waves_per_eu=4 if block_m == 16 else 3)
+    # Room for four waves a SIMD, where that was seen to compile without spilling; else the compiler decides.
+    two_bytes_to_fp4 = problem.a_format == "e2m1" and problem.a_dtype.itemsize == 2
+    waves = (4 if block_m == 16 else 3) if two_bytes_to_fp4 else 0
+    guess = TileConfig(block_m=block_m, block_n=128, block_k=block_k, waves_per_eu=waves)
     blocks = -(-problem.k // block_k)
     # Two blocks of K a split at least: one alone leaves nothing to overlap its loads with.
     split = min(problem.machine.cu_count // max(1, tiles(problem, guess)), blocks // 2)
