@@ -27,13 +27,14 @@ MAX_ROWS: Final = 256
 MAX_COLUMNS: Final = 2048
 
 
-def element_gate(k: int) -> float:
+def element_gate(k: int, accumulate_bits: int = 24) -> float:
     """Return how many fp32 roundoffs of ``|A| @ |B|.T`` a sum over ``k`` elements may be off by, whatever its order.
 
     Matrix units add blocks of 16 or more elements and truncate rather than round, so the error grows with K. The worst
-    of 13,192 cases on an H200 (bench/results/gpu_matrix_h200.json): 23 at K = 512, 63 at 2880, 93 at 7168.
+    of 13,192 cases on an H200 (bench/results/gpu_matrix_h200.json): 23 at K = 512, 63 at 2880, 93 at 7168. Hopper's fp8
+    units keep 13 bits of fraction: there roundoffs are 2**-13, and 4 of them do for every K that was tried.
     """
-    return 32.0 + k / 64.0
+    return 32.0 + k / 64.0 if accumulate_bits == 24 else 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ def judge(
     a_format: str = "e2m1",
     scale_rounding: str = "even",
     bias: Tensor | None = None,
+    accumulate_bits: int = 24,
     seed: int = 0,
 ) -> Accuracy:
     """Compare ``gemm(a, b, ...)`` with float64, on at most 256 rows and 2048 columns drawn at random.
@@ -79,6 +81,7 @@ def judge(
         a_format: as in ``gemm``.
         scale_rounding: as in ``gemm``.
         bias: as in ``gemm``.
+        accumulate_bits: of the route's sums, see ``Route.accumulate_bits``.
         seed: of the sample.
     """
     generator = np.random.default_rng(seed)
@@ -93,17 +96,21 @@ def judge(
     data, scales = weight.data[columns.to(b.device)].cpu().numpy(), weight.scales[columns.to(b.device)].cpu().numpy()
     right64 = reference.decode(data, scales, b.format.name)
     ref = reference.matmul(left64, right64, None if bias is None else bias.double().cpu().numpy()[columns.numpy()])
-    return compare(out.cpu()[rows][:, columns], ref, left64, right64)
+    return compare(out.cpu()[rows][:, columns], ref, left64, right64, accumulate_bits)
 
 
-def compare(out: Tensor, ref: reference.Float64, a64: reference.Float64, b64: reference.Float64) -> Accuracy:
+def compare(
+    out: Tensor, ref: reference.Float64, a64: reference.Float64, b64: reference.Float64, accumulate_bits: int = 24
+) -> Accuracy:
     """Compare a result with the exact one, given the exact operands it was made from."""
     got = out.detach().cpu().double().numpy()
     with np.errstate(over="ignore", invalid="ignore"):
         rounded = torch.from_numpy(ref).to(out.dtype).double().numpy()
     limit = max(NORM_GATE, 1.01 * reference.gate_norm(rounded, ref))
-    element = reference.gate_elementwise(got, ref, a64, b64, OUT_BITS[out.dtype])
-    return Accuracy(reference.gate_norm(got, ref), element, limit, element_gate(a64.shape[1]), got.size)
+    element = reference.gate_elementwise(got, ref, a64, b64, OUT_BITS[out.dtype], accumulate_bits)
+    return Accuracy(
+        reference.gate_norm(got, ref), element, limit, element_gate(a64.shape[1], accumulate_bits), got.size
+    )
 
 
 def _sample(generator: np.random.Generator, size: int, most: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

@@ -21,6 +21,7 @@ from mxgemm.formats import ActivationFormat
 from mxgemm.gemm import gemm
 from mxgemm.mx import MXTensor, quantize
 from mxgemm.problem import Problem
+from mxgemm.routes import ROUTES
 from mxgemm.routes.triton_support import triton_version
 
 Shape = tuple[int, int, int]
@@ -108,8 +109,11 @@ def measure(
         def call(a: Tensor = a, weight: MXTensor = weight) -> Tensor:
             return gemm(a, weight, a_format=a_format, route=route)
 
-        why = explain(m, n, k, device=device, a_format=a_format, prepared=weight.prepared is not None, route=route)
-        accuracy = judge(call(), a, weight, a_format=a_format)
+        why = explain(
+            m, n, k, device=device, a_format=a_format, prepared=prepare, derived=weight.derived_kind, route=route
+        )
+        bits = ROUTES[why.route].accumulate_bits
+        accuracy = judge(call(), a, weight, a_format=a_format, accumulate_bits=bits)
         times = time_calls(call, device, seconds)
         low, middle, high = quartiles(times)
         problem = Problem(m, n, k, machine_of(device), a_format=a_format)

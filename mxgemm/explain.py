@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from mxgemm.derived import FP8_FOLD
 from mxgemm.device import KNOWN_MACHINES, Machine, default_device, machine_of
 from mxgemm.errors import Refusal
 from mxgemm.formats import E2M1, ActivationFormat
@@ -76,6 +77,7 @@ def explain(
     weight_layout: WeightLayout = "row_major",
     scale_layout: ScaleLayout = "row_major",
     prepared: bool = False,
+    derived: str | None = None,
     route: str | None = None,
     tables: Iterable[str | os.PathLike[str]] | None = None,
 ) -> Explanation:
@@ -90,7 +92,8 @@ def explain(
         a_format: as in ``gemm``.
         weight_layout: as in ``gemm``.
         scale_layout: as in ``gemm``.
-        prepared: as if the weight had been through ``prepare()``.
+        prepared: as if the weight had been through ``prepare()``, and folded where that is what the device wants.
+        derived: ``derived_kind`` of the weight, where it is known.
         route: as in ``gemm``: explain this one.
         tables: paths of routing tables to put before the shipped ones.
 
@@ -114,9 +117,12 @@ def explain(
         layout = PREPARED_LAYOUT[machine.arch]
         weight_layout, scale_layout = layout.data, layout.scales
     columns = padded_scale_shape(n, k)[1] if scale_layout == "shuffled" else k // 32
+    if derived is None:
+        derived = FP8_FOLD if prepared and machine.arch == "sm_90" else ""
     problem = Problem(
         m, n, k, machine, a_format=a_format, weight_layout=weight_layout, scale_layout=scale_layout,
         strides=contiguous_strides(n, k, E2M1, columns),
+        derived=derived,
     )  # fmt: skip
     choice = choose(problem, route=route, tables=tables)
     refusals, possible = list(choice.refusals), []

@@ -60,18 +60,22 @@ def gemm(
         validation.check_mx_weight(b, b_scales, weight_layout, scale_layout)
         weight = b.prepared or b
         data, scales, b_format = weight.data, weight.scales, weight.format.name
+        kind, derived = b.derived_kind, b.derived
         weight_layout, scale_layout = weight.layout.data, weight.layout.scales
     else:
         data, scales, b_format = b, b_scales, "e2m1"  # type: ignore[assignment]  # None is refused by validation
+        kind, derived = "", ()
     if torch.compiler.is_compiling() or _is_foreign(a):
         validation.check_no_grad(a=a, bias=bias, out=out)
-        rest = (bias, a_format, scale_rounding, out_dtype, weight_layout, scale_layout, b_format, route)
+        rest = (bias, a_format, scale_rounding, out_dtype, weight_layout, scale_layout, b_format, route, kind, *derived)
         if out is None:
             return torch.ops.mxgemm.gemm(a, data, scales, *rest)  # type: ignore[no-any-return]
         torch.ops.mxgemm.gemm_out(a, data, scales, out, *rest)
         return out
-    options = Options(a_format, b_format, scale_rounding, weight_layout, scale_layout, "row_major", out_dtype, route)
-    return multiply(a, None, data, scales, bias, out, options)
+    options = Options(
+        a_format, b_format, scale_rounding, weight_layout, scale_layout, "row_major", out_dtype, route, kind
+    )
+    return multiply(a, None, data, scales, bias, out, options, derived)
 
 
 def gemm_mx(

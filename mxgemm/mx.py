@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -37,6 +37,8 @@ from mxgemm.layouts import (
     unpreshuffle_weight,
     unshuffle_scales,
 )
+
+Memory = Literal["fast", "compact"]
 
 FLOAT_DTYPES: Final = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -72,6 +74,9 @@ class MXTensor:
         layout: how ``data`` and ``scales`` lie in memory.
         prepared: the same values in the layout that this device's fastest routes read. Derived data: made by
             :meth:`prepare`, never saved, rebuilt by :meth:`to`.
+        derived_kind: what else :meth:`prepare` made, see ``mxgemm.derived``; "" for nothing.
+        derived: the tensors of that kind; derived data too.
+        preparation: the arguments of :meth:`prepare`, None before it; :meth:`to` repeats them.
     """
 
     data: Tensor
@@ -80,6 +85,9 @@ class MXTensor:
     shape: tuple[int, ...]
     layout: Layout = ROW_MAJOR
     prepared: MXTensor | None = None
+    derived_kind: str = ""
+    derived: tuple[Tensor, ...] = ()
+    preparation: tuple[str | None, Memory] | None = None
 
     def __post_init__(self) -> None:
         for name, tensor in (("data", self.data), ("scales", self.scales)):
@@ -158,26 +166,39 @@ class MXTensor:
         """Return the values, ``[..., K]``; see :func:`dequantize`."""
         return dequantize(self, dtype=dtype)
 
-    def prepare(self, arch: str | None = None) -> MXTensor:
-        """Make, once and off the hot path, the layout that the fastest routes on this device read.
+    def prepare(self, arch: str | None = None, *, memory: Memory = "fast") -> MXTensor:
+        """Make, once and off the hot path, what the fastest routes on this device want of a weight.
 
-        The row-major bytes stay, so a prepared weight takes twice the memory where the layouts differ. A shape
-        that cannot be preshuffled (N % 16, K % 64) and a device without a preferred layout return ``self``.
+        On gfx950 that is another layout, in ``prepared``; a shape that cannot be preshuffled (N % 16, K % 64) goes
+        without. On sm_90 it is an fp8 or bf16 form of the weight, in ``derived`` (see ``mxgemm.derived``), chosen after
+        looking at the scales, which waits for the device. Elsewhere nothing. The bytes stay, so it costs memory.
 
         Args:
-            arch: prepare for this architecture ("gfx950") instead of the device that holds the bytes.
+            arch: prepare for this architecture instead of that of the device that holds the bytes.
+            memory: "fast", or "compact": only what takes less than a tenth of the weight's own memory.
 
         Returns:
-            an MXTensor with ``prepared`` set.
+            an MXTensor with the same values.
 
         Raises:
-            ValueError: not two-dimensional.
+            ValueError: not two-dimensional, or an unknown ``memory``.
         """
         if len(self.shape) != 2:
             raise ValueError(f"prepare: got shape {self.shape}, want a two-dimensional weight")
-        wanted = PREPARED_LAYOUT.get(arch or machine_of(self.device).arch)
-        if wanted is None or preshuffle_refusal(*self.data.shape):
-            return replace(self, prepared=None)
+        if memory not in get_args(Memory):
+            raise ValueError(f"memory: got {memory!r}, want one of {', '.join(get_args(Memory))}")
+        plain = replace(self, prepared=None, derived_kind="", derived=(), preparation=(arch, memory))
+        target = arch or machine_of(self.device).arch
+        if target == "sm_90" and self.format is E2M1:
+            from mxgemm.derived import derive
+
+            kind, tensors = derive(self.row_major(), memory)
+            return replace(plain, derived_kind=kind, derived=tensors)
+        return plain._prepare_layout(PREPARED_LAYOUT.get(target), memory)
+
+    def _prepare_layout(self, wanted: Layout | None, memory: Memory) -> MXTensor:
+        if wanted is None or memory == "compact" or preshuffle_refusal(*self.data.shape):
+            return self
         if self.layout == wanted:
             return replace(self, prepared=replace(self, prepared=None))
         rows = self.row_major()
@@ -188,8 +209,16 @@ class MXTensor:
 
     def to(self, device: torch.device | str) -> MXTensor:
         """Copy to a device; what :meth:`prepare` had made is rebuilt for the new device."""
-        moved = replace(self, data=self.data.to(device), scales=self.scales.to(device), prepared=None)
-        return moved.prepare() if self.prepared is not None else moved
+        moved = replace(
+            self,
+            data=self.data.to(device),
+            scales=self.scales.to(device),
+            prepared=None,
+            derived_kind="",
+            derived=(),
+            preparation=None,
+        )
+        return moved if self.preparation is None else moved.prepare(self.preparation[0], memory=self.preparation[1])
 
     def __repr__(self) -> str:
         extra = "" if self.layout == ROW_MAJOR else f", {self.layout.data} data, {self.layout.scales} scales"

@@ -26,10 +26,15 @@ def gemm_op(
     scale_layout: str = "row_major",
     b_format: str = "e2m1",
     route: str | None = None,
+    derived_kind: str = "",
+    derived_data: Tensor | None = None,
+    derived_base: Tensor | None = None,
 ) -> Tensor:
     """``mxgemm.gemm`` on tensors."""
-    options = Options(a_format, b_format, scale_rounding, weight_layout, scale_layout, out_dtype=out_dtype, route=route)
-    return multiply(a, None, b, b_scales, bias, None, options)
+    options = Options(
+        a_format, b_format, scale_rounding, weight_layout, scale_layout, "row_major", out_dtype, route, derived_kind
+    )
+    return multiply(a, None, b, b_scales, bias, None, options, given(derived_data, derived_base))
 
 
 @torch.library.custom_op("mxgemm::gemm_out", mutates_args=("out",))
@@ -46,10 +51,15 @@ def gemm_out_op(
     scale_layout: str = "row_major",
     b_format: str = "e2m1",
     route: str | None = None,
+    derived_kind: str = "",
+    derived_data: Tensor | None = None,
+    derived_base: Tensor | None = None,
 ) -> None:
     """``mxgemm.gemm`` into ``out``."""
-    options = Options(a_format, b_format, scale_rounding, weight_layout, scale_layout, out_dtype=out_dtype, route=route)
-    multiply(a, None, b, b_scales, bias, out, options)
+    options = Options(
+        a_format, b_format, scale_rounding, weight_layout, scale_layout, "row_major", out_dtype, route, derived_kind
+    )
+    multiply(a, None, b, b_scales, bias, out, options, given(derived_data, derived_base))
 
 
 @torch.library.custom_op("mxgemm::gemm_mx", mutates_args=())
@@ -114,6 +124,11 @@ def _(  # type: ignore[no-untyped-def]
 @gemm_mx_out_op.register_fake
 def _(a, a_scales, b, b_scales, out, *rest):  # type: ignore[no-untyped-def]
     return None
+
+
+def given(*tensors: Tensor | None) -> tuple[Tensor, ...]:
+    """Return the tensors that are there."""
+    return tuple(tensor for tensor in tensors if tensor is not None)
 
 
 def _fake(a: Tensor, b: Tensor, k: int, pack: int, out_dtype: torch.dtype) -> Tensor:

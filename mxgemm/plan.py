@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -38,6 +38,7 @@ class Options(NamedTuple):
     a_scale_layout: str = "row_major"
     out_dtype: torch.dtype = torch.bfloat16
     route: str | None = None
+    derived: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +76,11 @@ def multiply(
     bias: Tensor | None,
     out: Tensor | None,
     options: Options,
+    derived: Sequence[Tensor] = (),
 ) -> Tensor:
     """Return ``round(a @ b.T + bias)``, eagerly; ``a_scales`` says that A comes quantised.
+
+    ``derived`` is what ``prepare()`` made of the weight, of the kind that ``options.derived`` names.
 
     Raises:
         TypeError, ValueError, RuntimeError, RouteUnavailable: as ``mxgemm.gemm`` says, before anything is launched.
@@ -91,7 +95,7 @@ def multiply(
         plan = _make_plan(key, a, a_scales, b, b_scales, bias, out, options)
     if out is not None:
         validation.check_no_alias(out, {"a": a, "a.scales": a_scales, "b": b, "b_scales": b_scales, "bias": bias})
-    return _execute(plan, a, a_scales, as_bytes(b, "b"), as_bytes(b_scales, "b_scales"), bias, out)
+    return _execute(plan, a, a_scales, as_bytes(b, "b"), as_bytes(b_scales, "b_scales"), bias, out, derived)
 
 
 def clear_plans() -> None:
@@ -178,6 +182,8 @@ def _problem(
         out_dtype=options.out_dtype,
         has_bias=bias is not None,
         strides=strides,
+        derived=options.derived,
+        bias_dtype=torch.float32 if bias is None else bias.dtype,
         aligned=all(tensor is None or tensor.data_ptr() % 16 == 0 for tensor in tensors),
     )
 
@@ -190,6 +196,7 @@ def _execute(
     b_scales: Tensor,
     bias: Tensor | None,
     out: Tensor | None,
+    derived: Sequence[Tensor],
 ) -> Tensor:
     result = out if out is not None else torch.empty(plan.out_shape, dtype=plan.out_dtype, device=plan.device)
     if plan.launch is None:
@@ -204,9 +211,9 @@ def _execute(
         target = result if plan.flat_shape is None else result.view(plan.flat_shape)
     if plan.device.type == "cuda" and torch.cuda.current_device() != plan.device.index:
         with torch.cuda.device(plan.device):
-            plan.launch(a, a_scales, b, b_scales, bias, target)
+            plan.launch(a, a_scales, b, b_scales, bias, target, derived)
     else:
-        plan.launch(a, a_scales, b, b_scales, bias, target)
+        plan.launch(a, a_scales, b, b_scales, bias, target, derived)
     return result.copy_(target.view(plan.out_shape)) if plan.staged else result
 
 

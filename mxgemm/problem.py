@@ -46,6 +46,8 @@ class Problem:
         has_bias: a bias of n values is added in fp32 before the one rounding.
         strides: of every operand.
         aligned: every data pointer is a multiple of 16 bytes.
+        derived: what ``prepare()`` made of the weight besides a layout ("fp8_fold", ...), "" for nothing.
+        bias_dtype: dtype of the bias, if there is one.
     """
 
     m: int
@@ -64,6 +66,8 @@ class Problem:
     has_bias: bool = False
     strides: Strides | None = None
     aligned: bool = True
+    derived: str = ""
+    bias_dtype: torch.dtype = torch.float32
 
     @property
     def arch(self) -> str:

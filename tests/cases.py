@@ -135,7 +135,7 @@ def run_route(
     config = config or chosen.configs(problem)[0]
     refusal = chosen.check_config(problem, config)
     assert refusal is None, refusal
-    chosen.bind(problem, config)(a, a_scales, data, scales, bias, out)
+    chosen.bind(problem, config)(a, a_scales, data, scales, bias, out, ())
     assert memory[:64].isnan().all()
     assert memory[-64:].isnan().all()
     return out.clone()

@@ -81,12 +81,12 @@ def test_graph_capture_and_replay(one_launch: bool) -> None:
     out = torch.zeros(16, 512, dtype=torch.bfloat16, device="cuda")
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
-        launch(case.a, None, w.data, w.scales, None, out)
+        launch(case.a, None, w.data, w.scales, None, out, ())
     torch.cuda.synchronize()
     want = out.clone()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        launch(case.a, None, w.data, w.scales, None, out)
+        launch(case.a, None, w.data, w.scales, None, out, ())
     workspace.clear()
     for _ in range(3):
         out.fill_(torch.nan)

@@ -12,8 +12,9 @@ from torch import Tensor
 from mxgemm.errors import Refusal
 from mxgemm.problem import Problem
 
-Launch = Callable[[Tensor, "Tensor | None", Tensor, Tensor, "Tensor | None", Tensor], None]
-"""``launch(a, a_scales, b, b_scales, bias, out)`` on two-dimensional views; fills ``out``."""
+Launch = Callable[[Tensor, "Tensor | None", Tensor, Tensor, "Tensor | None", Tensor, "Sequence[Tensor]"], None]
+"""``launch(a, a_scales, b, b_scales, bias, out, derived)`` on two-dimensional views; fills ``out``. ``derived`` is what
+``prepare()`` made of the weight, in the order of ``mxgemm.derived``."""
 
 
 ConfigT = TypeVar("ConfigT", bound="Config")
@@ -52,6 +53,8 @@ class Route(ABC):
 
     name: ClassVar[str]
     config_type: ClassVar[type[Config]]
+    accumulate_bits: ClassVar[int] = 24
+    """Fraction bits of the sums, 24 for fp32; the elementwise error gate follows (docs/numbers.md)."""
 
     @abstractmethod
     def can_implement(self, problem: Problem) -> Refusal | None:

@@ -58,8 +58,15 @@ class Reference(Route):
         del config
 
         def launch(
-            a: Tensor, a_scales: Tensor | None, b: Tensor, b_scales: Tensor, bias: Tensor | None, out: Tensor
+            a: Tensor,
+            a_scales: Tensor | None,
+            b: Tensor,
+            b_scales: Tensor,
+            bias: Tensor | None,
+            out: Tensor,
+            derived: Sequence[Tensor] = (),
         ) -> None:
+            del derived
             weight_tile = min(TILE_BYTES, CPU_WEIGHT_TILE_BYTES) if b.device.type == "cpu" else TILE_BYTES
             for rows in row_chunks(problem.m, problem.k, TILE_BYTES // 4):
                 part_scales = None if a_scales is None else _scale_rows(a_scales, rows, problem, problem.a_scale_layout)

@@ -74,8 +74,15 @@ class TritonGemm(Route):
         quantized = problem.a_quantized
 
         def launch(
-            a: Tensor, a_scales: Tensor | None, b: Tensor, b_scales: Tensor, bias: Tensor | None, out: Tensor
+            a: Tensor,
+            a_scales: Tensor | None,
+            b: Tensor,
+            b_scales: Tensor,
+            bias: Tensor | None,
+            out: Tensor,
+            derived: Sequence[Tensor] = (),
         ) -> None:
+            del derived
             partials = counted = out  # not read without split-K
             if split > 1:
                 partials = workspace.scratch(4 * split * m * n, out.device).view(torch.float32)

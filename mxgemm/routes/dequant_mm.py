@@ -1,0 +1,120 @@
+"""Route ``dequant_mm``: the weight as bf16, A rounded to its format and back to bf16, the vendor's bf16 GEMM.
+
+bf16 holds every decoded e2m1, e4m3 and e5m2 element exactly, so this is the MX definition at bf16 speed: for large M,
+for bf16 and e4m3 activations, and for weights that do not fold. The weight is decoded by ``prepare()``, or a bounded
+slice at a time at each call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mxgemm import workspace
+from mxgemm.derived import BF16
+from mxgemm.errors import Refusal
+from mxgemm.formats import FORMATS
+from mxgemm.mx import dequantize, quantize
+from mxgemm.problem import Problem
+from mxgemm.routes.base import Config, Launch, Route
+from mxgemm.routes.decode import decode_call, weight_slices
+from mxgemm.routes.kernel_call import Launcher
+from mxgemm.routes.tile import contiguity_refusal
+from mxgemm.routes.triton_support import triton_refusal
+
+
+@dataclass(frozen=True, slots=True)
+class DequantConfig(Config):
+    """Nothing to choose."""
+
+
+class DequantMM(Route):
+    """Decode to bf16, multiply by the vendor's GEMM."""
+
+    name = "dequant_mm"
+    config_type = DequantConfig
+
+    def can_implement(self, problem: Problem) -> Refusal | None:
+        """Any float A times an MXFP4 weight, on a GPU (and in the interpreter, to test it)."""
+        refusal = triton_refusal(self.name, problem)
+        if refusal:
+            return refusal
+        if problem.a_quantized:
+            return Refusal(self.name, "a", "quantised already", "bf16, fp16 or fp32 activations")
+        if problem.b_format != "e2m1":
+            return Refusal(self.name, "b_format", problem.b_format, "e2m1")
+        return contiguity_refusal(self.name, problem)
+
+    def configs(self, problem: Problem) -> Sequence[DequantConfig]:
+        """Return the one configuration."""
+        del problem
+        return [DequantConfig()]
+
+    def check_config(self, problem: Problem, config: Config) -> Refusal | None:
+        """Accept."""
+        del problem, config
+        return None
+
+    def bind(self, problem: Problem, config: Config) -> Launch:
+        """Return the launcher."""
+        del config
+        return _Launch(problem)
+
+
+class _Launch:
+    """The chain for one problem."""
+
+    def __init__(self, problem: Problem) -> None:
+        p = self.problem = problem
+        self.decoded = p.derived == BF16
+        self.slices = [(0, p.n)] if self.decoded else weight_slices(p, 2)
+        sizes = set() if self.decoded else {stop - start for start, stop in self.slices}
+        self.decode = {rows: Launcher(decode_call(p, rows, to_fp8=False)) for rows in sizes}
+        self.nbytes = max((2 * rows * p.k for rows in sizes), default=0)
+
+    def __call__(
+        self,
+        a: Tensor,
+        a_scales: Tensor | None,
+        b: Tensor,
+        b_scales: Tensor,
+        bias: Tensor | None,
+        out: Tensor,
+        derived: Sequence[Tensor] = (),
+    ) -> None:
+        del a_scales
+        p = self.problem
+        left = rounded(a, p)
+        memory = None if self.decoded else workspace.scratch(self.nbytes, a.device).view(torch.bfloat16)
+        for start, stop in self.slices:
+            if memory is None:
+                right = derived[0]
+            else:
+                right = memory[: (stop - start) * p.k].view(stop - start, p.k)
+                self.decode[stop - start](b[start:stop], b_scales[start:], b_scales, right)
+            multiply_bf16(left, right, None if bias is None else bias[start:stop], out[:, start:stop])
+
+
+def rounded(a: Tensor, problem: Problem) -> Tensor:
+    """Return A rounded to the problem's ``a_format``, as bf16 (exact, unless its scales are extreme)."""
+    if problem.a_format == "bf16":
+        return a.to(torch.bfloat16)
+    fmt = FORMATS[problem.a_format].name
+    return dequantize(quantize(a, format=fmt, scale_rounding=problem.scale_rounding), dtype=torch.bfloat16)  # type: ignore[arg-type]
+
+
+def multiply_bf16(left: Tensor, right: Tensor, bias: Tensor | None, out: Tensor) -> None:
+    """``out = left @ right.T + bias``: fp32 sums, one rounding."""
+    if bias is None and out.dtype == torch.bfloat16:
+        torch.mm(left, right.t(), out=out)
+        return
+    if left.is_cuda:
+        product = torch.mm(left, right.t(), out_dtype=torch.float32)
+    else:  # torch.mm has no out_dtype on a CPU
+        product = left.to(torch.float32) @ right.to(torch.float32).t()
+    if bias is not None:
+        product += bias.to(torch.float32)
+    out.copy_(product)

@@ -1,0 +1,239 @@
+"""Route ``fp8_fold``: a4w4 at fp8 speed on Hopper, with the numbers of the MX definition.
+
+A is quantised to MXFP4 and folded to e4m3 with a base a row (``mxgemm.derived`` says when that is exact), the weight
+was folded by ``prepare()``, the vendor's fp8 GEMM applies both bases, and a last kernel recomputes the rows of A that
+do not fold; it leaves at once where there are none. Nothing is read back to the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from mxgemm import workspace
+from mxgemm.derived import FOLD_ROWS, FP8_FOLD, FP8_FOLD_COMPACT
+from mxgemm.errors import Refusal
+from mxgemm.formats import E2M1, scale_addend
+from mxgemm.layouts import round_up
+from mxgemm.problem import Problem
+from mxgemm.routes.base import Config, Launch, Route
+from mxgemm.routes.decode import decode_call, weight_slices
+from mxgemm.routes.kernel_call import KernelCall, Launcher
+from mxgemm.routes.tile import contiguity_refusal
+from mxgemm.routes.triton_support import interpreting, next_power_of_two, triton_refusal, wide_offsets
+
+MAX_FAST_ACCUMULATION_K: Final = 8192
+"""Up to this K the tensor core's own sums (14 bits of fraction) pass both gates, see docs/lab-notes.md."""
+MAX_K: Final = 32768
+"""A program holds whole rows of A in registers."""
+
+_WIDE_BLOCK_M: Final = 64
+_WIDE_BLOCK_N: Final = 64
+_WIDE_PROGRAMS: Final = 16
+_ALIGN: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class FoldConfig(Config):
+    """How the product is run.
+
+    Attributes:
+        fast_accumulation: let the tensor core keep its sums for all of K; faster, and less exact.
+    """
+
+    fast_accumulation: bool = True
+
+
+class FP8Fold(Route):
+    """Quantise and fold, vendor fp8 GEMM with row and column scales, recompute what did not fold."""
+
+    name = "fp8_fold"
+    config_type = FoldConfig
+    accumulate_bits = 13
+
+    def can_implement(self, problem: Problem) -> Refusal | None:
+        """MXFP4 times a folded MXFP4 weight, on sm_90 and, to test it, in the interpreter."""
+        p = problem
+        if p.arch not in ("sm_90", "cpu"):
+            return Refusal(self.name, "arch", p.arch, "sm_90, the only one it was tried on")
+        refusal = triton_refusal(self.name, problem)
+        if refusal:
+            return refusal
+        if p.a_quantized or p.a_format != "e2m1":
+            what = "quantised already" if p.a_quantized else p.a_format
+            return Refusal(self.name, "a", what, 'activations in bf16, fp16 or fp32 and a_format "e2m1"')
+        if p.derived not in (FP8_FOLD, FP8_FOLD_COMPACT):
+            found = f"prepared as {p.derived}" if p.derived else "not prepared"
+            return Refusal(self.name, "b", found, "an MXTensor after prepare(), whose rows all fold (mxgemm.derived)")
+        if p.k > MAX_K:
+            return Refusal(self.name, "k", p.k, f"at most {MAX_K}")
+        return contiguity_refusal(self.name, problem)
+
+    def configs(self, problem: Problem) -> Sequence[FoldConfig]:
+        """Fast accumulation where it passes both gates."""
+        return [FoldConfig(fast_accumulation=problem.k <= MAX_FAST_ACCUMULATION_K)]
+
+    def check_config(self, problem: Problem, config: Config) -> Refusal | None:
+        """Refuse fast accumulation for a K at which it misses a gate."""
+        assert isinstance(config, FoldConfig)
+        if config.fast_accumulation and problem.k > MAX_FAST_ACCUMULATION_K:
+            return Refusal(self.name, "fast_accumulation", True, f"K <= {MAX_FAST_ACCUMULATION_K}, here {problem.k}")
+        return None
+
+    def bind(self, problem: Problem, config: Config) -> Launch:
+        """Return the launcher."""
+        assert isinstance(config, FoldConfig)
+        return _Launch(problem, config.fast_accumulation)
+
+
+class _Launch:
+    """The chain for one problem: scratch offsets and kernels bound once."""
+
+    def __init__(self, problem: Problem, fast: bool) -> None:
+        p = self.problem = problem
+        self.fast = fast
+        self.quantize = Launcher(quantize_fold_call(p))
+        self.wide_rows = Launcher(wide_rows_call(p))
+        self.compact = p.derived == FP8_FOLD_COMPACT
+        # The vendor's call wants N % 16 == 0 and contiguous results, and adds a bias of the output's dtype only.
+        assert p.strides is not None
+        vendor_adds_bias = p.has_bias and p.bias_dtype == p.out_dtype == torch.bfloat16
+        self.bias_after = p.has_bias and not vendor_adds_bias
+        self.slices = weight_slices(p, 1) if self.compact else [(0, p.n)]
+        whole = len(self.slices) == 1 and p.n % FOLD_ROWS == 0
+        self.direct = whole and p.strides.out == (p.n, 1) and not self.bias_after
+        sizes = {stop - start for start, stop in self.slices} if self.compact else set()
+        self.decode = {rows: Launcher(decode_call(p, rows, to_fp8=True)) for rows in sizes}
+        self.base_at = round_up(p.m * p.k, _ALIGN)
+        self.wide_at = self.base_at + round_up(4 * p.m, _ALIGN)
+        self.weight_at = self.wide_at + round_up(4 * p.m, _ALIGN)
+        most = max(round_up(stop - start, FOLD_ROWS) for start, stop in self.slices)
+        self.nbytes = self.weight_at + (most * p.k if self.compact else 0)
+
+    def __call__(
+        self,
+        a: Tensor,
+        a_scales: Tensor | None,
+        b: Tensor,
+        b_scales: Tensor,
+        bias: Tensor | None,
+        out: Tensor,
+        derived: Sequence[Tensor] = (),
+    ) -> None:
+        del a_scales
+        p = self.problem
+        memory = workspace.scratch(self.nbytes, a.device)
+        folded = memory[: p.m * p.k].view(p.m, p.k)
+        base = memory[self.base_at : self.base_at + 4 * p.m].view(torch.float32)
+        wide = memory[self.wide_at : self.wide_at + 4 * p.m].view(torch.int32)
+        self.quantize(a, folded, base, wide)
+        left = folded.view(torch.float8_e4m3fn), base.view(p.m, 1)
+        if self.compact:
+            for start, stop in self.slices:
+                right = self._decode_slice(b, b_scales, derived[0], start, stop, memory[self.weight_at :])
+                self._multiply(left, right, None if bias is None else bias[start:stop], out[:, start:stop], start, stop)
+        else:
+            self._multiply(left, (derived[0], derived[1]), bias, out, 0, p.n)
+        self.wide_rows(wide, a, b, b_scales, out if bias is None else bias, out)
+
+    def _decode_slice(
+        self, b: Tensor, b_scales: Tensor, base: Tensor, start: int, stop: int, memory: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        k, rows = self.problem.k, stop - start
+        padded = round_up(rows, FOLD_ROWS)
+        weight = memory[: padded * k].view(padded, k)
+        part = base[start:stop]
+        self.decode[rows](b[start:stop], b_scales[start:], part, weight)
+        scale = torch.ones(padded, dtype=torch.float32, device=base.device)
+        scale[:rows] = (part.to(torch.int32) << 23).view(torch.float32)
+        return weight, scale
+
+    def _multiply(
+        self,
+        left: tuple[Tensor, Tensor],
+        right: tuple[Tensor, Tensor],
+        bias: Tensor | None,
+        out: Tensor,
+        start: int,
+        stop: int,
+    ) -> None:
+        """``out = left @ right.T + bias`` for one slice of columns."""
+        p = self.problem
+        data, base = left
+        weight, scale = right[0].view(torch.float8_e4m3fn), right[1].view(1, -1)
+        if self.direct:
+            torch._scaled_mm(
+                data, weight.t(), scale_a=base, scale_b=scale, bias=bias, out_dtype=p.out_dtype,
+                use_fast_accum=self.fast, out=out,
+            )  # fmt: skip
+            return
+        vendor_bias = None if self.bias_after or bias is None else _padded(bias, weight.shape[0])
+        dtype = torch.float32 if self.bias_after else p.out_dtype
+        product = torch._scaled_mm(
+            data, weight.t(), scale_a=base, scale_b=scale, bias=vendor_bias, out_dtype=dtype, use_fast_accum=self.fast
+        )[:, : stop - start]
+        if self.bias_after and bias is not None:
+            product += bias.to(torch.float32)
+        out.copy_(product)
+
+
+def quantize_fold_call(problem: Problem) -> KernelCall:
+    """Describe the launch of ``quantize_fold_kernel``: x, folded, base, wide."""
+    from mxgemm.triton_kernels.fold import quantize_fold_kernel
+
+    p, s = problem, problem.strides
+    assert s is not None
+    block_k = max(32, next_power_of_two(p.k))
+    block_m = max(1, min(next_power_of_two(p.m), 4096 // block_k))
+    constants = {
+        "ADDEND": scale_addend(E2M1, p.scale_rounding),
+        "BLOCK_M": block_m,
+        "BLOCK_K": block_k,
+        "EVEN_K": p.k == block_k,
+        "WIDE": wide_offsets(p),
+        "INTERPRETED": interpreting(),
+    }
+    return KernelCall(
+        quantize_fold_kernel,
+        (p.a_dtype, torch.uint8, torch.float32, torch.int32),
+        (p.m, p.k, *s.a),
+        constants,
+        {"num_warps": min(32, max(4, block_m * block_k // 512))},  # sixteen elements a lane
+        (-(-p.m // block_m), 1, 1),
+    )
+
+
+def wide_rows_call(problem: Problem) -> KernelCall:
+    """Describe the launch of ``wide_rows_kernel``: wide, a, b, b_scales, bias, out."""
+    from mxgemm.triton_kernels.fold import wide_rows_kernel
+
+    p, s = problem, problem.strides
+    assert s is not None
+    constants = {
+        "ADDEND": scale_addend(E2M1, p.scale_rounding),
+        "PRESHUFFLED": p.weight_layout == "preshuffled",
+        "SCALE_ORDER": p.scale_layout,
+        "HAS_BIAS": p.has_bias,
+        "BLOCK_M": _WIDE_BLOCK_M,
+        "BLOCK_N": _WIDE_BLOCK_N,
+        "BLOCK_K": 128,
+        "EVEN_N": p.n % _WIDE_BLOCK_N == 0,
+        "WIDE": wide_offsets(p),
+        "INTERPRETED": interpreting(),
+    }
+    return KernelCall(
+        wide_rows_kernel,
+        (torch.int32, p.a_dtype, torch.uint8, torch.uint8, p.bias_dtype if p.has_bias else p.out_dtype, p.out_dtype),
+        (p.m, p.n, p.k, *s.a, *s.b, *s.b_scales, *s.out, s.bias),
+        constants,
+        {"num_warps": 4},
+        (-(-p.m // _WIDE_BLOCK_M), min(_WIDE_PROGRAMS, -(-p.n // _WIDE_BLOCK_N)), 1),
+    )
+
+
+def _padded(bias: Tensor, size: int) -> Tensor:
+    return bias if bias.numel() == size else torch.nn.functional.pad(bias, (0, size - bias.numel()))

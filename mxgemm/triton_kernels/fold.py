@@ -1,0 +1,159 @@
+"""Fold activations and weights from MXFP4 to e4m3 with a power of two a row; ``mxgemm.derived`` says what folds."""
+
+import triton
+import triton.language as tl
+
+from mxgemm.triton_kernels.epilogue import round_to
+from mxgemm.triton_kernels.load_operand import clamped_rows, load_packed, load_scales
+from mxgemm.triton_kernels.quantize_block import (
+    BLOCK,
+    FP32_INF_BITS,
+    block_scales,
+    divide,
+    element_codes,
+    quantize_e2m1,
+)
+
+NO_BLOCK = tl.constexpr(512)  # above every exponent byte
+E4M3_NAN = tl.constexpr(0x7F)
+
+
+@triton.jit
+def round_e2m1(y):
+    """fp32 -> the nearest e2m1 value as fp32, ties to even, saturating; the sign of a zero may be lost."""
+    y = tl.minimum(tl.maximum(y, -6.0), 6.0)
+    m = tl.abs(y)
+    # Adding 1.5 * 2**23 units makes the float's own rounding round to units: 0.5 below 2, 1 below 4, then 2.
+    magic = tl.where(m < 2.0, 6291456.0, tl.where(m < 4.0, 12582912.0, 25165824.0))
+    return (y + magic) - magic
+
+
+@triton.jit
+def to_e4m3(value, INTERPRETED: tl.constexpr):
+    """fp32 that e4m3 holds exactly -> its byte; by arithmetic in the interpreter, which converts subnormals wrongly."""
+    if INTERPRETED:
+        byte = element_codes(value, 8, 3).to(tl.uint8)
+    else:
+        byte = value.to(tl.float8e4nv).to(tl.uint8, bitcast=True)
+    return byte
+
+
+@triton.jit(do_not_specialize=["M"])
+def quantize_fold_kernel(
+    x, folded, base, wide, M, K, stride_xm, stride_xk,
+    ADDEND: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, EVEN_K: tl.constexpr, WIDE: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+):  # fmt: skip
+    """Quantise rows of ``x[M, K]`` to MXFP4 and fold them: e4m3 bytes ``folded[M, K]``, fp32 ``base[M]``.
+
+    ``wide[m]`` becomes 1 for a row that does not fold (its bytes are then meaningless), else 0. A block with a NaN or
+    an infinity becomes NaN. Grid: ``cdiv(M, BLOCK_M)`` programs, each holds whole rows in registers.
+    """
+    GROUPS: tl.constexpr = BLOCK_K // BLOCK
+    row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    column = tl.arange(0, BLOCK_K)
+    rows = row.to(tl.int64) if WIDE else row
+    columns = column.to(tl.int64) if WIDE else column
+    inside = (row < M)[:, None] & (column < K)[None, :]
+    value = tl.load(x + rows[:, None] * stride_xm + columns[None, :] * stride_xk, mask=inside, other=0.0)
+    blocks = value.to(tl.float32).reshape(BLOCK_M, GROUPS, BLOCK)
+    amax, exponent = block_scales(blocks, ADDEND, 2)
+    bad = amax >= FP32_INF_BITS
+    live = (amax > 0) & (bad == 0)
+    highest = tl.max(tl.where(live, exponent, -1), axis=1, keep_dims=True)
+    lowest = tl.min(tl.where(live, exponent, NO_BLOCK), axis=1, keep_dims=True)
+    base_byte = tl.where(highest < 0, 127, tl.maximum(highest - 6, 1))
+    shift = exponent - base_byte
+    # exact while -8 <= shift <= 6; clamped so that a wide row's factor stays a normal float
+    factor = ((tl.minimum(tl.maximum(shift, -100), 6) + 127) << 23).to(tl.float32, bitcast=True)
+    element = to_e4m3(round_e2m1(divide(blocks, exponent)) * factor, INTERPRETED)
+    element = tl.where(bad, E4M3_NAN, element).reshape(BLOCK_M, BLOCK_K).to(tl.uint8)
+    out = folded + row.to(tl.int64)[:, None] * K + column[None, :]
+    tl.store(out, element, mask=inside)
+    is_wide = (lowest < base_byte - 8).to(tl.int32).reshape(BLOCK_M)
+    tl.store(wide + row, is_wide, mask=row < M)
+    tl.store(base + row, (base_byte << 23).to(tl.float32, bitcast=True).reshape(BLOCK_M), mask=row < M)
+
+
+@triton.jit
+def decode_fold_kernel(
+    b, b_scales, base, folded, N, K, stride_bn, stride_bk, stride_sn, stride_sk,
+    PRESHUFFLED: tl.constexpr, SCALE_ORDER: tl.constexpr, TO_FP8: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, EVEN_N: tl.constexpr, EVEN_K: tl.constexpr, WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
+):  # fmt: skip
+    """Decode e2m1 weights to contiguous ``folded[N, K]``: e4m3 relative to ``base`` (exponent bytes), or bf16.
+
+    Grid: ``(cdiv(N, BLOCK_N), cdiv(K, BLOCK_K))``. A NaN scale gives NaN.
+    """
+    pn = tl.program_id(0)
+    k = tl.program_id(1) * BLOCK_K
+    COLUMNS: tl.constexpr = BLOCK_K // 32
+    TAIL: tl.constexpr = not EVEN_K
+    packed = load_packed(b, pn, k, N, K, stride_bn, stride_bk, PRESHUFFLED, 2, BLOCK_N, BLOCK_K, EVEN_N, TAIL, WIDE, "")
+    scale = load_scales(
+        b_scales, pn, k, N, K, stride_sn, stride_sk, SCALE_ORDER, BLOCK_N, BLOCK_K, EVEN_N, TAIL, WIDE, ""
+    )
+    code = tl.join(packed & 15, packed >> 4).reshape(BLOCK_N, COLUMNS, 32).to(tl.int32)
+    # A code is a tiny float: at the top of an fp16 it is worth 2**-14 of itself, and never an fp32 subnormal.
+    half = (((code & 7) << 9) | ((code & 8) << 12)).to(tl.int16).to(tl.float16, bitcast=True)
+    exponent = scale.to(tl.int32).reshape(BLOCK_N, COLUMNS, 1)
+    bad = exponent == 255
+    row = pn * BLOCK_N + tl.arange(0, BLOCK_N)
+    column = k + tl.arange(0, BLOCK_K)
+    inside = (row < N)[:, None] & (column < K)[None, :]
+    pointers = folded + row.to(tl.int64)[:, None] * K + column[None, :]
+    if TO_FP8:
+        base_byte = tl.load(base + row, mask=row < N, other=127).to(tl.int32)[:, None, None]
+        shift = tl.minimum(tl.maximum(exponent - base_byte, -100), 6)
+        factor = ((shift + 14 + 127) << 23).to(tl.float32, bitcast=True)
+        element = to_e4m3(half.to(tl.float32) * factor, INTERPRETED)
+        element = tl.where(bad, E4M3_NAN, element).to(tl.uint8)
+        tl.store(pointers, element.reshape(BLOCK_N, BLOCK_K), mask=inside)
+    else:
+        # 2**14 first: byte 0 is a subnormal power of two, and its factor would be one too
+        power = tl.where(exponent == 0, 1 << 22, exponent << 23).to(tl.float32, bitcast=True)
+        element = half.to(tl.float32) * 16384.0 * power
+        nan = tl.full((1, 1, 1), 0x7FC00000, tl.int32).to(tl.float32, bitcast=True)
+        element = round_to(tl.where(bad, nan, element), tl.bfloat16, INTERPRETED)
+        tl.store(pointers, element.reshape(BLOCK_N, BLOCK_K), mask=inside)
+
+
+@triton.jit(do_not_specialize=["M"])
+def wide_rows_kernel(
+    wide, a, b, b_scales, bias, out, M, N, K,
+    stride_am, stride_ak, stride_bn, stride_bk, stride_sn, stride_sk, stride_om, stride_on, stride_bias,
+    ADDEND: tl.constexpr, PRESHUFFLED: tl.constexpr, SCALE_ORDER: tl.constexpr, HAS_BIAS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, EVEN_N: tl.constexpr, WIDE: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+):  # fmt: skip
+    """Compute the rows that did not fold (``wide[m] != 0``) by the scaled dot, and store those only.
+
+    Grid: ``(cdiv(M, BLOCK_M), programs)``; the programs of a row tile share its columns, and leave at once when it has
+    no such row.
+    """
+    pm = tl.program_id(0)
+    row = pm * BLOCK_M + tl.arange(0, BLOCK_M)
+    chosen = tl.load(wide + row, mask=row < M, other=0) != 0
+    if tl.max(chosen.to(tl.int32), axis=0) != 0:
+        rows = clamped_rows(pm, M, BLOCK_M, False, WIDE)
+        inner = tl.arange(0, BLOCK_K)
+        for pn in range(tl.program_id(1), tl.cdiv(N, BLOCK_N), tl.num_programs(1)):
+            acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+            for k in range(0, K, BLOCK_K):
+                columns = (k + inner).to(tl.int64) if WIDE else k + inner
+                pointers = a + rows[:, None] * stride_am + columns[None, :] * stride_ak
+                x = tl.load(pointers, mask=(inner < K - k)[None, :], other=0.0)
+                w = load_packed(
+                    b, pn, k, N, K, stride_bn, stride_bk, PRESHUFFLED, 2, BLOCK_N, BLOCK_K, EVEN_N, True, WIDE, ""
+                )
+                s = load_scales(
+                    b_scales, pn, k, N, K, stride_sn, stride_sk, SCALE_ORDER, BLOCK_N, BLOCK_K, EVEN_N, True, WIDE, ""
+                )
+                q, q_scale = quantize_e2m1(x, BLOCK_M, BLOCK_K, ADDEND)
+                acc = tl.dot_scaled(q, q_scale, "e2m1", w.T, s, "e2m1", acc)
+            column = pn * BLOCK_N + tl.arange(0, BLOCK_N)
+            if HAS_BIAS:
+                acc += tl.load(bias + column * stride_bias, mask=column < N, other=0.0).to(tl.float32)[None, :]
+            value = round_to(acc, out.dtype.element_ty, INTERPRETED)
+            pointers = out + rows[:, None] * stride_om + column.to(tl.int64)[None, :] * stride_on
+            tl.store(pointers, value, mask=chosen[:, None] & (column < N)[None, :])
