@@ -171,7 +171,7 @@ def graph_us(calls: list[Callable[[], object]], replays: int = 20) -> float:
 
 def copy_bandwidth() -> float:
     """Return GB/s of a device-to-device copy, bytes read and written."""
-    source = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+    source = torch.empty(1 << 31, dtype=torch.uint8, device="cuda")
     target = torch.empty_like(source)
     return 2 * source.nbytes / graph_us([lambda: target.copy_(source)]) / 1e3
 
@@ -186,7 +186,7 @@ def quantiser() -> list[dict[str, Any]]:
         launch = Launcher(quantize_fold_call(problem))
         folded = torch.empty(m, k, dtype=torch.uint8, device="cuda")
         base, wide = torch.empty(m, device="cuda"), torch.empty(m, dtype=torch.int32, device="cuda")
-        us = graph_us([partial(launch, a, folded, base, wide)])
+        us = graph_us([partial(launch, a, folded, base, wide)] * 10)
         found.append({"m": m, "k": k, "us": round(us, 2), "gb_per_s": round(3 * m * k / us / 1e3)})
     return found
 
@@ -200,7 +200,7 @@ def wide_rows() -> list[dict[str, Any]]:
         a = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
         count = round(share * m)
         a[:count, :32] *= 2.0**20
-        us = graph_us([partial(mxgemm.gemm, a, weight, route="fp8_fold")])
+        us = graph_us([partial(mxgemm.gemm, a, weight, route="fp8_fold")] * 10)
         out = mxgemm.gemm(a, weight, route="fp8_fold")
         judged = accuracy.judge(out, a, weight, accumulate_bits=13)
         found.append({"wide_rows": count, "of": m, "us": round(us, 2), "norm": judged.norm, "passed": judged.passed})

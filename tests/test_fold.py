@@ -119,9 +119,10 @@ def test_rows_that_do_not_fold_are_exact(a_dtype: torch.dtype, device: str) -> N
     keep = [row for row in range(40) if row not in (21, 22)]
     a64 = quantised(a)
     check(out[keep], a64[keep], case.weight)
-    strict = mxgemm.gemm(a, case.weight, route="a16wfp4")
     wide = [3, 7, 13] if a_dtype != torch.float16 else [3, 7]
-    assert torch.equal(out[wide], strict[wide])  # recomputed by the scaled dot, whatever the fp8 units do
+    b64 = reference.decode(bytes_of(case.weight.data), bytes_of(case.weight.scales), "e2m1")
+    judged = compare(out[wide], a64[wide] @ b64.T, a64[wide], b64)  # fp32 sums, unlike those of the fp8 units
+    assert judged.passed, judged
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -31,9 +31,7 @@ MAX_FAST_ACCUMULATION_K: Final = 8192
 MAX_K: Final = 32768
 """A program holds whole rows of A in registers."""
 
-_WIDE_BLOCK_M: Final = 64
-_WIDE_BLOCK_N: Final = 64
-_WIDE_PROGRAMS: Final = 16
+_WIDE_PROGRAMS: Final = 132 * 16
 _ALIGN: Final = 256
 
 
@@ -138,7 +136,8 @@ class _Launch:
                 self._multiply(left, right, None if bias is None else bias[start:stop], out[:, start:stop], start, stop)
         else:
             self._multiply(left, (derived[0], derived[1]), bias, out, 0, p.n)
-        self.wide_rows(wide, a, b, b_scales, out if bias is None else bias, out)
+        right = (b, b_scales) if self.compact else (derived[0], derived[1])
+        self.wide_rows(wide, a, *right, out if bias is None else bias, out)
 
     def _decode_slice(
         self, b: Tensor, b_scales: Tensor, base: Tensor, start: int, stop: int, memory: Tensor
@@ -208,30 +207,37 @@ def quantize_fold_call(problem: Problem) -> KernelCall:
 
 
 def wide_rows_call(problem: Problem) -> KernelCall:
-    """Describe the launch of ``wide_rows_kernel``: wide, a, b, b_scales, bias, out."""
-    from mxgemm.triton_kernels.fold import wide_rows_kernel
+    """Describe the launch that recomputes wide rows: wide, a, weight, its scales or bases, bias, out."""
+    from mxgemm.triton_kernels.fold import wide_rows_folded_kernel, wide_rows_kernel
 
     p, s = problem, problem.strides
     assert s is not None
-    constants = {
-        "ADDEND": scale_addend(E2M1, p.scale_rounding),
-        "PRESHUFFLED": p.weight_layout == "preshuffled",
-        "SCALE_ORDER": p.scale_layout,
-        "HAS_BIAS": p.has_bias,
-        "BLOCK_M": _WIDE_BLOCK_M,
-        "BLOCK_N": _WIDE_BLOCK_N,
-        "BLOCK_K": 128,
-        "EVEN_N": p.n % _WIDE_BLOCK_N == 0,
-        "WIDE": wide_offsets(p),
-        "INTERPRETED": interpreting(),
-    }
+    compact = p.derived == FP8_FOLD_COMPACT
+    addend, tail = scale_addend(E2M1, p.scale_rounding), {"WIDE": wide_offsets(p), "INTERPRETED": interpreting()}
+    if compact:
+        block_m, block_n = 64, 64
+        layouts = {"PRESHUFFLED": p.weight_layout == "preshuffled", "SCALE_ORDER": p.scale_layout}
+        blocks = {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": 128, "EVEN_N": p.n % block_n == 0}
+        constants = {"ADDEND": addend, **layouts, "HAS_BIAS": p.has_bias, **blocks, **tail}
+        scalars: tuple[int, ...] = (p.m, p.n, p.k, *s.a, *s.b, *s.b_scales, *s.out, s.bias)
+    else:
+        block_m, block_n = 64, 128
+        blocks = {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": 64}
+        constants = {"ADDEND": addend, "HAS_BIAS": p.has_bias, **blocks, **tail}
+        scalars = (p.m, p.n, p.k, *s.a, *s.out, s.bias)
+    row_tiles = -(-p.m // block_m)
+    # Mostly these programs look at their flags and leave: no more of them than run at once.
+    programs = max(1, min(-(-p.n // block_n), _WIDE_PROGRAMS // row_tiles))
     return KernelCall(
-        wide_rows_kernel,
-        (torch.int32, p.a_dtype, torch.uint8, torch.uint8, p.bias_dtype if p.has_bias else p.out_dtype, p.out_dtype),
-        (p.m, p.n, p.k, *s.a, *s.b, *s.b_scales, *s.out, s.bias),
+        wide_rows_kernel if compact else wide_rows_folded_kernel,
+        (
+            *(torch.int32, p.a_dtype, torch.uint8, torch.uint8 if compact else torch.float32),
+            *(p.bias_dtype if p.has_bias else p.out_dtype, p.out_dtype),
+        ),
+        scalars,
         constants,
         {"num_warps": 4},
-        (-(-p.m // _WIDE_BLOCK_M), min(_WIDE_PROGRAMS, -(-p.n // _WIDE_BLOCK_N)), 1),
+        (row_tiles, programs, 1),
     )
 
 

@@ -19,13 +19,23 @@ E4M3_NAN = tl.constexpr(0x7F)
 
 
 @triton.jit
-def round_e2m1(y):
-    """fp32 -> the nearest e2m1 value as fp32, ties to even, saturating; the sign of a zero may be lost."""
-    y = tl.minimum(tl.maximum(y, -6.0), 6.0)
+def round_e2m1(y, unit):
+    """fp32 -> the nearest e2m1 value times ``unit``, a power of two: ties to even, saturating; no sign of zero.
+
+    Adding 1.5 * 2**23 steps makes the float's own rounding round to steps: half a unit below 2 units, a unit below 4,
+    then two.
+    """
     m = tl.abs(y)
-    # Adding 1.5 * 2**23 units makes the float's own rounding round to units: 0.5 below 2, 1 below 4, then 2.
-    magic = tl.where(m < 2.0, 6291456.0, tl.where(m < 4.0, 12582912.0, 25165824.0))
+    y = tl.minimum(tl.maximum(y, -6.0 * unit), 6.0 * unit)
+    magic = 6291456.0 * unit
+    magic = tl.where(m < 2.0 * unit, magic, tl.where(m < 4.0 * unit, 2.0 * magic, 4.0 * magic))
     return (y + magic) - magic
+
+
+@triton.jit
+def power_of_two(byte):
+    """E8M0 byte (int32) -> fp32, byte 0 as the subnormal that it is."""
+    return tl.where(byte == 0, 1 << 22, byte << 23).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -38,6 +48,19 @@ def to_e4m3(value, INTERPRETED: tl.constexpr):
     return byte
 
 
+@triton.jit
+def from_e4m3(byte, INTERPRETED: tl.constexpr):
+    """e4m3 byte -> fp32; by arithmetic in the interpreter."""
+    if INTERPRETED:
+        bits = byte.to(tl.int32)
+        half = (((bits & 0x7F) << 7) | ((bits & 0x80) << 8)).to(tl.int16).to(tl.float16, bitcast=True)
+        nan = tl.full((1, 1), 0x7FC00000, tl.int32).to(tl.float32, bitcast=True)
+        value = tl.where((bits & 0x7F) == 0x7F, nan, half.to(tl.float32) * 256.0)
+    else:
+        value = byte.to(tl.float8e4nv, bitcast=True).to(tl.float32)
+    return value
+
+
 @triton.jit(do_not_specialize=["M"])
 def quantize_fold_kernel(
     x, folded, base, wide, M, K, stride_xm, stride_xk,
@@ -46,8 +69,8 @@ def quantize_fold_kernel(
 ):  # fmt: skip
     """Quantise rows of ``x[M, K]`` to MXFP4 and fold them: e4m3 bytes ``folded[M, K]``, fp32 ``base[M]``.
 
-    ``wide[m]`` becomes 1 for a row that does not fold (its bytes are then meaningless), else 0. A block with a NaN or
-    an infinity becomes NaN. Grid: ``cdiv(M, BLOCK_M)`` programs, each holds whole rows in registers.
+    ``wide[m]`` becomes 1 for a row that does not fold (its bytes are then meaningless), else 0. The base of a row with
+    a NaN or an infinity is NaN. Grid: ``cdiv(M, BLOCK_M)`` programs, each holds whole rows in registers.
     """
     GROUPS: tl.constexpr = BLOCK_K // BLOCK
     row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -63,16 +86,17 @@ def quantize_fold_kernel(
     highest = tl.max(tl.where(live, exponent, -1), axis=1, keep_dims=True)
     lowest = tl.min(tl.where(live, exponent, NO_BLOCK), axis=1, keep_dims=True)
     base_byte = tl.where(highest < 0, 127, tl.maximum(highest - 6, 1))
-    shift = exponent - base_byte
-    # exact while -8 <= shift <= 6; clamped so that a wide row's factor stays a normal float
-    factor = ((tl.minimum(tl.maximum(shift, -100), 6) + 127) << 23).to(tl.float32, bitcast=True)
-    element = to_e4m3(round_e2m1(divide(blocks, exponent)) * factor, INTERPRETED)
-    element = tl.where(bad, E4M3_NAN, element).reshape(BLOCK_M, BLOCK_K).to(tl.uint8)
-    out = folded + row.to(tl.int64)[:, None] * K + column[None, :]
-    tl.store(out, element, mask=inside)
+    # Relative to the base a block's unit is 2**shift, exact in e4m3 while -8 <= shift <= 6; clamped for wide rows.
+    shift = tl.minimum(tl.maximum(exponent - base_byte, -100), 6)
+    unit = ((shift + 127) << 23).to(tl.float32, bitcast=True)
+    element = to_e4m3(round_e2m1(divide(blocks, base_byte), unit), INTERPRETED).reshape(BLOCK_M, BLOCK_K)
+    tl.store(folded + row.to(tl.int64)[:, None] * K + column[None, :], element, mask=inside)
     is_wide = (lowest < base_byte - 8).to(tl.int32).reshape(BLOCK_M)
     tl.store(wide + row, is_wide, mask=row < M)
-    tl.store(base + row, (base_byte << 23).to(tl.float32, bitcast=True).reshape(BLOCK_M), mask=row < M)
+    # A row with a NaN or an infinity is NaN in every column: so is its base, and its elements need not be.
+    any_bad = tl.max(bad.to(tl.int32), axis=1, keep_dims=True) != 0
+    base_bits = tl.where(any_bad, 0x7FC00000, base_byte << 23)
+    tl.store(base + row, base_bits.to(tl.float32, bitcast=True).reshape(BLOCK_M), mask=row < M)
 
 
 @triton.jit
@@ -111,8 +135,7 @@ def decode_fold_kernel(
         tl.store(pointers, element.reshape(BLOCK_N, BLOCK_K), mask=inside)
     else:
         # 2**14 first: byte 0 is a subnormal power of two, and its factor would be one too
-        power = tl.where(exponent == 0, 1 << 22, exponent << 23).to(tl.float32, bitcast=True)
-        element = half.to(tl.float32) * 16384.0 * power
+        element = half.to(tl.float32) * 16384.0 * power_of_two(exponent)
         nan = tl.full((1, 1, 1), 0x7FC00000, tl.int32).to(tl.float32, bitcast=True)
         element = round_to(tl.where(bad, nan, element), tl.bfloat16, INTERPRETED)
         tl.store(pointers, element.reshape(BLOCK_N, BLOCK_K), mask=inside)
@@ -126,7 +149,7 @@ def wide_rows_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, EVEN_N: tl.constexpr, WIDE: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):  # fmt: skip
-    """Compute the rows that did not fold (``wide[m] != 0``) by the scaled dot, and store those only.
+    """Compute the rows that did not fold (``wide[m] != 0``) from packed weights, and store those only.
 
     Grid: ``(cdiv(M, BLOCK_M), programs)``; the programs of a row tile share its columns, and leave at once when it has
     no such row.
@@ -152,6 +175,45 @@ def wide_rows_kernel(
                 q, q_scale = quantize_e2m1(x, BLOCK_M, BLOCK_K, ADDEND)
                 acc = tl.dot_scaled(q, q_scale, "e2m1", w.T, s, "e2m1", acc)
             column = pn * BLOCK_N + tl.arange(0, BLOCK_N)
+            if HAS_BIAS:
+                acc += tl.load(bias + column * stride_bias, mask=column < N, other=0.0).to(tl.float32)[None, :]
+            value = round_to(acc, out.dtype.element_ty, INTERPRETED)
+            pointers = out + rows[:, None] * stride_om + column.to(tl.int64)[None, :] * stride_on
+            tl.store(pointers, value, mask=chosen[:, None] & (column < N)[None, :])
+
+
+@triton.jit(do_not_specialize=["M"])
+def wide_rows_folded_kernel(
+    wide, a, folded, base, bias, out, M, N, K, stride_am, stride_ak, stride_om, stride_on, stride_bias,
+    ADDEND: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
+):  # fmt: skip
+    """The same from a folded weight: e4m3 ``folded[>= N, K]`` times fp32 ``base[>= N]``; bf16 holds both operands."""
+    pm = tl.program_id(0)
+    row = pm * BLOCK_M + tl.arange(0, BLOCK_M)
+    chosen = tl.load(wide + row, mask=row < M, other=0) != 0
+    if tl.max(chosen.to(tl.int32), axis=0) != 0:
+        rows = clamped_rows(pm, M, BLOCK_M, False, WIDE)
+        inner = tl.arange(0, BLOCK_K)
+        for pn in range(tl.program_id(1), tl.cdiv(N, BLOCK_N), tl.num_programs(1)):
+            weight_rows = clamped_rows(pn, N, BLOCK_N, False, True)
+            acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+            for k in range(0, K, BLOCK_K):
+                inside = (inner < K - k)[None, :]
+                columns = (k + inner).to(tl.int64) if WIDE else k + inner
+                x = tl.load(a + rows[:, None] * stride_am + columns[None, :] * stride_ak, mask=inside, other=0.0)
+                w = tl.load(folded + weight_rows[:, None] * K + (k + inner)[None, :], mask=inside, other=0)
+                blocks = x.to(tl.float32).reshape(BLOCK_M, BLOCK_K // BLOCK, BLOCK)
+                amax, exponent = block_scales(blocks, ADDEND, 2)
+                scale = tl.where(amax >= FP32_INF_BITS, 0x7FC00000, power_of_two(exponent).to(tl.int32, bitcast=True))
+                left = round_e2m1(divide(blocks, exponent), 1.0) * scale.to(tl.float32, bitcast=True)
+                left = left.reshape(BLOCK_M, BLOCK_K)
+                right = from_e4m3(w, INTERPRETED)
+                if not INTERPRETED:  # whose dot multiplies the bits of bf16 as integers
+                    left, right = left.to(tl.bfloat16), right.to(tl.bfloat16)
+                acc = tl.dot(left, right.T, acc)
+            column = pn * BLOCK_N + tl.arange(0, BLOCK_N)
+            acc *= tl.load(base + column, mask=column < N, other=0.0)[None, :]
             if HAS_BIAS:
                 acc += tl.load(bias + column * stride_bias, mask=column < N, other=0.0).to(tl.float32)[None, :]
             value = round_to(acc, out.dtype.element_ty, INTERPRETED)
