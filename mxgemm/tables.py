@@ -64,11 +64,13 @@ class Rule:
     m_max: int | None = None
     k_max: int | None = None
     a_format: str | None = None
+    derived: str | None = None
 
-    def applies(self, m: int, k: int, a_format: str) -> bool:
-        """Say whether a problem lies within the bounds."""
+    def applies(self, m: int, k: int, a_format: str, derived: str) -> bool:
+        """Say whether a problem lies within the bounds; ``derived`` is what ``prepare()`` made of its weight."""
         return (
-            (self.m_max is None or m <= self.m_max)
+            (self.derived is None or self.derived == derived)
+            and (self.m_max is None or m <= self.m_max)
             and (self.k_max is None or k <= self.k_max)
             and (self.a_format is None or self.a_format == a_format)
         )
@@ -77,6 +79,8 @@ class Rule:
         bounds = [f"{name} <= {top}" for name, top in (("M", self.m_max), ("K", self.k_max)) if top is not None]
         if self.a_format:
             bounds.append(f"a_format {self.a_format}")
+        if self.derived:
+            bounds.append(f"weight prepared as {self.derived}")
         return " and ".join(bounds) or "any shape"
 
 

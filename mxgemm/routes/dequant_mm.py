@@ -16,14 +16,15 @@ from torch import Tensor
 from mxgemm import workspace
 from mxgemm.derived import BF16
 from mxgemm.errors import Refusal
-from mxgemm.formats import FORMATS
-from mxgemm.mx import dequantize, quantize
+from mxgemm.formats import scale_addend
 from mxgemm.problem import Problem
 from mxgemm.routes.base import Config, Launch, Route
 from mxgemm.routes.decode import decode_call, weight_slices
-from mxgemm.routes.kernel_call import Launcher
+from mxgemm.routes.kernel_call import KernelCall, Launcher
 from mxgemm.routes.tile import contiguity_refusal
-from mxgemm.routes.triton_support import triton_refusal
+from mxgemm.routes.triton_support import interpreting, triton_refusal, wide_offsets
+
+_ROUND_M, _ROUND_K = 4, 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,7 @@ class _Launch:
     def __init__(self, problem: Problem) -> None:
         p = self.problem = problem
         self.decoded = p.derived == BF16
+        self.round = None if p.a_format == "bf16" else Launcher(round_call(p))
         self.slices = [(0, p.n)] if self.decoded else weight_slices(p, 2)
         sizes = set() if self.decoded else {stop - start for start, stop in self.slices}
         self.decode = {rows: Launcher(decode_call(p, rows, to_fp8=False)) for rows in sizes}
@@ -87,7 +89,11 @@ class _Launch:
     ) -> None:
         del a_scales
         p = self.problem
-        left = rounded(a, p)
+        if self.round is None:
+            left = a.to(torch.bfloat16)
+        else:
+            left = torch.empty(p.m, p.k, dtype=torch.bfloat16, device=a.device)
+            self.round(a, left)
         memory = None if self.decoded else workspace.scratch(self.nbytes, a.device).view(torch.bfloat16)
         for start, stop in self.slices:
             if memory is None:
@@ -98,12 +104,25 @@ class _Launch:
             multiply_bf16(left, right, None if bias is None else bias[start:stop], out[:, start:stop])
 
 
-def rounded(a: Tensor, problem: Problem) -> Tensor:
-    """Return A rounded to the problem's ``a_format``, as bf16 (exact, unless its scales are extreme)."""
-    if problem.a_format == "bf16":
-        return a.to(torch.bfloat16)
-    fmt = FORMATS[problem.a_format].name
-    return dequantize(quantize(a, format=fmt, scale_rounding=problem.scale_rounding), dtype=torch.bfloat16)  # type: ignore[arg-type]
+def round_call(problem: Problem) -> KernelCall:
+    """Describe the launch that rounds A to the problem's ``a_format``, as bf16: x, out."""
+    from mxgemm.triton_kernels.round_values import round_values_kernel
+
+    p, s = problem, problem.strides
+    assert s is not None
+    assert p.a is not None
+    constants = {
+        "EMAX": p.a.emax,
+        "ADDEND": scale_addend(p.a, p.scale_rounding),
+        "BLOCK_M": _ROUND_M,
+        "BLOCK_K": _ROUND_K,
+        "WIDE": wide_offsets(p),
+        "INTERPRETED": interpreting(),
+    }
+    grid = (-(-p.m // _ROUND_M), -(-p.k // _ROUND_K), 1)
+    return KernelCall(
+        round_values_kernel, (p.a_dtype, torch.bfloat16), (p.m, p.k, *s.a), constants, {"num_warps": 4}, grid
+    )
 
 
 def multiply_bf16(left: Tensor, right: Tensor, bias: Tensor | None, out: Tensor) -> None:

@@ -187,12 +187,16 @@ def quantize_fold_call(problem: Problem) -> KernelCall:
     p, s = problem, problem.strides
     assert s is not None
     block_k = max(32, next_power_of_two(p.k))
-    block_m = max(1, min(next_power_of_two(p.m), 4096 // block_k))
+    block_m = max(1, min(next_power_of_two(p.m), 2048 // block_k))
+    pairs = p.arch == "sm_90" and p.a_dtype == torch.bfloat16 and s.a[1] == 1 and s.a[0] % 2 == 0 and p.aligned
+    # Sixty-four bf16 a lane were quickest of 8 to 64 (docs/lab-notes.md); fp32 arithmetic needs more registers each.
+    elements_a_lane = 64 if pairs else 16
     constants = {
         "ADDEND": scale_addend(E2M1, p.scale_rounding),
+        "PAIRS": pairs,
         "BLOCK_M": block_m,
         "BLOCK_K": block_k,
-        "EVEN_K": p.k == block_k,
+        "EVEN": p.k == block_k and p.m % block_m == 0,
         "WIDE": wide_offsets(p),
         "INTERPRETED": interpreting(),
     }
@@ -201,7 +205,7 @@ def quantize_fold_call(problem: Problem) -> KernelCall:
         (p.a_dtype, torch.uint8, torch.float32, torch.int32),
         (p.m, p.k, *s.a),
         constants,
-        {"num_warps": min(32, max(4, block_m * block_k // 512))},  # sixteen elements a lane
+        {"num_warps": min(32, max(2, block_m * block_k // (32 * elements_a_lane)))},
         (-(-p.m // block_m), 1, 1),
     )
 

@@ -3,6 +3,7 @@
 import triton
 import triton.language as tl
 
+from mxgemm.triton_kernels.convert_gfx950 import bf16_pair_scales
 from mxgemm.triton_kernels.epilogue import round_to
 from mxgemm.triton_kernels.load_operand import clamped_rows, load_packed, load_scales
 from mxgemm.triton_kernels.quantize_block import (
@@ -54,48 +55,128 @@ def from_e4m3(byte, INTERPRETED: tl.constexpr):
     if INTERPRETED:
         bits = byte.to(tl.int32)
         half = (((bits & 0x7F) << 7) | ((bits & 0x80) << 8)).to(tl.int16).to(tl.float16, bitcast=True)
-        nan = tl.full((1, 1), 0x7FC00000, tl.int32).to(tl.float32, bitcast=True)
-        value = tl.where((bits & 0x7F) == 0x7F, nan, half.to(tl.float32) * 256.0)
+        value = half.to(tl.float32) * 256.0
+        value = tl.where((bits & 0x7F) == 0x7F, float("nan"), value)
     else:
         value = byte.to(tl.float8e4nv, bitcast=True).to(tl.float32)
     return value
 
 
+# Two bf16 in a word -> two e4m3 in half a word, relative to a row's base, on sm_89 and newer. In order: to the block's
+# own units in fp32 (exact), to fp16 (exact where it matters: what fp16 drops is far below half a step), saturate at 6,
+# add and subtract 1536 steps so that fp16's own rounding rounds to steps of 0.5, 1 or 2 (see round_e2m1), times the
+# block's unit, convert. Half the instructions of the same in fp32.
+FOLD_BF16_PAIR = tl.constexpr(
+    """{
+    .reg .b32 low, high, y, m, above2, above4, magic, most, least, two, four, half_steps, whole_steps;
+    .reg .f32 a, b;
+    mov.b32 most, 0x46004600;
+    mov.b32 least, 0xC600C600;
+    mov.b32 two, 0x40004000;
+    mov.b32 four, 0x44004400;
+    mov.b32 half_steps, 0x62006200;
+    mov.b32 whole_steps, 0x66006600;
+    shl.b32 low, $1, 16;
+    and.b32 high, $1, 0xffff0000;
+    mov.b32 a, low;
+    mov.b32 b, high;
+    mul.f32 a, a, $2;
+    mul.f32 b, b, $2;
+    cvt.rn.f16x2.f32 y, b, a;
+    min.f16x2 y, y, most;
+    max.f16x2 y, y, least;
+    abs.f16x2 m, y;
+    set.ge.f16x2.f16x2 above2, m, two;
+    set.ge.f16x2.f16x2 above4, m, four;
+    fma.rn.f16x2 magic, above2, half_steps, half_steps;
+    fma.rn.f16x2 magic, above4, whole_steps, magic;
+    add.rn.f16x2 y, y, magic;
+    sub.rn.f16x2 y, y, magic;
+    mul.rn.f16x2 y, y, $3;
+    cvt.rn.satfinite.e4m3x2.f16x2 $0, y;
+    }"""
+)
+BAD_BLOCK = tl.constexpr(1024)  # above every exponent byte: a NaN or an infinity is in the row
+
+
+@triton.jit
+def max_and_min(highest_a, lowest_a, highest_b, lowest_b):
+    """Combine two ranges of exponents."""
+    return tl.maximum(highest_a, highest_b), tl.minimum(lowest_a, lowest_b)
+
+
+@triton.jit
+def row_base(exponent, live, bad):
+    """Exponent bytes ``[R, G, 1]`` -> base byte, base as fp32 bits (NaN: a bad row), wide flag, each ``[R, 1, 1]``."""
+    highest, lowest = tl.reduce(
+        (tl.where(bad, BAD_BLOCK, tl.where(live, exponent, -1)), tl.where(live, exponent, NO_BLOCK)),
+        axis=1,
+        combine_fn=max_and_min,
+        keep_dims=True,
+    )
+    # At least 1, so that the base itself is a normal fp32.
+    byte = tl.where(highest < 0, 127, tl.minimum(tl.maximum(highest - 6, 1), 250))
+    bits = tl.where(highest == BAD_BLOCK, 0x7FC00000, byte << 23)
+    wide = ((lowest < byte - 8) & (highest != BAD_BLOCK)).to(tl.int32)
+    return byte, bits, wide
+
+
 @triton.jit(do_not_specialize=["M"])
 def quantize_fold_kernel(
     x, folded, base, wide, M, K, stride_xm, stride_xk,
-    ADDEND: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, EVEN_K: tl.constexpr, WIDE: tl.constexpr,
-    INTERPRETED: tl.constexpr,
+    ADDEND: tl.constexpr, PAIRS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, EVEN: tl.constexpr,
+    WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """Quantise rows of ``x[M, K]`` to MXFP4 and fold them: e4m3 bytes ``folded[M, K]``, fp32 ``base[M]``.
 
     ``wide[m]`` becomes 1 for a row that does not fold (its bytes are then meaningless), else 0. The base of a row with
-    a NaN or an infinity is NaN. Grid: ``cdiv(M, BLOCK_M)`` programs, each holds whole rows in registers.
+    a NaN or an infinity is NaN: every column of it is. Grid: ``cdiv(M, BLOCK_M)`` programs, each holds whole rows in
+    registers. ``PAIRS``: bf16 rows of words, in packed arithmetic. ``EVEN``: no masks are needed.
     """
     GROUPS: tl.constexpr = BLOCK_K // BLOCK
     row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-    column = tl.arange(0, BLOCK_K)
     rows = row.to(tl.int64) if WIDE else row
-    columns = column.to(tl.int64) if WIDE else column
-    inside = (row < M)[:, None] & (column < K)[None, :]
-    value = tl.load(x + rows[:, None] * stride_xm + columns[None, :] * stride_xk, mask=inside, other=0.0)
-    blocks = value.to(tl.float32).reshape(BLOCK_M, GROUPS, BLOCK)
-    amax, exponent = block_scales(blocks, ADDEND, 2)
-    bad = amax >= FP32_INF_BITS
-    live = (amax > 0) & (bad == 0)
-    highest = tl.max(tl.where(live, exponent, -1), axis=1, keep_dims=True)
-    lowest = tl.min(tl.where(live, exponent, NO_BLOCK), axis=1, keep_dims=True)
-    base_byte = tl.where(highest < 0, 127, tl.maximum(highest - 6, 1))
+    if PAIRS:
+        column = tl.arange(0, BLOCK_K // 2)
+        inside = (row < M)[:, None] & (column < K // 2)[None, :]
+        pointers = x.to(tl.pointer_type(tl.int32), bitcast=True) + rows[:, None] * (stride_xm // 2) + column[None, :]
+        words = tl.load(pointers) if EVEN else tl.load(pointers, mask=inside, other=0)
+        blocks = words.reshape(BLOCK_M, GROUPS, BLOCK // 2)
+        amax, exponent = bf16_pair_scales(blocks, ADDEND)
+        bad = amax >= (FP32_INF_BITS >> 16)
+    else:
+        column = tl.arange(0, BLOCK_K)
+        columns = column.to(tl.int64) if WIDE else column
+        inside = (row < M)[:, None] & (column < K)[None, :]
+        pointers = x + rows[:, None] * stride_xm + columns[None, :] * stride_xk
+        value = tl.load(pointers) if EVEN else tl.load(pointers, mask=inside, other=0.0)
+        blocks = value.to(tl.float32).reshape(BLOCK_M, GROUPS, BLOCK)
+        amax, exponent = block_scales(blocks, ADDEND, 2)
+        bad = amax >= FP32_INF_BITS
+    base_byte, base_bits, is_wide = row_base(exponent, (amax > 0) & (bad == 0), bad)
     # Relative to the base a block's unit is 2**shift, exact in e4m3 while -8 <= shift <= 6; clamped for wide rows.
-    shift = tl.minimum(tl.maximum(exponent - base_byte, -100), 6)
-    unit = ((shift + 127) << 23).to(tl.float32, bitcast=True)
-    element = to_e4m3(round_e2m1(divide(blocks, base_byte), unit), INTERPRETED).reshape(BLOCK_M, BLOCK_K)
-    tl.store(folded + row.to(tl.int64)[:, None] * K + column[None, :], element, mask=inside)
-    is_wide = (lowest < base_byte - 8).to(tl.int32).reshape(BLOCK_M)
-    tl.store(wide + row, is_wide, mask=row < M)
-    # A row with a NaN or an infinity is NaN in every column: so is its base, and its elements need not be.
-    any_bad = tl.max(bad.to(tl.int32), axis=1, keep_dims=True) != 0
-    base_bits = tl.where(any_bad, 0x7FC00000, base_byte << 23)
+    shift = tl.minimum(tl.maximum(exponent - base_byte, -14), 6)
+    if PAIRS:
+        unit = (shift + 15) << 10
+        unit = tl.broadcast_to(unit | (unit << 16), (BLOCK_M, GROUPS, BLOCK // 2))
+        reciprocal = ((254 - exponent) << 23).to(tl.float32, bitcast=True)
+        reciprocal = tl.broadcast_to(reciprocal, (BLOCK_M, GROUPS, BLOCK // 2))
+        element = tl.inline_asm_elementwise(
+            FOLD_BF16_PAIR, "=h,r,f,r", [blocks, reciprocal, unit], dtype=tl.int16, is_pure=True, pack=1
+        )
+        element = element.reshape(BLOCK_M, BLOCK_K // 2)
+        target = (
+            folded.to(tl.pointer_type(tl.int16), bitcast=True) + row.to(tl.int64)[:, None] * (K // 2) + column[None, :]
+        )
+    else:
+        unit = ((shift + 127) << 23).to(tl.float32, bitcast=True)
+        element = to_e4m3(round_e2m1(divide(blocks, base_byte), unit), INTERPRETED).reshape(BLOCK_M, BLOCK_K)
+        target = folded + row.to(tl.int64)[:, None] * K + column[None, :]
+    if EVEN:
+        tl.store(target, element)
+    else:
+        tl.store(target, element, mask=inside)
+    tl.store(wide + row, is_wide.reshape(BLOCK_M), mask=row < M)
     tl.store(base + row, base_bits.to(tl.float32, bitcast=True).reshape(BLOCK_M), mask=row < M)
 
 
