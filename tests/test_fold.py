@@ -68,7 +68,7 @@ def test_extreme_scale_bytes_fold(byte: int) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("rounding", SCALE_ROUNDINGS)
 @pytest.mark.parametrize("memory", ["fast", "compact"])
-@pytest.mark.parametrize("m, n, k", [(1, 16, 32), (33, 50, 96), (5, 48, 2880), (70, 272, 288)])
+@pytest.mark.parametrize("m, n, k", [(1, 16, 32), (33, 50, 96), (5, 48, 2880), (70, 272, 288), (2, 16, 28672)])
 def test_numbers(m: int, n: int, k: int, memory: str, rounding: str, device: str) -> None:
     skip_without_kernels(device)
     case = make(m, n, k, device=device, octaves=3)
@@ -206,6 +206,14 @@ def test_prepare_and_refusals() -> None:
     ):
         asked = {"m": 64, "n": 64, "k": 64, "machine": hopper, "derived": "fp8_fold", **options}
         assert ROUTE.can_implement(Problem(**asked)).field == field  # type: ignore[arg-type, union-attr]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_nothing_to_multiply(device: str) -> None:
+    skip_without_kernels(device)
+    weight = mxgemm.quantize(spread(48, 96, octaves=3)).to(device).prepare(arch="sm_90")
+    for route in ("fp8_fold", "dequant_mm"):
+        assert mxgemm.gemm(torch.ones(0, 96, device=device), weight, route=route).shape == (0, 48)
 
 
 def test_fast_accumulation_is_legal_only_where_it_passes() -> None:
