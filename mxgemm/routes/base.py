@@ -22,7 +22,7 @@ ConfigT = TypeVar("ConfigT", bound="Config")
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The decisions of a route that depend on the shape; subclasses add fields, tables name them."""
+    """The decisions of a route that depend on the shape: none here; subclasses add fields, tables name them."""
 
     @classmethod
     def from_mapping(cls: type[ConfigT], values: Mapping[str, Any]) -> ConfigT:
@@ -52,7 +52,7 @@ class Route(ABC):
     """One way to compute a GEMM. Stateless: everything it needs arrives with the problem."""
 
     name: ClassVar[str]
-    config_type: ClassVar[type[Config]]
+    config_type: ClassVar[type[Config]] = Config
     accumulate_bits: ClassVar[int] = 24
     """Fraction bits of the sums, 24 for fp32; the elementwise error gate follows (docs/numbers.md)."""
 
@@ -60,13 +60,15 @@ class Route(ABC):
     def can_implement(self, problem: Problem) -> Refusal | None:
         """Say why this route cannot take ``problem`` on this machine, or None if it can."""
 
-    @abstractmethod
     def configs(self, problem: Problem) -> Sequence[Config]:
         """Return legal configurations for a problem that the route can implement, the best guess first."""
+        del problem
+        return [self.config_type()]
 
-    @abstractmethod
     def check_config(self, problem: Problem, config: Config) -> Refusal | None:
         """Say why ``config`` is illegal for ``problem``, or None if it is legal."""
+        del problem, config
+        return None
 
     @abstractmethod
     def bind(self, problem: Problem, config: Config) -> Launch:

@@ -8,7 +8,6 @@ slice at a time at each call.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -27,16 +26,10 @@ from mxgemm.routes.triton_support import interpreting, triton_refusal, wide_offs
 _ROUND_M, _ROUND_K = 4, 512
 
 
-@dataclass(frozen=True, slots=True)
-class DequantConfig(Config):
-    """Nothing to choose."""
-
-
 class DequantMM(Route):
     """Decode to bf16, multiply by the vendor's GEMM."""
 
     name = "dequant_mm"
-    config_type = DequantConfig
 
     def can_implement(self, problem: Problem) -> Refusal | None:
         """Any float A times an MXFP4 weight, on a GPU (and in the interpreter, to test it)."""
@@ -48,16 +41,6 @@ class DequantMM(Route):
         if problem.b_format != "e2m1":
             return Refusal(self.name, "b_format", problem.b_format, "e2m1")
         return contiguity_refusal(self.name, problem)
-
-    def configs(self, problem: Problem) -> Sequence[DequantConfig]:
-        """Return the one configuration."""
-        del problem
-        return [DequantConfig()]
-
-    def check_config(self, problem: Problem, config: Config) -> Refusal | None:
-        """Accept."""
-        del problem, config
-        return None
 
     def bind(self, problem: Problem, config: Config) -> Launch:
         """Return the launcher."""

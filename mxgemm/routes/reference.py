@@ -8,7 +8,6 @@ significant bits, so the TF32 and bf16 modes of that matmul change nothing but i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import torch
@@ -27,30 +26,14 @@ CPU_WEIGHT_TILE_BYTES: Final = 1 << 22
 """On a CPU, weight tiles that stay in the cache between decoding and multiplying: 2.6x faster than 32 MB ones."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReferenceConfig(Config):
-    """Nothing to choose."""
-
-
 class Reference(Route):
     """Decode, multiply, round once."""
 
     name = "reference"
-    config_type = ReferenceConfig
 
     def can_implement(self, problem: Problem) -> Refusal | None:
         """Everything."""
         del problem
-        return None
-
-    def configs(self, problem: Problem) -> Sequence[Config]:
-        """Return the one configuration."""
-        del problem
-        return [ReferenceConfig()]
-
-    def check_config(self, problem: Problem, config: Config) -> Refusal | None:
-        """Accept."""
-        del problem, config
         return None
 
     def bind(self, problem: Problem, config: Config) -> Launch:

@@ -5,10 +5,10 @@ import triton.language as tl
 
 from mxgemm.triton_kernels.block_order import contiguous_on_xcd
 from mxgemm.triton_kernels.convert_gfx950 import quantize_e2m1_bf16_pairs, quantize_e2m1_f32
-from mxgemm.triton_kernels.epilogue import round_to, store_tile
+from mxgemm.triton_kernels.epilogue import round_to
 from mxgemm.triton_kernels.load_operand import clamped_rows, load_packed, load_scales
 from mxgemm.triton_kernels.quantize_block import quantize_e2m1, quantize_fp8
-from mxgemm.triton_kernels.split_k import add_partials_last, store_partial
+from mxgemm.triton_kernels.split_k import finish_tile
 
 
 @triton.jit(do_not_specialize=["M"])  # one compiled kernel serves every M
@@ -60,18 +60,10 @@ def gemm_a16w_kernel(
                 EVEN_M, EVEN_N, True, WIDE, CACHE, INTERPRETED,
             )  # fmt: skip
 
-    if SPLIT_K == 1:
-        store_tile(
-            acc, bias, out, M, N, pm, pn, stride_om, stride_on, stride_bias, HAS_BIAS, BLOCK_M, BLOCK_N,
-            EVEN_M, EVEN_N, WIDE, INTERPRETED,
-        )  # fmt: skip
-    elif ONE_LAUNCH:
-        add_partials_last(
-            acc, partials, counters, bias, out, split, M, N, pm, pn, stride_om, stride_on, stride_bias,
-            SPLIT_K, HAS_BIAS, BLOCK_M, BLOCK_N, EVEN_M, EVEN_N, WIDE, AMD, INTERPRETED,
-        )  # fmt: skip
-    else:
-        store_partial(acc, partials, split, M, N, pm, pn, BLOCK_M, BLOCK_N)
+    finish_tile(
+        acc, partials, counters, bias, out, split, M, N, pm, pn, stride_om, stride_on, stride_bias, SPLIT_K, ONE_LAUNCH,
+        HAS_BIAS, BLOCK_M, BLOCK_N, EVEN_M, EVEN_N, WIDE, AMD, INTERPRETED,
+    )  # fmt: skip
 
 
 @triton.jit

@@ -15,6 +15,28 @@ ALL_STORES_DONE = tl.constexpr("s_waitcnt vmcnt(0)")
 
 
 @triton.jit
+def finish_tile(
+    acc, partials, counters, bias, out, split, M, N, pm, pn, stride_om, stride_on, stride_bias,
+    SPLIT_K: tl.constexpr, ONE_LAUNCH: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, EVEN_M: tl.constexpr, EVEN_N: tl.constexpr, WIDE: tl.constexpr, AMD: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+):  # fmt: skip
+    """End a GEMM program: store the result, or the partial sums of this split, or add those if it is the last."""
+    if SPLIT_K == 1:
+        store_tile(
+            acc, bias, out, M, N, pm, pn, stride_om, stride_on, stride_bias, HAS_BIAS, BLOCK_M, BLOCK_N,
+            EVEN_M, EVEN_N, WIDE, INTERPRETED,
+        )  # fmt: skip
+    elif ONE_LAUNCH:
+        add_partials_last(
+            acc, partials, counters, bias, out, split, M, N, pm, pn, stride_om, stride_on, stride_bias,
+            SPLIT_K, HAS_BIAS, BLOCK_M, BLOCK_N, EVEN_M, EVEN_N, WIDE, AMD, INTERPRETED,
+        )  # fmt: skip
+    else:
+        store_partial(acc, partials, split, M, N, pm, pn, BLOCK_M, BLOCK_N)
+
+
+@triton.jit
 def store_partial(acc, partials, split, M, N, pm, pn, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     """Store a tile of partial sums at ``partials[split, m, n]``, fp32, contiguous; 64-bit offsets."""
     row = pm * BLOCK_M + tl.arange(0, BLOCK_M)
