@@ -222,6 +222,7 @@ class Stats:
         self.seconds = 0.0
         self.waves = 0
         self.blocks = {}
+        self.counts: dict[str, int] = {}
 
     def mnemonics(self, ko):
         """{mnemonic: executions summed over waves}, waits and nops left out."""
