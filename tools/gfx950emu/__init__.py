@@ -1,17 +1,23 @@
-"""gfx950emu: functional emulator for AMD gfx950 code objects (numpy, lock-step waves)."""
+"""Functional emulator of gfx950 (CDNA4: MI350X, MI355X) code objects in numpy; see README.md beside this file."""
 
-from .api import run_code_object
-from .mem import Memory, MemoryFault
-from .wave import CodeObject, EmuError, Stats, launch, load_code_object, pack_kernarg
+from tools.gfx950emu.api import run_code_object
+from tools.gfx950emu.errors import (
+    EmulatorError,
+    HazardError,
+    MemoryFault,
+    MissingTool,
+    RaceError,
+    UnsupportedInstruction,
+)
+from tools.gfx950emu.launch import Stats
 
 __all__ = [
-    "CodeObject",
-    "EmuError",
-    "Memory",
+    "EmulatorError",
+    "HazardError",
     "MemoryFault",
+    "MissingTool",
+    "RaceError",
     "Stats",
-    "launch",
-    "load_code_object",
-    "pack_kernarg",
+    "UnsupportedInstruction",
     "run_code_object",
 ]

@@ -1,60 +1,77 @@
-"""python3 -m gfx950emu info FILE [KERNEL] | check FILE... | dis FILE"""
+"""Look into gfx950 code objects without a GPU.
 
+info FILE               kernels, registers at the start, arguments
+check FILE...           instructions that the emulator does not know
+dis FILE                the code
+"""
+
+from __future__ import annotations
+
+import argparse
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
-from .wave import load_code_object
-
-
-def info(path, only=None):
-    ko = load_code_object(path)
-    for n, k in ko.kernels.items():
-        if only and n != only:
-            continue
-        d = k.kd
-        print(n)
-        print(
-            "  entry 0x%x  LDS %d  scratch %d  kernarg %d  accum_offset %d  rsrc1 0x%x rsrc2 0x%x props 0x%x"
-            % (k.entry, k.lds_bytes, d.scratch, k.kernarg_size, d.accum_offset, d.rsrc1, d.rsrc2, d.props)
-        )
-        at = d.user_sgprs
-        ids = []
-        for i, c in enumerate("xyz"):
-            if d.wg_id[i]:
-                ids.append("s%d=wg_id_%s" % (at, c))
-                at += 1
-        print(
-            "  user SGPRs:",
-            ", ".join("s[%d:%d]=%s" % (p, p + w - 1, nm) for nm, p, w in d.user_layout()),
-            "|",
-            ", ".join(ids),
-        )
-        if d.preload_len:
-            print("  kernarg preload: %d dwords from byte %d; entry + 256 is used" % (d.preload_len, 4 * d.preload_off))
-        for a in k.args:
-            if a.get(".name") != "pad":
-                print("  arg @%-4d %2d bytes  %s %s" % (a[".offset"], a[".size"], a[".value_kind"], a.get(".name", "")))
+from tools.gfx950emu.errors import EmulatorError, MissingTool
+from tools.gfx950emu.program import Kernel, Program
 
 
-def check(paths):
-    for p in paths:
-        ko = load_code_object(p)
-        bad = ko.check_all()
-        print(
-            "%s: %d instructions, %d kernels, unsupported: %s"
-            % (p, len(ko.insts), len(ko.kernels), sorted(bad) or "none")
-        )
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; return the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.gfx950emu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(required=True, metavar="command")
+    for name, function, many in (("info", info, False), ("check", check, True), ("dis", disassembly, False)):
+        command = commands.add_parser(name, help=function.__doc__)
+        command.add_argument("files" if many else "file", nargs="+" if many else None, type=Path)
+        command.set_defaults(function=function)
+    parsed = parser.parse_args(arguments)
+    try:
+        return int(parsed.function(parsed))
+    except (EmulatorError, MissingTool, OSError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 1
 
 
-def main(argv=None):
-    a = sys.argv[1:] if argv is None else argv
-    if len(a) >= 2 and a[0] == "info":
-        info(*a[1:3])
-    elif len(a) >= 2 and a[0] == "check":
-        check(a[1:])
-    elif len(a) == 2 and a[0] == "dis":
-        for i in load_code_object(a[1]).insts:
-            print(i)
-    else:
-        print(__doc__)
-        return 2
+def info(parsed: argparse.Namespace) -> int:
+    """Print kernels, what their registers hold at the start, and their arguments."""
+    for kernel in Program(parsed.file.read_bytes()).kernels.values():
+        _describe(kernel)
+    return 0
+
+
+def _describe(kernel: Kernel) -> None:
+    d = kernel.descriptor
+    print(kernel.name)
+    print(f"  entry 0x{d.entry:x}, LDS {d.lds}, scratch {d.scratch}, arguments {kernel.kernarg_size} bytes")
+    registers = [f"s[{first}:{first + count - 1}] {name}" for name, first, count in d.user_layout()]
+    following = d.user_sgprs
+    for axis, enabled in zip("xyz", d.workgroup_ids, strict=True):
+        if enabled:
+            registers.append(f"s{following} workgroup id {axis}")
+            following += 1
+    print(f"  at the start: {', '.join(registers)}")
+    for argument in kernel.arguments:
+        name, kind = argument.get(".name", ""), argument[".value_kind"]
+        print(f"  argument at {argument['.offset']:3}, {argument['.size']:2} bytes: {kind} {name}")
+
+
+def check(parsed: argparse.Namespace) -> int:
+    """Print instructions that the emulator does not know; status 1 if there are any."""
+    status = 0
+    for path in parsed.files:
+        program = Program(path.read_bytes())
+        unsupported = program.unsupported()
+        status |= bool(unsupported)
+        print(f"{path}: {len(program.instructions)} instructions, {len(unsupported)} names not supported")
+        for text, reason in unsupported.items():
+            print(f"  {text}: {reason}")
+    return status
+
+
+def disassembly(parsed: argparse.Namespace) -> int:
+    """Print the code."""
+    for instruction in Program(parsed.file.read_bytes()).instructions:
+        print(instruction)
     return 0

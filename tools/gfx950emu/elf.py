@@ -1,170 +1,123 @@
-"""ELF64 reader for AMDGPU code objects: kernel descriptors, symbols, msgpack metadata."""
+"""AMDGPU code objects: sections, symbols, kernel descriptors, metadata (LLVM, AMDGPUUsage, "Code Object")."""
+
+from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tools.gfx950emu.msgpack import unpack
+
+SHT_SYMTAB, SHT_NOTE, SHT_NOBITS, SHT_DYNSYM = 2, 7, 8, 11
+NT_AMDGPU_METADATA: Final = 32
+USER_SGPRS: Final = (
+    ("private_segment_buffer", 4),
+    ("dispatch_ptr", 2),
+    ("queue_ptr", 2),
+    ("kernarg_ptr", 2),
+    ("dispatch_id", 2),
+    ("flat_scratch_init", 2),
+    ("private_segment_size", 1),
+)
+"""What the bits of kernel_code_properties enable, in register order, with the SGPRs that each takes."""
 
 
+@dataclass(frozen=True)
 class Section:
-    __slots__ = ("name", "type", "addr", "off", "size", "link", "entsize")
+    """An ELF section header."""
 
-
-def unpack_msgpack(buf, pos=0):
-    """Minimal msgpack decoder (the subset AMDGPU metadata uses). Returns (value, next_pos)."""
-    b = buf[pos]
-    pos += 1
-    if b < 0x80:
-        return b, pos
-    if b >= 0xE0:
-        return b - 256, pos
-    if 0x80 <= b <= 0x8F:
-        return _map(buf, pos, b & 15)
-    if 0x90 <= b <= 0x9F:
-        return _arr(buf, pos, b & 15)
-    if 0xA0 <= b <= 0xBF:
-        n = b & 31
-        return buf[pos : pos + n].decode("utf8", "replace"), pos + n
-    if b == 0xC0:
-        return None, pos
-    if b in (0xC2, 0xC3):
-        return b == 0xC3, pos
-    if b in (0xC4, 0xC5, 0xC6, 0xD9, 0xDA, 0xDB):
-        w = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}[b]
-        n = int.from_bytes(buf[pos : pos + w], "big")
-        pos += w
-        raw = buf[pos : pos + n]
-        return (raw.decode("utf8", "replace") if b >= 0xD9 else bytes(raw)), pos + n
-    if b == 0xCA:
-        return struct.unpack(">f", buf[pos : pos + 4])[0], pos + 4
-    if b == 0xCB:
-        return struct.unpack(">d", buf[pos : pos + 8])[0], pos + 8
-    if 0xCC <= b <= 0xCF:
-        w = 1 << (b - 0xCC)
-        return int.from_bytes(buf[pos : pos + w], "big"), pos + w
-    if 0xD0 <= b <= 0xD3:
-        w = 1 << (b - 0xD0)
-        return int.from_bytes(buf[pos : pos + w], "big", signed=True), pos + w
-    if b in (0xDC, 0xDD):
-        w = 2 if b == 0xDC else 4
-        n = int.from_bytes(buf[pos : pos + w], "big")
-        return _arr(buf, pos + w, n)
-    if b in (0xDE, 0xDF):
-        w = 2 if b == 0xDE else 4
-        n = int.from_bytes(buf[pos : pos + w], "big")
-        return _map(buf, pos + w, n)
-    raise ValueError("msgpack byte 0x%02x" % b)
-
-
-def _map(buf, pos, n):
-    out = {}
-    for _ in range(n):
-        k, pos = unpack_msgpack(buf, pos)
-        v, pos = unpack_msgpack(buf, pos)
-        out[k] = v
-    return out, pos
-
-
-def _arr(buf, pos, n):
-    out = []
-    for _ in range(n):
-        v, pos = unpack_msgpack(buf, pos)
-        out.append(v)
-    return out, pos
+    name: str
+    kind: int
+    address: int
+    offset: int
+    size: int
+    link: int
 
 
 class KernelDescriptor:
-    def __init__(self, raw, addr):
-        (self.lds, self.scratch, self.kernarg_size) = struct.unpack_from("<III", raw, 0)
-        (self.entry_off,) = struct.unpack_from("<q", raw, 16)
-        (self.rsrc3, self.rsrc1, self.rsrc2) = struct.unpack_from("<III", raw, 44)
-        (self.props, self.preload) = struct.unpack_from("<HH", raw, 56)
-        self.addr = addr
-        self.entry = addr + self.entry_off
-        self.user_sgprs = (self.rsrc2 >> 1) & 31
-        self.wg_id = [(self.rsrc2 >> (7 + i)) & 1 for i in range(3)]
-        self.wg_info = (self.rsrc2 >> 10) & 1
-        self.workitem_dims = ((self.rsrc2 >> 11) & 3) + 1
-        self.accum_offset = ((self.rsrc3 & 63) + 1) * 4
-        self.vgprs = ((self.rsrc1 & 63) + 1) * 8
-        self.preload_len = self.preload & 127
-        self.preload_off = self.preload >> 7
+    """The 64 bytes that the command processor reads (AMDGPUUsage, "Kernel Descriptor")."""
 
-    def user_layout(self):
-        """[(name, first sgpr, n)] of the user SGPRs, in hardware order."""
-        names = [
-            ("private_segment_buffer", 4),
-            ("dispatch_ptr", 2),
-            ("queue_ptr", 2),
-            ("kernarg_ptr", 2),
-            ("dispatch_id", 2),
-            ("flat_scratch_init", 2),
-            ("private_segment_size", 1),
-        ]
-        at, out = 0, []
-        for bit, (n, w) in enumerate(names):
-            if self.props >> bit & 1:
-                out.append((n, at, w))
-                at += w
-        if self.preload_len:
-            out.append(("preload", at, self.preload_len))
-            at += self.preload_len
+    def __init__(self, raw: bytes, address: int) -> None:
+        self.lds, self.scratch, self.kernarg_size = struct.unpack_from("<III", raw, 0)
+        (entry_offset,) = struct.unpack_from("<q", raw, 16)
+        self.rsrc3, self.rsrc1, self.rsrc2 = struct.unpack_from("<III", raw, 44)
+        self.properties, preload = struct.unpack_from("<HH", raw, 56)
+        self.entry = address + entry_offset
+        self.user_sgprs = (self.rsrc2 >> 1) & 31
+        self.workgroup_ids = [bool((self.rsrc2 >> (7 + axis)) & 1) for axis in range(3)]
+        self.workgroup_info = bool((self.rsrc2 >> 10) & 1)
+        self.round_mode = (self.rsrc1 >> 12) & 15
+        self.denormal_mode = (self.rsrc1 >> 16) & 15
+        self.accum_offset = ((self.rsrc3 & 63) + 1) * 4
+        self.preload_dwords, self.preload_offset = preload & 127, preload >> 7
+
+    def user_layout(self) -> list[tuple[str, int, int]]:
+        """Return (name, first SGPR, count) of what is in SGPRs when a wave starts."""
+        first, out = 0, []
+        for bit, (name, count) in enumerate(USER_SGPRS):
+            if self.properties >> bit & 1:
+                out.append((name, first, count))
+                first += count
+        if self.preload_dwords:
+            out.append(("preload", first, self.preload_dwords))
         return out
 
 
 class Elf:
-    def __init__(self, data):
+    """A 64-bit little-endian ELF file."""
+
+    def __init__(self, data: bytes) -> None:
         if data[:4] != b"\x7fELF":
-            raise ValueError("not an ELF file")
+            raise ValueError(f"not an ELF file: it starts with {data[:4]!r}; a code object is wanted, not a bundle")
         self.data = data
-        (shoff,) = struct.unpack_from("<Q", data, 0x28)
-        shentsize, shnum, shstr = struct.unpack_from("<HHH", data, 0x3A)
-        self.mach_flags = struct.unpack_from("<I", data, 0x30)[0]
-        secs = []
-        for i in range(shnum):
-            o = shoff + i * shentsize
-            s = Section()
-            nm, s.type, _f, s.addr, s.off, s.size, s.link, _i, _a, s.entsize = struct.unpack_from(
-                "<IIQQQQIIQQ", data, o
-            )
-            s.name = nm
-            secs.append(s)
-        st = secs[shstr]
-        for s in secs:
-            s.name = self._str(st.off + s.name)
-        self.sections = secs
-        self.symbols = {}
-        for s in secs:
-            if s.type in (2, 11):
-                strs = secs[s.link]
-                for o in range(s.off, s.off + s.size, 24):
-                    nm, info, other, shndx, val, size = struct.unpack_from("<IBBHQQ", data, o)
-                    name = self._str(strs.off + nm)
-                    if name and shndx:
-                        self.symbols.setdefault(name, (val, size, info & 15))
-        self.metadata = {}
-        for s in secs:
-            if s.type == 7:
-                o, end = s.off, s.off + s.size
-                while o + 12 <= end:
-                    nsz, dsz, typ = struct.unpack_from("<III", data, o)
-                    o += 12
-                    name = data[o : o + nsz].rstrip(b"\0")
-                    o += (nsz + 3) & ~3
-                    if name == b"AMDGPU" and typ == 32:
-                        self.metadata = unpack_msgpack(data[o : o + dsz])[0]
-                    o += (dsz + 3) & ~3
+        (table,) = struct.unpack_from("<Q", data, 0x28)
+        entry_size, count, names = struct.unpack_from("<HHH", data, 0x3A)
+        raw = [struct.unpack_from("<IIQQQQI", data, table + i * entry_size) for i in range(count)]
+        self.sections = [
+            Section(self._text(raw[names][4] + name), kind, address, offset, size, link)
+            for name, kind, _flags, address, offset, size, link in raw
+        ]
+        self.symbols = dict(self._symbols())
+        self.metadata = self._metadata()
 
-    def _str(self, o):
-        return self.data[o : self.data.index(b"\0", o)].decode("utf8", "replace")
-
-    def read(self, addr, n):
+    def offset_of(self, address: int) -> int:
+        """Return where in the file an address lies."""
         for s in self.sections:
-            if s.type != 8 and s.addr and s.addr <= addr < s.addr + s.size:
-                o = s.off + addr - s.addr
-                return self.data[o : o + n]
-        raise ValueError("address 0x%x is in no section" % addr)
+            if s.kind != SHT_NOBITS and s.address and s.address <= address < s.address + s.size:
+                return s.offset + address - s.address
+        raise ValueError(f"address 0x{address:x} is in no section")
 
-    def kernels(self):
-        out = {}
-        for name, (val, _size, _t) in self.symbols.items():
+    def descriptors(self) -> dict[str, KernelDescriptor]:
+        """Return the kernels' descriptors by name."""
+        found = {}
+        for name, address in self.symbols.items():
             if name.endswith(".kd"):
-                out[name[:-3]] = KernelDescriptor(self.read(val, 64), val)
-        return out
+                at = self.offset_of(address)
+                found[name.removesuffix(".kd")] = KernelDescriptor(self.data[at : at + 64], address)
+        return found
+
+    def _symbols(self) -> list[tuple[str, int]]:
+        found = []
+        for s in self.sections:
+            if s.kind in (SHT_SYMTAB, SHT_DYNSYM):
+                for at in range(s.offset, s.offset + s.size, 24):
+                    name, _info, _other, section, value, _size = struct.unpack_from("<IBBHQQ", self.data, at)
+                    if name and section:
+                        found.append((self._text(self.sections[s.link].offset + name), value))
+        return found
+
+    def _metadata(self) -> dict[str, Any]:
+        for s in self.sections:
+            at = s.offset
+            while s.kind == SHT_NOTE and at + 12 <= s.offset + s.size:
+                name_size, size, kind = struct.unpack_from("<III", self.data, at)
+                name = self.data[at + 12 : at + 12 + name_size].rstrip(b"\0")
+                start = at + 12 + (name_size + 3 & ~3)
+                if name == b"AMDGPU" and kind == NT_AMDGPU_METADATA:
+                    found: dict[str, Any] = unpack(self.data[start : start + size])[0]
+                    return found
+                at = start + (size + 3 & ~3)
+        return {}
+
+    def _text(self, at: int) -> str:
+        return self.data[at : self.data.index(b"\0", at)].decode("utf8", "replace")

@@ -19,10 +19,14 @@ def class_of(mnemonic: str) -> str:
         return "lds"
     if mnemonic.startswith(("s_load", "s_buffer_load")):
         return "smem"
+    if mnemonic.startswith(("buffer_inv", "buffer_wb")):
+        return "cache"
     if mnemonic.startswith(("global_", "buffer_", "flat_", "scratch_")):
         return next((kind for kind in ("store", "atomic") if kind in mnemonic), "load")
-    if mnemonic.startswith(("s_waitcnt", "s_nop")):
+    if mnemonic.startswith("s_waitcnt"):
         return "wait"
+    if mnemonic.startswith("s_nop"):
+        return "nop"
     if mnemonic.startswith(("s_cbranch", "s_branch", "s_setpc", "s_endpgm", "s_barrier")):
         return "branch"
     return "salu"
