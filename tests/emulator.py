@@ -33,7 +33,7 @@ def require_objdump() -> None:
 
 
 @functools.cache
-def compile_hip(source: Path) -> bytes:
+def compile_hip(source: Path, *flags: str) -> bytes:
     """Compile a .hip file for gfx950 and return the code object."""
     require_objdump()
     for tool in ("clang-22", "ld.lld-22"):
@@ -41,5 +41,5 @@ def compile_hip(source: Path) -> bytes:
             pytest.skip(f"{tool} is not installed; {INSTALL}")
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "code.hsaco"
-        subprocess.run(["clang-22", *HIP_FLAGS, str(source), "-o", str(out)], check=True)
+        subprocess.run(["clang-22", *HIP_FLAGS, *flags, str(source), "-o", str(out)], check=True)
         return out.read_bytes()

@@ -1,7 +1,7 @@
 """Look into gfx950 code objects without a GPU.
 
 info FILE               kernels, registers at the start, arguments
-check FILE...           instructions that the emulator does not know
+check FILE...           instructions that the emulator does not know, and hazards
 dis FILE                the code
 """
 
@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tools.gfx950emu import hazards
 from tools.gfx950emu.errors import EmulatorError, MissingTool
 from tools.gfx950emu.program import Kernel, Program
 
@@ -58,7 +59,7 @@ def _describe(kernel: Kernel) -> None:
 
 
 def check(parsed: argparse.Namespace) -> int:
-    """Print instructions that the emulator does not know; status 1 if there are any."""
+    """Print instructions that the emulator does not know, and hazards; status 1 if there are any."""
     status = 0
     for path in parsed.files:
         program = Program(path.read_bytes())
@@ -67,6 +68,10 @@ def check(parsed: argparse.Namespace) -> int:
         print(f"{path}: {len(program.instructions)} instructions, {len(unsupported)} names not supported")
         for text, reason in unsupported.items():
             print(f"  {text}: {reason}")
+        for kernel in program.kernels.values():
+            for hazard in hazards.find(program, kernel.entry):
+                status = 1
+                print(f"  {kernel.name}: {hazard}")
     return status
 
 

@@ -13,7 +13,8 @@ import numpy as np
 from tools.gfx950emu.control import KEEP_SUBNORMALS, condition
 from tools.gfx950emu.device_memory import Memory
 from tools.gfx950emu.disassemble import Instruction
-from tools.gfx950emu.errors import EmulatorError, LaneError
+from tools.gfx950emu.errors import EmulatorError, HazardError, LaneError
+from tools.gfx950emu.hazards import first_hazard
 from tools.gfx950emu.numeric import U32, U64, Array, pack_mask, pair
 from tools.gfx950emu.operands import EXEC, M0, VCC
 from tools.gfx950emu.program import Block, End, Kernel, Program, branch_target
@@ -25,8 +26,6 @@ MAX_WAVES: Final = 256
 MAX_BLOCKS: Final = 50_000_000
 LDS_GARBAGE, REGISTER_GARBAGE = 0xA5, 0xDEADBEEF
 """What LDS and registers hold at the start, so that a read before a write shows."""
-PRELOAD_SKIP: Final = 256
-"""A kernel with preloaded arguments starts this far in; before that is code for firmware that cannot preload."""
 
 
 @dataclass
@@ -87,6 +86,10 @@ def launch(
     """
     kernel = program.kernel(kernel_name)
     _check_mode(kernel)
+    if strict:
+        hazard = first_hazard(program, kernel.entry)
+        if hazard is not None:
+            raise HazardError(f"kernel {kernel_name}: {hazard}")
     batch = _Batch(program, kernel, three(grid), three(block), kernarg, memory, dynamic_lds, strict, observer)
     stats = Stats(waves=batch.groups * batch.waves_per_group)
     start = time.perf_counter()
@@ -147,7 +150,7 @@ class _Batch:
         waves = np.arange(width)
         g = Group(
             run=run,
-            pc=descriptor.entry + (PRELOAD_SKIP if descriptor.preload_dwords else 0),
+            pc=self.kernel.entry,
             v=np.full((self.program.registers, width, 64), REGISTER_GARBAGE, U32),
             s=np.full((128, width), REGISTER_GARBAGE, U32),
             scc=np.zeros(width, bool),

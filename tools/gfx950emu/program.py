@@ -17,6 +17,10 @@ SPARE: Final = 8
 """Registers behind those that the code names, for s_set_gpr_idx."""
 
 
+PRELOAD_SKIP: Final = 256
+"""A kernel with preloaded arguments starts this far in; before that is code for firmware that cannot preload."""
+
+
 class End(enum.Enum):
     """How a basic block ends."""
 
@@ -63,6 +67,11 @@ class Kernel:
     descriptor: KernelDescriptor
     arguments: list[dict[str, Any]]
     kernarg_size: int
+
+    @property
+    def entry(self) -> int:
+        """Where waves start."""
+        return self.descriptor.entry + (PRELOAD_SKIP if self.descriptor.preload_dwords else 0)
 
 
 @dataclass(slots=True)
