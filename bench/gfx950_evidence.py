@@ -19,8 +19,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import track
 
-from tools.gfx950_cases import CASES, ROOT, Case, compile_cases, execute, other_triton
+from tools.gfx950_cases import CASES, MUTATED, ROOT, Case, compile_cases, execute, mutants, other_triton
 
+INSPECTED = (ROOT / "bench/results/isa_gfx950.json", ROOT / "bench/results/isa_gfx950_triton39.json")
 RESULTS = ROOT / "bench" / "results" / "gfx950_executed.json"
 DOCUMENT = ROOT / "docs" / "gfx950-evidence.md"
 
@@ -41,8 +42,12 @@ The test suite runs all of it again, and checks the counts and this file.
   barriers and s_nop, and races in LDS, raise.
 * **MFMA, VALU**: executed instructions, all waves together (VALU with converts); the JSON file has the other classes.
 
-| case | M, N, K | layout, formats | tile / splits | triton | normal | strict | MFMA | VALU |
-|---|---|---|---|---|---|---|---|---|"""
+* **inspected**: registers, spills, loads and main loop of this machine code are in `bench/results/isa_gfx950*.json`.
+* **mutants**: waits and barriers that strict mode notices when they are taken out, one at a time, of those executed.
+  Compilers also wait where nothing is in flight, so not every one can be noticed.
+
+| case | M, N, K | layout, formats | tile / splits | triton | normal | strict | inspected | mutants | MFMA | VALU |
+|---|---|---|---|---|---|---|---|---|---|---|"""
 
 
 def main() -> None:
@@ -69,6 +74,9 @@ def run_all(console: Console) -> dict[str, Any]:
                         raise SystemExit(f"{case.name} strict={strict} triton {outcome.triton}: {outcome.detail}")
                     found["strict" if strict else "normal"] = outcome.detail
                     found |= {"config": outcome.config, "counts": outcome.counts}
+                if case in MUTATED:
+                    made = mutants(case, Path(folder), Path(folder) / "mutants")
+                    found["mutants"] = {"caught": sum(made.caught.values()), "total": made.total}
                 cases[case.name][outcome.triton] = found
     date = datetime.now(timezone.utc).isoformat(timespec="seconds")
     head = {"kind": "mxgemm-gfx950-executed", "date": date, "arch": "gfx950", "executed_by": "tools/gfx950emu"}
@@ -97,6 +105,7 @@ def render(document: dict[str, Any]) -> str:
 
 def _rows(cases: dict[str, Any]) -> Iterator[str]:
     by_name = {case.name: case for case in CASES}
+    inspected = set(_inspected())
     for name, versions in cases.items():
         case = by_name[name]
         for version, found in versions.items():
@@ -106,8 +115,17 @@ def _rows(cases: dict[str, Any]) -> Iterator[str]:
             mfma = counts.get("mfma", 0) + counts.get("mfma_scaled", 0)
             valu = counts.get("valu", 0) + counts.get("convert", 0)
             yes = ["yes" if mode in found else "no" for mode in ("normal", "strict")]
-            cells = [name, shape, _formats(case), tile, version, *yes, mfma, valu]
+            seen = "yes" if (case.m, case.n, case.k, version, json.dumps(c)) in inspected else ""
+            taken = "{caught} of {total}".format(**found["mutants"]) if "mutants" in found else ""
+            cells = [name, shape, _formats(case), tile, version, *yes, seen, taken, mfma, valu]
             yield f"| {' | '.join(map(str, cells))} |"
+
+
+def _inspected() -> Iterator[tuple[int, int, int, str, str]]:
+    for path in INSPECTED:
+        table = json.loads(path.read_text(encoding="utf-8"))
+        for row in table["rows"]:
+            yield row["m"], row["n"], row["k"], table["triton"], json.dumps(row["config"])
 
 
 def _formats(case: Case) -> str:

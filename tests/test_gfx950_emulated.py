@@ -13,7 +13,7 @@ import pytest
 
 from bench.gfx950_evidence import DOCUMENT, RESULTS, render
 from tests.emulator import require_objdump
-from tools.gfx950_cases import CASES, Case, compile_cases, execute, other_triton
+from tools.gfx950_cases import CASES, MUTATED, Case, compile_cases, execute, mutants, other_triton
 
 COMMITTED = json.loads(RESULTS.read_text(encoding="utf-8"))
 OTHER = "another triton (3.6.0) is installed neither in .cache/triton36 nor where MXGEMM_TRITON36 names it"
@@ -51,6 +51,13 @@ def test_result_and_counts(case: Case, strict: bool, triton: str, compiled: Call
     committed = COMMITTED["cases"].get(case.name, {}).get(outcome.triton)
     if committed is not None:
         check_counts(case.name, committed["counts"], outcome.counts)
+
+
+@pytest.mark.parametrize("case", MUTATED, ids=lambda case: case.name)
+def test_a_missing_wait_or_barrier_is_noticed(case: Case, compiled: Callable[[str], Path], tmp_path: Path) -> None:
+    found = mutants(case, compiled("environment"), tmp_path)
+    print(f"{case.name}: {found}")
+    assert found.share >= 0.8, found
 
 
 def check_counts(name: str, committed: dict[str, int], now: dict[str, int]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
@@ -26,7 +27,8 @@ import mxgemm
 from mxgemm import layouts, reference
 from mxgemm.accuracy import compare
 from mxgemm.benchmark import LEADERBOARD
-from tools.gfx950emu import run_code_object
+from tools.gfx950emu import Stats, run_code_object
+from tools.gfx950emu.mutation import Mutants, mutate
 from tools.gfx950emu.profile import by_class
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -105,7 +107,7 @@ class Outcome:
         passed: the result meets the gates (GEMM) or equals the definition to the byte (quantise).
         detail: the accuracy, or what differs.
         counts: executed instructions by class, summed over waves and launches.
-        seconds: in the emulator.
+        launches: the emulator's statistics of each launch.
         config: the tile.
         triton: the version that compiled it.
     """
@@ -113,7 +115,7 @@ class Outcome:
     passed: bool
     detail: str
     counts: dict[str, int]
-    seconds: float
+    launches: list[Stats]
     config: dict[str, Any] = field(default_factory=dict)
     triton: str = ""
 
@@ -149,6 +151,8 @@ CASES: Final = (
     Case("quantize-e4m3", "quantize", 16, 0, 256, ROW_MAJOR, a_format="e4m3", awkward=True),
     *(Case("leaderboard-{}x{}x{}".format(*shape), "a16wfp4", *shape) for shape in LEADERBOARD),
 )
+MUTATED: Final = tuple(case for case in CASES if case.name in ("a16wfp4", "gemm_mx", "quantize"))
+"""The cases from which waits and barriers are taken."""
 
 
 def other_triton() -> Path | None:
@@ -168,6 +172,20 @@ def compile_cases(cases: Iterable[Case], folder: Path, triton: str | os.PathLike
     done = subprocess.run(command, input=jobs, text=True, capture_output=True, env=environment, cwd=ROOT, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-4000:]}")
+
+
+def mutants(case: Case, folder: Path, copies: Path) -> Mutants:
+    """Take waits and barriers out of a case's main kernel, one at a time, in copies of its files."""
+    copies.mkdir(parents=True, exist_ok=True)
+    for path in folder.glob(f"{case.name}.*"):
+        shutil.copy(path, copies)
+    main = copies / f"{case.name}.0.hsaco"
+
+    def is_right(code: bytes) -> bool:
+        main.write_bytes(code)
+        return execute(case, copies, strict=True).passed
+
+    return mutate(main.read_bytes(), execute(case, folder).launches[:1], is_right)
 
 
 def execute(case: Case, folder: Path, *, strict: bool = False) -> Outcome:
@@ -231,12 +249,12 @@ def _run_gemm(case: Case, folder: Path, compiled: dict[str, Any], strict: bool) 
     added, partials = "bias" if case.bias else "out", "partials" if split > 1 else "out"
     counters = "counters" if split > 1 and compiled["config"]["one_launch"] else "out"
     names = [[*operands, added, "out", partials, counters], ["partials", added, "out"]]
-    arrays, counts, seconds = _launch(folder, compiled, names, arrays, strict)
+    arrays, counts, launches = _launch(folder, compiled, names, arrays, strict)
     if "counters" in arrays and arrays["counters"].any():
-        return Outcome(False, "the split-K counters were not left at zero", counts, seconds)
+        return Outcome(False, "the split-K counters were not left at zero", counts, launches)
     out = torch.from_numpy(arrays["out"]).view(out_dtype).view(case.m, case.n)
     passed, detail = _judge(case, out, a, weight, bias)
-    return Outcome(passed, detail, counts, seconds)
+    return Outcome(passed, detail, counts, launches)
 
 
 def _judge(case: Case, out: Tensor, a: Tensor, weight: mxgemm.MXTensor, bias: Tensor | None) -> tuple[bool, str]:
@@ -264,21 +282,21 @@ def _run_quantize(case: Case, folder: Path, compiled: dict[str, Any], strict: bo
         "data": np.full(expected.data.numel(), 0xA5, np.uint8),
         "scales": np.full(scales.numel(), 0xA5, np.uint8),
     }
-    after, counts, seconds = _launch(folder, compiled, [["x", "data", "scales"]], arrays, strict)
+    after, counts, launches = _launch(folder, compiled, [["x", "data", "scales"]], arrays, strict)
     for name, tensor in (("data", expected.data), ("scales", scales)):
         wrong = np.nonzero(after[name] != _bytes(tensor))[0]
         if wrong.size:
             first = int(wrong[0])
             detail = f"{name}: {wrong.size} bytes differ, the first at {first}: {after[name][first]:#x}"
-            return Outcome(False, detail, counts, seconds)
-    return Outcome(True, "equal to the byte", counts, seconds)
+            return Outcome(False, detail, counts, launches)
+    return Outcome(True, "equal to the byte", counts, launches)
 
 
 def _launch(
     folder: Path, compiled: dict[str, Any], names: list[list[str]], arrays: dict[str, Bytes], strict: bool
-) -> tuple[dict[str, Bytes], dict[str, int], float]:
+) -> tuple[dict[str, Bytes], dict[str, int], list[Stats]]:
     counts: dict[str, int] = {}
-    seconds = 0.0
+    launches: list[Stats] = []
     for launch, tensors in zip(compiled["launches"], names, strict=False):
         assert launch["tensors"] == len(tensors), (launch, tensors)
         writable = {"out", "partials", "counters", "data", "scales"}
@@ -293,7 +311,7 @@ def _launch(
             strict=strict,
             read_only=arrays.keys() - writable,
         )
-        seconds += stats.seconds
+        launches.append(stats)
         for kind, count in by_class(stats.counts).items():
             counts[kind] = counts.get(kind, 0) + count
-    return arrays, counts, seconds
+    return arrays, counts, launches

@@ -71,7 +71,7 @@ def passes_of(i: Instruction) -> int:
 
 def find(program: Program, entry: int) -> list[Hazard]:
     """Return the hazards of the code that can be reached from a kernel's entry, the nearest of each pair."""
-    nodes = {k: _node(program.instructions[k]) for k in _reachable(program, program.at[entry])}
+    nodes = {k: _node(program.instructions[k]) for k in reachable(program, program.at[entry])}
     found: dict[tuple[int, int], Hazard] = {}
     for first, node in nodes.items():
         window = _window(node)
@@ -104,7 +104,8 @@ def _successors(program: Program, k: int) -> list[int]:
     return following
 
 
-def _reachable(program: Program, start: int) -> set[int]:
+def reachable(program: Program, start: int) -> set[int]:
+    """Return the positions of instructions that can follow the one at ``start``, itself included."""
     seen, left = set(), [start]
     while left:
         k = left.pop()
