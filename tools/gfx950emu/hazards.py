@@ -41,6 +41,11 @@ class Hazard:
     found: int
     rule: str
 
+    @property
+    def missing(self) -> int:
+        """Wait states that have to be added."""
+        return self.wanted - self.found
+
     def __str__(self) -> str:
         return (
             f"{self.rule}: {self.wanted} wait states wanted, {self.found} found, "
@@ -70,7 +75,7 @@ def passes_of(i: Instruction) -> int:
 
 
 def find(program: Program, entry: int) -> list[Hazard]:
-    """Return the hazards of the code that can be reached from a kernel's entry, the nearest of each pair."""
+    """Return the hazards of the code that can be reached from a kernel's entry, the worst of each pair."""
     nodes = {k: _node(program.instructions[k]) for k in reachable(program, program.at[entry])}
     found: dict[tuple[int, int], Hazard] = {}
     for first, node in nodes.items():
@@ -78,7 +83,7 @@ def find(program: Program, entry: int) -> list[Hazard]:
         if window:
             for hazard in _after(program, nodes, first, window):
                 key = hazard.first.pc, hazard.second.pc
-                if key not in found or hazard.found < found[key].found:
+                if key not in found or hazard.missing > found[key].missing:
                     found[key] = hazard
     return list(found.values())
 
