@@ -1,0 +1,46 @@
+"""A kernel from which a wait or a barrier is missing: strict mode notices."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tests.emulator import compile_hip, require_objdump
+from tests.gfx950emu import f4gemm
+from tests.gfx950emu.conftest import HIP
+from tools.gfx950emu import run_code_object
+from tools.gfx950emu.mutation import mutate
+
+WORDS = np.random.default_rng(5).integers(0, 2**32, (256, 4), dtype=np.uint32)
+KERNELS = {
+    "lds_widths": ("memory", {"x": WORDS, "o": np.zeros(256, np.uint32)}, (), 1),
+    "load_lds_16": ("memory", {"x": WORDS, "o": np.zeros_like(WORDS)}, (), 1),
+    "buffer_load_lds": ("memory", {"x": WORDS, "o": np.zeros_like(WORDS)}, (4096,), 1),
+    "sum_bytes": ("reduce", {"x": WORDS.view(np.uint8), "o": np.zeros(1, np.uint32)}, (4096,), 2),
+}
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_hip_kernels(kernel: str) -> None:
+    file, arrays, scalars, grid = KERNELS[kernel]
+
+    def run(code: bytes, strict: bool):
+        return run_code_object(code, kernel, (grid,), (256,), [*arrays, *scalars], arrays, strict=strict)
+
+    code = compile_hip(HIP / f"{file}.hip")
+    after, stats = run(code, strict=True)
+    mutants = mutate(code, [stats], lambda mutant: (run(mutant, strict=True)[0]["o"] == after["o"]).all())
+    print(f"{kernel}: {mutants}")
+    assert mutants.share >= 0.9, mutants
+
+
+@pytest.mark.skipif(f4gemm.folder() is None, reason="no f4gemm code objects: see test_f4gemm.py")
+def test_f4gemm() -> None:
+    require_objdump()
+    tile = next(tile for tile in f4gemm.tiles() if tile.name.endswith("BpreShuffle_32x128"))
+    run: Callable[..., tuple] = lambda code: f4gemm.run(tile, 32, 256, 2048, strict=True, code=code)  # noqa: E731
+    code = tile.path.read_bytes()
+    mutants = mutate(code, [run(code)[1]], lambda mutant: run(mutant)[0] < 0.0045)
+    print(f"{tile.name}: {mutants}")
+    assert mutants.total == 21
+    assert mutants.share >= 19 / 21, mutants

@@ -1,0 +1,157 @@
+"""Buffer instructions with a resource descriptor (CDNA3 ISA, section 9.1).
+
+What public text leaves open is done as AMD's own kernels need it: without IDXEN, or with stride 0, each dword is
+checked in bytes, offset + 4 <= num_records - soffset; with IDXEN and a stride the index is checked. Out of range loads
+give 0, stores are dropped. Swizzled buffers are not modelled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tools.gfx950emu.atomics import NAMES, device_atomic, returns
+from tools.gfx950emu.disassemble import Instruction
+from tools.gfx950emu.errors import EmulatorError
+from tools.gfx950emu.lds import store_direct
+from tools.gfx950emu.memory_access import LOADS, STORES, Width, finish_load, in_flight, observe, stored_values
+from tools.gfx950emu.numeric import I64, U32, U64, Array, pair
+from tools.gfx950emu.operands import Operand
+from tools.gfx950emu.registers import read, read_dword
+from tools.gfx950emu.table import Step, define
+from tools.gfx950emu.waves import Group
+
+
+@dataclass(slots=True)
+class Place:
+    """Where an access of every lane goes.
+
+    Attributes:
+        address: 64-bit, ``[W, 64]``.
+        within: byte offset that the range check sees.
+        limit: bytes that it may reach.
+        index_in_range: the outcome for lanes that are checked by index, None where all are checked by bytes.
+        by_bytes: which are, where some are not.
+    """
+
+    address: Array
+    within: Array
+    limit: Array
+    index_in_range: Array | None
+    by_bytes: Array | None
+
+    def allowed(self, last: int) -> Array:
+        """Lanes for which byte ``last`` (not included) is in range."""
+        inside = self.within + last <= self.limit
+        if self.index_in_range is not None and self.by_bytes is not None:
+            inside = np.where(self.by_bytes, inside, True) & self.index_in_range
+        return np.broadcast_to(inside, self.address.shape)
+
+
+class Addressing:
+    """The address of a buffer instruction: descriptor, soffset, and what the VGPRs hold."""
+
+    def __init__(self, i: Instruction, operands: list[Operand]) -> None:
+        vector, resource, scalar = operands
+        self.offset = i.modifiers.get("offset", 0)
+        offset_enabled, index_enabled = bool(i.modifiers.get("offen")), bool(i.modifiers.get("idxen"))
+        self.resource = resource.index
+        self.scalar = read(scalar, "u32")
+        self.index = read_dword(vector, 0) if index_enabled else None
+        self.register = read_dword(vector, 1 if index_enabled else 0) if offset_enabled else None
+
+    def place(self, g: Group) -> Place:
+        """Compute every lane's address."""
+        low, high, records = (g.s[self.resource + k] for k in range(3))
+        if int(high.max()) >> 30:
+            raise EmulatorError("swizzled buffers are not modelled")
+        base = pair(low, high & U32(0xFFFF))[:, None].view(I64)
+        stride = ((high >> U32(16)) & U32(0x3FFF))[:, None].astype(I64)
+        count, scalar = records[:, None].astype(I64), self.scalar(g).astype(I64)
+        within = np.full((1, 1), self.offset, I64)
+        if self.register is not None:
+            within = within + self.register(g).astype(I64)
+        in_range = by_bytes = None
+        if self.index is not None:
+            index, by_bytes = self.index(g).astype(I64), stride == 0
+            in_record = (within < stride) if self.register is not None else True
+            in_range = np.where(by_bytes, True, (index < count) & in_record)
+            within = within + index * stride
+        within = np.broadcast_to(within, (g.width, 64))
+        return Place((base + within + scalar).view(U64), within, count - scalar, in_range, by_bytes)
+
+
+def _load_dwords(g: Group, place: Place, width: Width, what: str) -> Array:
+    """Return ``[W * 64, n]``: 0 where a dword is out of range or its lane inactive."""
+    flat = place.address.reshape(-1)
+    whole = place.allowed(width.size)
+    lanes = g.active_lanes(None if whole.all() else whole)
+    observe(g, what, width.size, lanes)
+    if lanes is None:
+        return g.run.memory.load(flat, width.size, f"buffer {what}")
+    values = np.zeros((g.width * 64, width.dwords), U32)
+    values[lanes] = g.run.memory.load(flat[lanes], width.size, f"buffer {what}")
+    if not whole.all():
+        for j in range(width.dwords - 1):
+            lanes = g.active_lanes(place.allowed(4 * j + 4) & ~whole)
+            assert lanes is not None
+            values[lanes, j] = g.run.memory.load(flat[lanes] + U64(4 * j), 4, f"buffer {what}")[:, 0]
+    return values
+
+
+def _goes_to_lds(i: Instruction) -> bool:
+    return bool(i.modifiers.get("lds")) or i.operands[-1].kind == "lds"
+
+
+@define(" ".join(f"buffer_load_{width}" for width in LOADS))
+def _load(i: Instruction) -> Step:
+    width, pc = LOADS[i.name.removeprefix("buffer_load_")], i.pc
+    if _goes_to_lds(i):
+        to_lds, offset = Addressing(i, i.operands[:3]), i.modifiers.get("offset", 0)
+        return lambda g: store_direct(g, _load_dwords(g, to_lds.place(g), width, "load to lds"), width, offset, pc)
+    addressing, first = Addressing(i, i.operands[1:4]), i.operands[0].index
+
+    def step(g: Group) -> None:
+        values = _load_dwords(g, addressing.place(g), width, "load")
+        lanes = g.active_lanes()
+        finish_load(g, first, values if lanes is None else values[lanes], width, lanes, "vm", pc)
+
+    return step
+
+
+@define(" ".join(f"buffer_store_{width}" for width in STORES))
+def _store(i: Instruction) -> Step:
+    width, pc, first = STORES[i.name.removeprefix("buffer_store_")], i.pc, i.operands[0].index
+    addressing = Addressing(i, i.operands[1:4])
+
+    def step(g: Group) -> None:
+        place = addressing.place(g)
+        flat, whole = place.address.reshape(-1), place.allowed(width.size)
+        lanes = g.active_lanes(None if whole.all() else whole)
+        observe(g, "store", width.size, lanes)
+        where = flat if lanes is None else flat[lanes]
+        g.run.memory.store(where, stored_values(g, first, width, lanes), width.size, "buffer store")
+        if not whole.all():
+            for j in range(width.dwords - 1):
+                lanes = g.active_lanes(place.allowed(4 * j + 4) & ~whole)
+                assert lanes is not None
+                values = g.v[first + j].reshape(-1)[lanes][:, None]
+                g.run.memory.store(flat[lanes] + U64(4 * j), values, 4, "buffer store")
+        in_flight(g, pc)
+
+    return step
+
+
+@define(" ".join(f"buffer_atomic_{name}" for name in NAMES))
+def _atomic(i: Instruction) -> Step:
+    kind, data = i.name.removeprefix("buffer_atomic_"), i.operands[0].index
+    addressing, size = Addressing(i, i.operands[1:4]), 8 if kind.endswith(("x2", "f64")) else 4
+    return device_atomic(
+        i,
+        kind,
+        lambda g: addressing.place(g).address,
+        data,
+        data if returns(i) else None,
+        lambda g: addressing.place(g).allowed(size),
+    )

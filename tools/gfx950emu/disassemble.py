@@ -1,0 +1,173 @@
+"""Disassemble with llvm-objdump and parse its text into instructions; the result is cached in the temporary folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from tools.gfx950emu.errors import MissingTool
+from tools.gfx950emu.operands import Operand
+
+OBJDUMP: Final = ("llvm-objdump-22", "llvm-objdump-21", "llvm-objdump-20", "llvm-objdump")
+ENCODINGS: Final = ("_e64_dpp", "_e32", "_e64", "_sdwa", "_dpp")
+_CACHE_VERSION: Final = 7
+_LINE = re.compile(r"^\t(.*?)\s*// ([0-9A-F]{8,}): ((?:[0-9A-F]{8}\s*)+)(?:<.*>)?\s*$")
+_RAW = ("s_waitcnt", "s_nop", "s_sleep", "s_setprio", "s_sendmsg", "s_endpgm")
+
+
+@dataclass(slots=True)
+class Instruction:
+    """One instruction.
+
+    Attributes:
+        pc: address.
+        words: machine code.
+        mnemonic: as LLVM prints it, with the encoding's suffix.
+        name: without it.
+        encoding: "sdwa", "dpp" or "": what the suffix says beyond the operation.
+        arguments: operands as text.
+        modifiers: what follows the operands: True, a number, a list or a name.
+        text: the whole line.
+        gpr_index: operands that s_set_gpr_idx_on makes relative to M0 (bit 0: first source).
+        operands: the arguments, parsed; registers are numbered in one file (see ``Program``).
+    """
+
+    pc: int
+    words: list[int]
+    mnemonic: str
+    name: str
+    encoding: str
+    arguments: list[str]
+    modifiers: dict[str, Any]
+    text: str
+    gpr_index: int = 0
+    operands: list[Operand] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        """Bytes of machine code."""
+        return 4 * len(self.words)
+
+    @property
+    def immediate(self) -> int:
+        """The low half of the first word: the constant of s_waitcnt, s_nop and branches."""
+        return self.words[0] & 0xFFFF
+
+    @property
+    def signed_immediate(self) -> int:
+        """The same, sign-extended."""
+        return self.immediate - (self.immediate >> 15 << 16)
+
+    def __str__(self) -> str:
+        return f"{self.pc:06x}: {self.text}"
+
+
+def find_objdump() -> str:
+    """Return llvm-objdump's path."""
+    named = os.environ.get("GFX950EMU_OBJDUMP")
+    for candidate in (named, *OBJDUMP) if named else OBJDUMP:
+        path = shutil.which(candidate or "")
+        if path:
+            return path
+    raise MissingTool(
+        "llvm-objdump is not installed (looked for GFX950EMU_OBJDUMP, "
+        f"{', '.join(OBJDUMP)}); on Debian and Ubuntu: apt install llvm-22"
+    )
+
+
+def disassemble(code: bytes) -> list[Instruction]:
+    """Return the instructions of a code object in address order."""
+    digest = hashlib.sha256(code).hexdigest()[:32]
+    folder = Path(tempfile.gettempdir()) / f"gfx950emu-{os.getuid()}"
+    cached = folder / f"{digest}.v{_CACHE_VERSION}.json"
+    try:
+        parsed = json.loads(cached.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        parsed = parse(_objdump(code))
+        folder.mkdir(mode=0o700, exist_ok=True)
+        partial = cached.with_suffix(f".{os.getpid()}")
+        partial.write_text(json.dumps(parsed), encoding="utf-8")
+        partial.replace(cached)
+    instructions = [Instruction(*fields) for fields in parsed]
+    _mark_gpr_index(instructions)
+    return instructions
+
+
+def _objdump(code: bytes) -> str:
+    with tempfile.NamedTemporaryFile(suffix=".hsaco") as handle:
+        handle.write(code)
+        handle.flush()
+        command = [find_objdump(), "-d", "--mcpu=gfx950", handle.name]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def parse(listing: str) -> list[tuple[Any, ...]]:
+    """Parse what ``llvm-objdump -d`` prints into the fields of instructions."""
+    parsed = []
+    for line in listing.splitlines():
+        match = _LINE.match(line)
+        if match:
+            parsed.append(_fields(match[1], int(match[2], 16), [int(word, 16) for word in match[3].split()]))
+        elif line.startswith("\t") and "//" in line:
+            raise ValueError(f"llvm-objdump printed a line that does not parse: {line!r}")
+    return parsed
+
+
+def _fields(text: str, pc: int, words: list[int]) -> tuple[Any, ...]:
+    mnemonic, _, rest = text.partition(" ")
+    suffix = next((s for s in ENCODINGS if mnemonic.startswith("v_") and mnemonic.endswith(s)), "")
+    encoding = suffix.removeprefix("_e64").removeprefix("_").removeprefix("e32")
+    arguments: list[str] = []
+    modifiers: dict[str, Any] = {}
+    if rest.strip() and not mnemonic.startswith(_RAW):
+        for piece in _split(rest.strip(), ","):
+            for position, word in enumerate(w for w in _split(piece, " ") if w):
+                if position == 0 and ":" not in word.split("[")[0]:
+                    arguments.append(word)
+                else:
+                    key, _, value = word.partition(":")
+                    modifiers[key] = _value(value)
+    return pc, words, mnemonic, mnemonic.removesuffix(suffix), encoding, arguments, modifiers, text
+
+
+def _split(text: str, separator: str) -> list[str]:
+    """Split outside of brackets."""
+    out, depth, current = [], 0, ""
+    for character in text:
+        depth += (character in "[(") - (character in "])")
+        if depth == 0 and character == separator:
+            out.append(current.strip())
+            current = ""
+        else:
+            current += character
+    return [*out, current.strip()]
+
+
+def _value(text: str) -> Any:
+    if text == "":
+        return True
+    if text.startswith("["):
+        return [int(item) for item in text[1:-1].split(",")]
+    try:
+        return int(text, 0)
+    except ValueError:
+        return text
+
+
+def _mark_gpr_index(instructions: list[Instruction]) -> None:
+    index = 0
+    for i in instructions:
+        if i.name == "s_set_gpr_idx_on":
+            index = (i.words[0] >> 8) & 15
+        elif i.name == "s_set_gpr_idx_off":
+            index = 0
+        else:
+            i.gpr_index = index
