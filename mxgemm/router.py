@@ -123,7 +123,7 @@ def choose(
             return found
     for table in every_table:
         for rule in table.rules:
-            if rule.applies(problem.m, problem.k, problem.a_format, problem.derived):
+            if rule.applies(problem.m, problem.n, problem.k, problem.a_format, problem.derived):
                 title = table.sources[rule.source].get("title", rule.source)
                 chosen = search.take(rule.route, f"rule: {rule}", title)
                 if chosen:

@@ -57,7 +57,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Which route to take where no row fits: inclusive upper bounds, None for no bound."""
+    """Which route to take where no row fits: inclusive bounds, None for no bound."""
 
     route: str
     source: str
@@ -65,11 +65,13 @@ class Rule:
     k_max: int | None = None
     a_format: str | None = None
     derived: str | None = None
+    nk_min: int | None = None
 
-    def applies(self, m: int, k: int, a_format: str, derived: str) -> bool:
+    def applies(self, m: int, n: int, k: int, a_format: str, derived: str) -> bool:
         """Say whether a problem lies within the bounds; ``derived`` is what ``prepare()`` made of its weight."""
         return (
             (self.derived is None or self.derived == derived)
+            and (self.nk_min is None or n * k >= self.nk_min)
             and (self.m_max is None or m <= self.m_max)
             and (self.k_max is None or k <= self.k_max)
             and (self.a_format is None or self.a_format == a_format)
@@ -77,6 +79,8 @@ class Rule:
 
     def __str__(self) -> str:
         bounds = [f"{name} <= {top}" for name, top in (("M", self.m_max), ("K", self.k_max)) if top is not None]
+        if self.nk_min is not None:
+            bounds.append(f"N K >= {self.nk_min}")
         if self.a_format:
             bounds.append(f"a_format {self.a_format}")
         if self.derived:
@@ -210,7 +214,7 @@ def _row(item: Any, where: str, sources: Mapping[str, Any]) -> Row:
 
 def _rule(item: Any, where: str, sources: Mapping[str, Any]) -> Rule:
     values = _fields(item, where, tuple(Rule.__dataclass_fields__), ("route", "source"))
-    for name in ("m_max", "k_max"):
+    for name in ("m_max", "k_max", "nk_min"):
         if values.get(name) is not None and type(values[name]) is not int:
             raise TableError(f"{where}.{name}: got {values[name]!r}, want an integer or null")
     _check_names(values, where, sources)

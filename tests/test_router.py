@@ -187,3 +187,27 @@ def test_explain() -> None:
 def test_bad_input_of_explain(sizes: tuple[int, int, int], options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         mxgemm.explain(*sizes, **options)
+
+
+def test_what_prepare_made_decides_on_hopper() -> None:
+    def route(m: int, **options: object) -> str:
+        return mxgemm.explain(m, 7168, 2048, device="sm_90", **options).route  # type: ignore[arg-type]
+
+    assert route(1024, prepared=True) == "fp8_fold"
+    assert route(1024, derived="fp8_fold_compact") == "fp8_fold"
+    assert route(1024) == "dequant_mm"
+    assert route(1024, derived="bf16") == "dequant_mm"
+    assert route(1024, a_format="e4m3", prepared=True) == "dequant_mm"
+    assert mxgemm.explain(4, 2880, 512, device="sm_90").route == "a16wfp4"
+    assert mxgemm.explain(4, 2880, 512, device="sm_90", prepared=True).route == "a16wfp4"
+    assert route(16, a_format="bf16") == "dequant_mm"
+    assert mxgemm.explain(16, 16384, 16384, device="sm_90", a_format="bf16").route == "w4a16"
+    refusals = mxgemm.explain(1024, 7168, 2048, device="sm_90").refusals
+    assert any(refusal.route == "fp8_fold" and "after prepare()" in refusal.needed for refusal in refusals)
+
+
+def test_rules_of_a_prepared_weight(table) -> None:
+    paths = table(rules=[{"route": "a16wfp4", "derived": "bf16"}, {"route": "reference"}])
+    chosen = router.choose(problem(16, 64, 1024, derived="bf16"), tables=paths)
+    assert (chosen.route.name, chosen.reason) == ("a16wfp4", "rule: weight prepared as bf16")
+    assert router.choose(problem(16, 64, 1024), tables=paths).route.name == "reference"

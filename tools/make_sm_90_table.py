@@ -39,9 +39,7 @@ HEAD: dict[str, Any] = {
         {"a_format": "e2m1", "derived": "fp8_fold", "route": "fp8_fold", "source": "hopper"},
         {"a_format": "e2m1", "derived": "fp8_fold_compact", "route": "fp8_fold", "source": "hopper"},
         {"derived": "bf16", "route": "dequant_mm", "source": "hopper"},
-        {"a_format": "e2m1", "m_max": 32, "route": "a16wfp4", "source": "hopper"},
-        {"a_format": "bf16", "m_max": 64, "route": "w4a16", "source": "hopper"},
-        {"a_format": "e4m3", "m_max": 32, "route": "a16wfp4", "source": "hopper"},
+        {"a_format": "bf16", "m_max": 64, "nk_min": 64000000, "route": "w4a16", "source": "hopper"},
         {"route": "dequant_mm", "source": "hopper"},
     ],
 }
