@@ -49,17 +49,15 @@ _CHUNK_ELEMENTS: Final = 1 << 21  # bounds the temporaries of quantize and dequa
 _FP32_INF_BITS: Final = 0x7F800000
 _FP32_MAGNITUDE: Final = 0x7FFFFFFF
 _FP8_DTYPES: Final = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
-_BYTE_DTYPES: Final = frozenset(
-    dtype
-    for dtype in (
-        torch.uint8,
-        torch.float8_e4m3fn,
-        torch.float8_e5m2,
-        getattr(torch, "float8_e8m0fnu", None),
-        getattr(torch, "float4_e2m1fn_x2", None),
-    )
-    if dtype is not None
-)
+# What may be viewed as bytes where, so that another format's scales or elements are refused and not misread.
+_FLOAT4 = getattr(torch, "float4_e2m1fn_x2", None)
+_E8M0 = getattr(torch, "float8_e8m0fnu", None)
+DATA_DTYPES: Final[dict[str, tuple[torch.dtype, ...]]] = {
+    "e2m1": (torch.uint8,) if _FLOAT4 is None else (torch.uint8, _FLOAT4),
+    "e4m3": (torch.uint8, torch.float8_e4m3fn),
+    "e5m2": (torch.uint8, torch.float8_e5m2),
+}
+SCALE_DTYPES: Final[tuple[torch.dtype, ...]] = (torch.uint8,) if _E8M0 is None else (torch.uint8, _E8M0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +123,7 @@ class MXTensor:
         """Take bytes that a checkpoint or another library holds, without copying them.
 
         Args:
-            data: ``[..., K/pack]``, uint8, ``float4_e2m1fn_x2`` or fp8.
+            data: ``[..., K/pack]``, uint8 or torch's dtype of the format (``float4_e2m1fn_x2``, fp8).
             scales: ``[..., K/32]`` or shuffled, uint8 or ``float8_e8m0fnu``.
             format: the element format of ``data``.
             weight_layout: "row_major" or "preshuffled".
@@ -136,7 +134,7 @@ class MXTensor:
             ValueError: shapes that do not belong together.
         """
         fmt = element_format(format)
-        data, scales = as_bytes(data, "data"), as_bytes(scales, "scales")
+        data, scales = as_bytes(data, "data", DATA_DTYPES[fmt.name]), as_bytes(scales, "scales", SCALE_DTYPES)
         if data.dim() == 0:
             raise ValueError("data: got a scalar, want at least one dimension")
         shape = (*data.shape[:-1], data.shape[-1] * fmt.pack)
@@ -315,20 +313,18 @@ def row_chunks(rows: int, k: int, elements: int = _CHUNK_ELEMENTS) -> Iterator[s
         yield slice(start, min(start + step, rows))
 
 
-def as_bytes(tensor: object, name: str) -> Tensor:
+def as_bytes(tensor: object, name: str, dtypes: tuple[torch.dtype, ...]) -> Tensor:
     """View a tensor of one-byte elements as uint8.
 
     torch's ``float4_e2m1fn_x2`` and ``float8_e8m0fnu`` have neither comparison nor indexing, so nothing behind
     this boundary sees them.
 
     Raises:
-        TypeError: not a tensor, or of a dtype that does not hold MX bytes.
+        TypeError: not a tensor of one of ``dtypes``.
     """
-    if not isinstance(tensor, Tensor) or tensor.dtype not in _BYTE_DTYPES:
-        raise TypeError(
-            f"{name}: got {describe(tensor)}, want a tensor of uint8 (or float4_e2m1fn_x2, float8_e4m3fn, "
-            "float8_e5m2, float8_e8m0fnu)"
-        )
+    if not isinstance(tensor, Tensor) or tensor.dtype not in dtypes:
+        wanted = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+        raise TypeError(f"{name}: got {describe(tensor)}, want a tensor of {wanted}")
     return tensor if tensor.dtype == torch.uint8 else tensor.view(torch.uint8)
 
 

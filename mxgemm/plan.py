@@ -18,7 +18,6 @@ from torch import Tensor
 
 from mxgemm import validation
 from mxgemm.device import machine_of
-from mxgemm.mx import as_bytes
 from mxgemm.problem import Problem, Strides
 from mxgemm.router import choose, tell
 from mxgemm.routes import Launch
@@ -95,7 +94,11 @@ def multiply(
         plan = _make_plan(key, a, a_scales, b, b_scales, bias, out, options)
     if out is not None:
         validation.check_no_alias(out, {"a": a, "a.scales": a_scales, "b": b, "b_scales": b_scales, "bias": bias})
-    return _execute(plan, a, a_scales, as_bytes(b, "b"), as_bytes(b_scales, "b_scales"), bias, out, derived)
+    if b.dtype != torch.uint8:  # checked when the plan was made: torch's own dtypes for these bytes
+        b = b.view(torch.uint8)
+    if b_scales.dtype != torch.uint8:
+        b_scales = b_scales.view(torch.uint8)
+    return _execute(plan, a, a_scales, b, b_scales, bias, out, derived)
 
 
 def clear_plans() -> None:

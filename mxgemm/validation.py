@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mxgemm.formats import ACTIVATION_FORMATS, BLOCK, FORMATS, SCALE_ROUNDINGS, ElementFormat
 from mxgemm.layouts import SCALE_LAYOUTS, WEIGHT_LAYOUTS, padded_scale_shape, preshuffle_refusal
-from mxgemm.mx import FLOAT_DTYPES, MXTensor, as_bytes, describe
+from mxgemm.mx import DATA_DTYPES, FLOAT_DTYPES, SCALE_DTYPES, MXTensor, as_bytes, describe
 from mxgemm.routes import ROUTES
 
 if TYPE_CHECKING:
@@ -91,8 +91,8 @@ def check_weight(
     """Check B and its scales, given as tensors, against A's K and device."""
     if b_scales is None:
         raise TypeError("b_scales: got None, want the E8M0 scales of b (or pass b as an MXTensor, which has them)")
-    as_bytes(b, "b")
-    as_bytes(b_scales, "b_scales")
+    as_bytes(b, "b", DATA_DTYPES[fmt.name])
+    as_bytes(b_scales, "b_scales", SCALE_DTYPES)
     if b.dim() != 2:
         raise ValueError(f"b: got shape {tuple(b.shape)}, want two dimensions [N, K/{fmt.pack}]")
     n, columns = b.shape

@@ -284,8 +284,12 @@ BAD_CALLS = {
     "a is a scalar": ({"a": torch.tensor(1.0)}, ValueError, "a: got a scalar"),
     "K % 32": ({"a": torch.ones(4, 48)}, ValueError, r"a: got K = 48 .*, want a multiple of 32"),
     "K differs": ({"a": torch.ones(4, 96)}, ValueError, r"b: got shape \(32, 32\), which holds K = 64 .* want K = 96"),
-    "b is missing": ({"b": None}, TypeError, "b: got NoneType, want a tensor of uint8"),
+    "b is missing": ({"b": None}, TypeError, "b: got NoneType, want a tensor of uint8 or float4_e2m1fn_x2"),
     "b is float": ({"b": torch.ones(32, 32)}, TypeError, "b: got a torch.float32 tensor"),
+    "b is fp8": ({"b": torch.ones(32, 32).to(torch.float8_e4m3fn)}, TypeError, "b: got a torch.float8_e4m3fn tensor"),
+    "scales are fp8": (
+        {"b_scales": torch.ones(32, 2).to(torch.float8_e4m3fn)}, TypeError, "b_scales: got a torch.float8_e4m3fn tensor"
+    ),
     "b is 1-D": ({"b": torch.ones(32, dtype=_U8)}, ValueError, r"b: got shape \(32,\), want two dimensions"),
     "b is unpacked": ({"b": torch.ones(32, 64, dtype=_U8)}, ValueError, "b: .* which holds K = 128"),
     "N is 0": ({"b": torch.ones(0, 32, dtype=_U8)}, ValueError, "b: .* want N of at least 1"),
