@@ -19,7 +19,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import track
 
-from tools.gfx950_cases import CASES, MUTATED, ROOT, Case, compile_cases, execute, mutants, other_triton
+from tools.gfx950_cases import CASES, MUTATED, Case, compile_cases, execute, mutants
+from tools.tritons import ROOT, other_triton
 
 INSPECTED = (ROOT / "bench/results/isa_gfx950.json", ROOT / "bench/results/isa_gfx950_triton39.json")
 RESULTS = ROOT / "bench" / "results" / "gfx950_executed.json"

@@ -3,44 +3,30 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-TRITON36_VARIABLE = "MXGEMM_TRITON36"
+from tools.tritons import MISSING, ROOT, compiler_environment, other_triton
 
-
-def tritons() -> dict[str, Path | None]:
-    """Name the tritons to compile with: the environment's own, and 3.6 where it was put aside (see the Makefile)."""
-    aside = Path(os.environ.get(TRITON36_VARIABLE, ROOT / ".cache" / "triton36"))
-    return {"own": None, "3.6": aside}
+TRITONS = ("own", "3.6")
 
 
 def available(name: str) -> str | None:
     """Say why a triton cannot be used, or None."""
-    folder = tritons()[name]
-    if folder is not None and not (folder / "triton").is_dir():
-        return f"triton 3.6.0 is not in {folder} (make test puts it there; {TRITON36_VARIABLE} names another folder)"
-    return None
+    return MISSING if name != "own" and other_triton() is None else None
 
 
 @cache
 def _results(name: str, jobs: str) -> list[Any]:
-    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    folder = tritons()[name]
-    path = [str(ROOT), *([str(folder)] if folder else [])]
-    environment["PYTHONPATH"] = os.pathsep.join(reversed(path))
     done = subprocess.run(
         [sys.executable, "-m", "tools.cross_compile"],
         input=jobs,
         capture_output=True,
         text=True,
         cwd=ROOT,
-        env=environment,
+        env=compiler_environment(None if name == "own" else other_triton()),
         check=False,
     )
     lines = done.stdout.splitlines()

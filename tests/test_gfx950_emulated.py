@@ -13,10 +13,10 @@ import pytest
 
 from bench.gfx950_evidence import DOCUMENT, RESULTS, render
 from tests.emulator import require_objdump
-from tools.gfx950_cases import CASES, MUTATED, Case, compile_cases, execute, mutants, other_triton
+from tools.gfx950_cases import CASES, MUTATED, Case, compile_cases, execute, mutants
+from tools.tritons import MISSING, other_triton
 
 COMMITTED = json.loads(RESULTS.read_text(encoding="utf-8"))
-OTHER = "another triton (3.6.0) is installed neither in .cache/triton36 nor where MXGEMM_TRITON36 names it"
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +31,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         pytest.importorskip("triton")
         installation = other_triton() if which == "other" else None
         if which == "other" and installation is None:
-            pytest.skip(OTHER)
+            pytest.skip(MISSING)
         folder = root / f"gfx950-{which}"
         with (root / f"gfx950-{which}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

@@ -58,7 +58,7 @@ ONE_LAUNCH = {
 }  # fmt: skip
 
 
-@pytest.fixture(params=cross.tritons())
+@pytest.fixture(params=cross.TRITONS)
 def triton_name(request: pytest.FixtureRequest) -> str:
     reason = cross.available(request.param)
     if reason:

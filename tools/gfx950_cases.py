@@ -30,8 +30,8 @@ from mxgemm.benchmark import LEADERBOARD
 from tools.gfx950emu import Stats, run_code_object
 from tools.gfx950emu.mutation import Mutants, mutate
 from tools.gfx950emu.profile import by_class
+from tools.tritons import ROOT, compiler_environment
 
-ROOT: Final = Path(__file__).resolve().parents[1]
 COUNTERS: Final = 4096
 PREPARED: Final = ("preshuffled", "shuffled")
 ROW_MAJOR: Final = ("row_major", "row_major")
@@ -155,18 +155,9 @@ MUTATED: Final = tuple(case for case in CASES if case.name in ("a16wfp4", "gemm_
 """The cases from which waits and barriers are taken."""
 
 
-def other_triton() -> Path | None:
-    """Return where triton 3.6.0 is installed, beside the environment's own, or None."""
-    named = os.environ.get("MXGEMM_TRITON36")
-    path = Path(named) if named else ROOT / ".cache" / "triton36"
-    return path if (path / "triton").is_dir() else None
-
-
 def compile_cases(cases: Iterable[Case], folder: Path, triton: str | os.PathLike[str] | None = None) -> None:
     """Compile in a subprocess, outside the interpreter, with the triton of this environment or the one named."""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["TRITON_DEFAULT_FP_FUSION"] = "1"
-    environment["PYTHONPATH"] = os.pathsep.join([*([os.fspath(triton)] if triton else []), str(ROOT)])
+    environment = compiler_environment(triton)
     jobs = json.dumps([case.job() for case in cases])
     command = [sys.executable, "-m", "tools.gfx950_compile", str(folder)]
     done = subprocess.run(command, input=jobs, text=True, capture_output=True, env=environment, cwd=ROOT, check=False)
