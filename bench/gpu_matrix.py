@@ -29,7 +29,7 @@ from mxgemm.accuracy import NORM_GATE, OUT_BITS, element_gate
 from mxgemm.device import machine_of
 from mxgemm.mx import MXTensor
 from mxgemm.problem import Problem, Strides
-from mxgemm.routes import ROUTES
+from mxgemm.routes import ROUTES, Operands
 from mxgemm.routes.triton_support import triton_version
 
 M = (1, 2, 8, 16, 31, 33, 64, 257)
@@ -148,7 +148,7 @@ def run_case(
         b_format=b_format, weight_layout=layout[0], scale_layout=layout[1], out_dtype=out.dtype, strides=strides,
     )  # fmt: skip
     chosen = ROUTES[route]
-    chosen.bind(problem, chosen.configs(problem)[0])(a, a_scales, data, scales, None, out, ())
+    chosen.bind(problem, chosen.configs(problem)[0])(Operands(a, a_scales, data, scales, None, out))
     if not memory[:64].isnan().all() or not memory[-64:].isnan().all():
         return float("inf"), float("inf")
     return _errors(out, a64, b64)

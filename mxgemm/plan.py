@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -20,7 +20,7 @@ from mxgemm import validation
 from mxgemm.device import machine_of
 from mxgemm.problem import Problem, Strides
 from mxgemm.router import choose, tell
-from mxgemm.routes import Launch
+from mxgemm.routes import Launch, Operands
 
 MAX_PLANS: Final = 8192
 """Plans kept; past this many the cache starts over (each is a few hundred bytes)."""
@@ -75,7 +75,7 @@ def multiply(
     bias: Tensor | None,
     out: Tensor | None,
     options: Options,
-    derived: Sequence[Tensor] = (),
+    derived: tuple[Tensor, ...] = (),
 ) -> Tensor:
     """Return ``round(a @ b.T + bias)``, eagerly; ``a_scales`` says that A comes quantised.
 
@@ -199,7 +199,7 @@ def _execute(
     b_scales: Tensor,
     bias: Tensor | None,
     out: Tensor | None,
-    derived: Sequence[Tensor],
+    derived: tuple[Tensor, ...],
 ) -> Tensor:
     result = out if out is not None else torch.empty(plan.out_shape, dtype=plan.out_dtype, device=plan.device)
     if plan.launch is None:
@@ -212,11 +212,12 @@ def _execute(
         target = torch.empty(plan.flat_shape or plan.out_shape, dtype=plan.out_dtype, device=plan.device)
     else:
         target = result if plan.flat_shape is None else result.view(plan.flat_shape)
+    operands = Operands(a, a_scales, b, b_scales, bias, target, derived)
     if plan.device.type == "cuda" and torch.cuda.current_device() != plan.device.index:
         with torch.cuda.device(plan.device):
-            plan.launch(a, a_scales, b, b_scales, bias, target, derived)
+            plan.launch(operands)
     else:
-        plan.launch(a, a_scales, b, b_scales, bias, target, derived)
+        plan.launch(operands)
     return result.copy_(target.view(plan.out_shape)) if plan.staged else result
 
 

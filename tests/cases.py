@@ -15,7 +15,7 @@ from mxgemm.accuracy import compare
 from mxgemm.device import machine_of
 from mxgemm.mx import MXTensor
 from mxgemm.problem import Problem, Strides
-from mxgemm.routes import ROUTES, Config
+from mxgemm.routes import ROUTES, Config, Operands
 from mxgemm.routes.triton_support import interpreting, triton_version
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -135,7 +135,7 @@ def run_route(
     config = config or chosen.configs(problem)[0]
     refusal = chosen.check_config(problem, config)
     assert refusal is None, refusal
-    chosen.bind(problem, config)(a, a_scales, data, scales, bias, out, ())
+    chosen.bind(problem, config)(Operands(a, a_scales, data, scales, bias, out))
     assert memory[:64].isnan().all()
     assert memory[-64:].isnan().all()
     return out.clone()

@@ -71,7 +71,7 @@ def test_two_streams(one_launch: bool) -> None:
 def test_graph_capture_and_replay(one_launch: bool) -> None:
     from mxgemm.device import machine_of
     from mxgemm.problem import Problem, Strides
-    from mxgemm.routes import ROUTES
+    from mxgemm.routes import ROUTES, Operands
 
     case = make(16, 512, 4096, device="cuda")
     w, config = case.weight, TileConfig(block_k=256, split_k=8, one_launch=one_launch)
@@ -81,12 +81,12 @@ def test_graph_capture_and_replay(one_launch: bool) -> None:
     out = torch.zeros(16, 512, dtype=torch.bfloat16, device="cuda")
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
-        launch(case.a, None, w.data, w.scales, None, out, ())
+        launch(Operands(case.a, None, w.data, w.scales, None, out))
     torch.cuda.synchronize()
     want = out.clone()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        launch(case.a, None, w.data, w.scales, None, out, ())
+        launch(Operands(case.a, None, w.data, w.scales, None, out))
     workspace.clear()
     for _ in range(3):
         out.fill_(torch.nan)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from mxgemm.routes.a16wfp4 import A16WFP4
-from mxgemm.routes.base import Config, Launch, Route
+from mxgemm.routes.base import Config, Launch, Operands, Route
 from mxgemm.routes.dequant_mm import DequantMM
 from mxgemm.routes.fp8_fold import FP8Fold
 from mxgemm.routes.gemm_mx import GemmMX
@@ -17,4 +17,4 @@ ROUTES: Final[dict[str, Route]] = {
 }
 """Every route by name, in the order in which the router tries them when neither table nor rule decides."""
 
-__all__ = ["ROUTES", "Config", "Launch", "Route"]
+__all__ = ["ROUTES", "Config", "Launch", "Operands", "Route"]

@@ -5,16 +5,37 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from torch import Tensor
 
 from mxgemm.errors import Refusal
 from mxgemm.problem import Problem
 
-Launch = Callable[[Tensor, "Tensor | None", Tensor, Tensor, "Tensor | None", Tensor, "Sequence[Tensor]"], None]
-"""``launch(a, a_scales, b, b_scales, bias, out, derived)`` on two-dimensional views; fills ``out``. ``derived`` is what
-``prepare()`` made of the weight, in the order of ``mxgemm.derived``."""
+
+class Operands(NamedTuple):
+    """The tensors of one launch, A, B and the result as two-dimensional views.
+
+    Attributes:
+        a: activations, or their bytes where they come quantised.
+        a_scales: scale bytes of quantised activations, else None.
+        b: weight bytes.
+        b_scales: its scale bytes.
+        bias: ``[N]`` or None.
+        out: filled by the launch.
+        derived: what ``prepare()`` made of the weight, in the order of ``mxgemm.derived``.
+    """
+
+    a: Tensor
+    a_scales: Tensor | None
+    b: Tensor
+    b_scales: Tensor
+    bias: Tensor | None
+    out: Tensor
+    derived: tuple[Tensor, ...] = ()
+
+
+Launch = Callable[[Operands], None]
 
 
 ConfigT = TypeVar("ConfigT", bound="Config")

@@ -7,8 +7,6 @@ slice at a time at each call.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -17,7 +15,7 @@ from mxgemm.derived import BF16
 from mxgemm.errors import Refusal
 from mxgemm.formats import scale_addend
 from mxgemm.problem import Problem
-from mxgemm.routes.base import Config, Launch, Route
+from mxgemm.routes.base import Config, Launch, Operands, Route
 from mxgemm.routes.decode import decode_call, weight_slices
 from mxgemm.routes.kernel_call import KernelCall, Launcher
 from mxgemm.routes.tile import contiguity_refusal
@@ -60,17 +58,8 @@ class _Launch:
         self.decode = {rows: Launcher(decode_call(p, rows, to_fp8=False)) for rows in sizes}
         self.nbytes = max((2 * rows * p.k for rows in sizes), default=0)
 
-    def __call__(
-        self,
-        a: Tensor,
-        a_scales: Tensor | None,
-        b: Tensor,
-        b_scales: Tensor,
-        bias: Tensor | None,
-        out: Tensor,
-        derived: Sequence[Tensor] = (),
-    ) -> None:
-        del a_scales
+    def __call__(self, operands: Operands) -> None:
+        a, _, b, b_scales, bias, out, derived = operands
         p = self.problem
         if self.round is None:
             left = a.to(torch.bfloat16)

@@ -20,7 +20,7 @@ from mxgemm.errors import Refusal
 from mxgemm.formats import E2M1, scale_addend
 from mxgemm.layouts import round_up
 from mxgemm.problem import Problem
-from mxgemm.routes.base import Config, Launch, Route
+from mxgemm.routes.base import Config, Launch, Operands, Route
 from mxgemm.routes.decode import decode_call, weight_slices
 from mxgemm.routes.kernel_call import KernelCall, Launcher
 from mxgemm.routes.tile import contiguity_refusal
@@ -112,17 +112,8 @@ class _Launch:
         most = max(round_up(stop - start, FOLD_ROWS) for start, stop in self.slices)
         self.nbytes = self.weight_at + (most * p.k if self.compact else 0)
 
-    def __call__(
-        self,
-        a: Tensor,
-        a_scales: Tensor | None,
-        b: Tensor,
-        b_scales: Tensor,
-        bias: Tensor | None,
-        out: Tensor,
-        derived: Sequence[Tensor] = (),
-    ) -> None:
-        del a_scales
+    def __call__(self, operands: Operands) -> None:
+        a, _, b, b_scales, bias, out, derived = operands
         p = self.problem
         memory = workspace.scratch(self.nbytes, a.device)
         folded = memory[: p.m * p.k].view(p.m, p.k)

@@ -7,7 +7,6 @@ significant bits, so the TF32 and bf16 modes of that matmul change nothing but i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 import torch
@@ -18,7 +17,7 @@ from mxgemm.formats import BLOCK, FORMATS, ElementFormat
 from mxgemm.layouts import unpreshuffle_weight, unshuffle_scales
 from mxgemm.mx import decode_rows, quantize, row_chunks
 from mxgemm.problem import Problem
-from mxgemm.routes.base import Config, Launch, Route
+from mxgemm.routes.base import Config, Launch, Operands, Route
 
 TILE_BYTES: Final = 1 << 25
 """Size of one decoded fp32 tile; decoding and quantising one take about three times as much besides."""
@@ -40,16 +39,8 @@ class Reference(Route):
         """Return the launcher."""
         del config
 
-        def launch(
-            a: Tensor,
-            a_scales: Tensor | None,
-            b: Tensor,
-            b_scales: Tensor,
-            bias: Tensor | None,
-            out: Tensor,
-            derived: Sequence[Tensor] = (),
-        ) -> None:
-            del derived
+        def launch(operands: Operands) -> None:
+            a, a_scales, b, b_scales, bias, out, _ = operands
             weight_tile = min(TILE_BYTES, CPU_WEIGHT_TILE_BYTES) if b.device.type == "cpu" else TILE_BYTES
             for rows in row_chunks(problem.m, problem.k, TILE_BYTES // 4):
                 part_scales = None if a_scales is None else _scale_rows(a_scales, rows, problem, problem.a_scale_layout)

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from mxgemm import workspace
 from mxgemm.errors import Refusal
 from mxgemm.layouts import preshuffle_refusal
 from mxgemm.problem import Problem
-from mxgemm.routes.base import Config, Launch, Route
+from mxgemm.routes.base import Config, Launch, Operands, Route
 from mxgemm.routes.kernel_call import KernelCall, Launcher
 from mxgemm.routes.tile import TileConfig, contiguity_refusal, tile_refusal, tiles
 from mxgemm.routes.triton_support import interpreting, triton_refusal
@@ -71,26 +70,17 @@ class TritonGemm(Route):
         split, one_launch = config.split_k, config.one_launch
         main, *rest = [Launcher(call) for call in self.calls(problem, config)]
         counters = tiles(problem, config)
-        quantized = problem.a_quantized
 
-        def launch(
-            a: Tensor,
-            a_scales: Tensor | None,
-            b: Tensor,
-            b_scales: Tensor,
-            bias: Tensor | None,
-            out: Tensor,
-            derived: Sequence[Tensor] = (),
-        ) -> None:
-            del derived
+        def launch(operands: Operands) -> None:
+            a, a_scales, b, b_scales, bias, out, _ = operands
             partials = counted = out  # not read without split-K
             if split > 1:
                 partials = workspace.scratch(4 * split * m * n, out.device).view(torch.float32)
                 if one_launch:
                     counted = workspace.counters(counters, out.device)
             added = out if bias is None else bias
-            operands = (a, a_scales, b, b_scales) if quantized else (a, b, b_scales)
-            main(*operands, added, out, partials, counted)
+            left = (a,) if a_scales is None else (a, a_scales)
+            main(*left, b, b_scales, added, out, partials, counted)
             for reduce in rest:
                 reduce(partials, added, out)
 
