@@ -222,6 +222,19 @@ def decode_fold_kernel(
         tl.store(pointers, element.reshape(BLOCK_N, BLOCK_K), mask=inside)
 
 
+@triton.jit
+def store_chosen(
+    acc, chosen, bias, out, rows, column, N, stride_om, stride_on, stride_bias,
+    HAS_BIAS: tl.constexpr, INTERPRETED: tl.constexpr,
+):  # fmt: skip
+    """``out[rows, column] = round(acc + bias)`` for the chosen rows; the others keep what the folded GEMM wrote."""
+    if HAS_BIAS:
+        acc += tl.load(bias + column * stride_bias, mask=column < N, other=0.0).to(tl.float32)[None, :]
+    value = round_to(acc, out.dtype.element_ty, INTERPRETED)
+    pointers = out + rows[:, None] * stride_om + column.to(tl.int64)[None, :] * stride_on
+    tl.store(pointers, value, mask=chosen[:, None] & (column < N)[None, :])
+
+
 @triton.jit(do_not_specialize=["M"])
 def wide_rows_kernel(
     wide, a, b, b_scales, bias, out, M, N, K,
@@ -256,11 +269,9 @@ def wide_rows_kernel(
                 q, q_scale = quantize_e2m1(x, BLOCK_M, BLOCK_K, ADDEND)
                 acc = tl.dot_scaled(q, q_scale, "e2m1", w.T, s, "e2m1", acc)
             column = pn * BLOCK_N + tl.arange(0, BLOCK_N)
-            if HAS_BIAS:
-                acc += tl.load(bias + column * stride_bias, mask=column < N, other=0.0).to(tl.float32)[None, :]
-            value = round_to(acc, out.dtype.element_ty, INTERPRETED)
-            pointers = out + rows[:, None] * stride_om + column.to(tl.int64)[None, :] * stride_on
-            tl.store(pointers, value, mask=chosen[:, None] & (column < N)[None, :])
+            store_chosen(
+                acc, chosen, bias, out, rows, column, N, stride_om, stride_on, stride_bias, HAS_BIAS, INTERPRETED
+            )
 
 
 @triton.jit(do_not_specialize=["M"])
@@ -295,8 +306,6 @@ def wide_rows_folded_kernel(
                 acc = tl.dot(left, right.T, acc)
             column = pn * BLOCK_N + tl.arange(0, BLOCK_N)
             acc *= tl.load(base + column, mask=column < N, other=0.0)[None, :]
-            if HAS_BIAS:
-                acc += tl.load(bias + column * stride_bias, mask=column < N, other=0.0).to(tl.float32)[None, :]
-            value = round_to(acc, out.dtype.element_ty, INTERPRETED)
-            pointers = out + rows[:, None] * stride_om + column.to(tl.int64)[None, :] * stride_on
-            tl.store(pointers, value, mask=chosen[:, None] & (column < N)[None, :])
+            store_chosen(
+                acc, chosen, bias, out, rows, column, N, stride_om, stride_on, stride_bias, HAS_BIAS, INTERPRETED
+            )
