@@ -1,10 +1,11 @@
 """The full product of odd shapes, layouts and formats through every Triton GEMM kernel, on a GPU, against float64.
 
-    python bench/gpu_matrix.py [-o bench/results/gpu_matrix_<device>.json] [--processes 16] [--seconds 500]
+    python bench/gpu_matrix.py [-o bench/results/gpu_matrix_<device>.json] [--processes 16] [--seconds 500] [--part 1/2]
 
 Every case launches into memory poisoned with NaN, from weights and scales that lie between 0xFF guards, with 0xFF in
 the padding of shuffled scales, and passes both gates of docs/numbers.md. The oracle is float64 on the GPU, from
-operands that mxgemm.reference decoded. Kernels compile once per process: cases are dealt out by kernel and layout.
+operands that mxgemm.reference decoded. Cases are dealt out by kernel, formats, layout and K, the largest K first, so
+that no process is left with a long task at the end; --part 1/2 and --part 2/2 are halves of it.
 """
 
 from __future__ import annotations
@@ -42,8 +43,7 @@ GROUPS = (
     *(("w4a16", "bf16", b) for b in FORMATS),
     *(("gemm_mx", a, b) for a in FORMATS for b in FORMATS),
 )
-Sizes = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
-Task = tuple[str, str, str, tuple[str, str], Sizes]
+Task = tuple[str, str, str, tuple[str, str], int]
 
 
 def main() -> None:
@@ -53,26 +53,27 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=16)
     parser.add_argument("--seconds", type=float, default=500.0, help="give up what is left after this long, and say so")
     parser.add_argument("--routes", nargs="+", default=["a16wfp4", "w4a16", "gemm_mx"])
-    parser.add_argument("--thin", action="store_true", help="a third of the sizes, two of the four layouts")
+    parser.add_argument("--part", default="1/1", help="i/n: the i-th of n shares of the tasks")
     arguments = parser.parse_args()
     chosen = [group for group in GROUPS if group[0] in arguments.routes]
-    wanted = [LAYOUTS[0], LAYOUTS[-1]] if arguments.thin else LAYOUTS
-    sizes = (M[::3], N[::2], K[::2]) if arguments.thin else (M, N, K)
-    tasks: list[Task] = [(*group, layout, sizes) for group in chosen for layout in wanted]
+    part, parts = map(int, arguments.part.split("/"))
+    every: list[Task] = [(*group, layout, k) for k in sorted(K, reverse=True) for group in chosen for layout in LAYOUTS]
+    tasks = every[part - 1 :: parts]
     finished: list[str] = []
     start = time.monotonic()
     outcomes: Counter[str] = Counter()
     failures: list[dict[str, Any]] = []
     worst: dict[str, float] = {"norm": 0.0}
     context = multiprocessing.get_context("spawn")
-    with context.Pool(arguments.processes) as pool:
+    # A thread a process: the processes fill the cores already.
+    with context.Pool(arguments.processes, torch.set_num_threads, (1,)) as pool:
         running = pool.imap_unordered(run_task, tasks)
         for done in range(len(tasks)):
             left = arguments.seconds - (time.monotonic() - start)
             try:
                 result = running.next(timeout=max(left, 0.01))
             except multiprocessing.TimeoutError:
-                outcomes["not run (time)"] = (len(tasks) - done) * len(sizes[0]) * len(sizes[1]) * len(sizes[2])
+                outcomes["not run (time)"] = (len(tasks) - done) * len(M) * len(N)
                 pool.terminate()
                 break
             outcomes.update(result["outcomes"])
@@ -90,7 +91,7 @@ def main() -> None:
         "torch": torch.__version__,
         "triton": ".".join(map(str, version or ())),
         "method": "every case against float64 on the GPU, fp32 output; worst is over all cases",
-        "product": {"m": sizes[0], "n": sizes[1], "k": sizes[2], "finished": sorted(finished)},
+        "product": {"m": M, "n": N, "k": K, "finished": sorted(finished)},
         "gates": {"norm": NORM_GATE, "element": "32 + K / 64"},
         "worst": worst,
         "outcomes": dict(outcomes),
@@ -104,12 +105,12 @@ def main() -> None:
 
 
 def run_task(task: Task) -> dict[str, Any]:
-    """Run every size of one kernel, pair of formats and layout."""
-    route, a_format, b_format, layout, sizes = task
+    """Run every M and N of one kernel, pair of formats, layout and K."""
+    route, a_format, b_format, layout, k = task
     outcomes: Counter[str] = Counter()
     failures: list[dict[str, Any]] = []
     worst: dict[str, float] = {"norm": 0.0}
-    for m, n, k in itertools.product(*sizes):
+    for m, n in itertools.product(M, N):
         bytes_a_row = k // (2 if b_format == "e2m1" else 1)
         if layout[0] == "preshuffled" and layouts.preshuffle_refusal(n, bytes_a_row):
             outcomes["cannot be preshuffled"] += 1
@@ -121,7 +122,7 @@ def run_task(task: Task) -> dict[str, Any]:
         worst[f"element, K = {k}"] = max(worst.get(f"element, K = {k}", 0.0), element)
         if not passed:
             failures.append({"case": [route, a_format, b_format, *layout, m, n, k], "norm": norm, "element": element})
-    name = f"{route} {a_format} x {b_format}, {layout[0]} data, {layout[1]} scales"
+    name = f"{route} {a_format} x {b_format}, {layout[0]} data, {layout[1]} scales, K = {k}"
     return {"name": name, "outcomes": outcomes, "failures": failures, "worst": worst}
 
 
