@@ -1,56 +1,19 @@
-"""The command line: ``mxgemm bench | explain | doctor``."""
+"""``mxgemm bench``: run shapes, judge each against the oracle, time each."""
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-try:
-    import typer
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-    from rich.table import Table
-except ImportError as error:
-    sys.exit(f"the mxgemm command needs typer and rich: pip install 'mxgemm[cli]' ({error})")
-
 import torch
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
-from mxgemm import __version__, benchmark
+from mxgemm import benchmark
+from mxgemm.cli.app import AFormat, Device, RouteName, app, console
 from mxgemm.device import default_device
-from mxgemm.doctor import examine
-from mxgemm.errors import RouteUnavailable
-from mxgemm.explain import explain as explain_shape
-
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Block-scaled (microscaling) GEMM.")
-console = Console()
-
-Device = Annotated[str | None, typer.Option(help='torch device ("cpu", "cuda:0"); default: the GPU if there is one')]
-AFormat = Annotated[str, typer.Option(help="what A is rounded to: e2m1, e4m3 or bf16")]
-RouteName = Annotated[str | None, typer.Option(help="force a route instead of asking the router")]
-
-
-def main() -> None:
-    """Run the command line; user errors end in one line and exit status 2."""
-    try:
-        app()
-    except (ValueError, TypeError, RouteUnavailable) as error:
-        console.print(f"[red]mxgemm:[/red] {error}", highlight=False, soft_wrap=True)
-        sys.exit(2)
-
-
-def _version(value: bool) -> None:
-    if value:
-        console.print(__version__, highlight=False)
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="print it")] = False,
-) -> None:
-    del version
 
 
 @app.command()
@@ -91,38 +54,6 @@ def bench(
         console.print(f"wrote {json_file}", highlight=False)
     if not all(measurement.passed for measurement in done):
         raise typer.Exit(1)
-
-
-@app.command()
-def explain(
-    m: Annotated[int, typer.Argument(help="rows of A")],
-    n: Annotated[int, typer.Argument(help="rows of B")],
-    k: Annotated[int, typer.Argument(help="elements along K")],
-    device: Annotated[str | None, typer.Option(help="torch device, or an architecture such as gfx950")] = None,
-    a_format: AFormat = "e2m1",
-    prepared: Annotated[bool, typer.Option(help="as if the weight had been through prepare()")] = False,
-    route: RouteName = None,
-    tables: Annotated[list[Path] | None, typer.Option(help="routing tables to put before the shipped ones")] = None,
-) -> None:
-    """Say which route a shape takes, and why not the others."""
-    answer = explain_shape(
-        m, n, k, device=device, a_format=a_format, prepared=prepared, route=route, tables=tables  # type: ignore[arg-type]
-    )  # fmt: skip
-    console.print(str(answer), highlight=False, soft_wrap=True)
-
-
-@app.command()
-def doctor() -> None:
-    """Say what is here, which routes are available, and what each missing one needs."""
-    found = examine()
-    facts = Table(show_header=False, box=None)
-    for name, value in found.facts:
-        facts.add_row(name, value)
-    console.print(facts)
-    routes = Table("route", "state", "what it needs", title=f"routes on {found.arch}", title_justify="left")
-    for name, missing in found.routes:
-        routes.add_row(name, "[yellow]missing[/yellow]" if missing else "[green]available[/green]", missing or "")
-    console.print(routes)
 
 
 def _shape(text: str) -> benchmark.Shape:
