@@ -100,8 +100,7 @@ def _sections(image: bytes) -> list[_Section]:
     raw = [struct.unpack_from("<IIQQQQII", image, table + i * entry) for i in range(count)]
     at = raw[names][4]
     return [
-        _Section(_text(image, at + name), kind, offset, size)
-        for name, kind, _flags, _address, offset, size, *_ in raw
+        _Section(_text(image, at + name), kind, offset, size) for name, kind, _flags, _address, offset, size, *_ in raw
     ]
 
 
