@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rich.markup import escape
 from rich.table import Table
 
 from mxgemm.cli.app import app, console
@@ -14,9 +15,11 @@ def doctor() -> None:
     found = examine()
     facts = Table(show_header=False, box=None)
     for name, value in found.facts:
-        facts.add_row(name, value)
+        facts.add_row(escape(name), escape(value))
     console.print(facts)
     routes = Table("route", "state", "what it needs", title=f"routes on {found.arch}", title_justify="left")
     for name, missing in found.routes:
-        routes.add_row(name, "[yellow]missing[/yellow]" if missing else "[green]available[/green]", missing or "")
+        routes.add_row(
+            name, "[yellow]missing[/yellow]" if missing else "[green]available[/green]", escape(missing or "")
+        )
     console.print(routes)
