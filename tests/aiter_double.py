@@ -73,8 +73,9 @@ WHOLE_COLUMNS = {(192, 256), (224, 256), (256, 256), (128, 512)}
 
 @dataclass
 class State:
-    """What the double was asked, and what AITER's tuned table shall say: (M, N, K) to a row."""
+    """The form installed, what the double was asked, and what AITER's tuned table shall say: (M, N, K) to a row."""
 
+    form: str = ""
     calls: list[str] = field(default_factory=list)
     tuned: dict[tuple[int, int, int], dict[str, object]] = field(default_factory=dict)
 
@@ -93,7 +94,7 @@ def install(monkeypatch: pytest.MonkeyPatch, folder: Path, form: str = "returned
     (package / "ops" / "gemm_op_a4w4.py").write_text(head + FORMS[form])
     distribution(folder, "amd-aiter", version)
     on_path(monkeypatch, folder)
-    STATE.calls, STATE.tuned = [], {}
+    STATE.form, STATE.calls, STATE.tuned = form, [], {}
     return STATE
 
 
