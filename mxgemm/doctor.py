@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from mxgemm import tables
+from mxgemm import aiter_backend, aiter_direct, tables
 from mxgemm._version import __version__
 from mxgemm.device import default_device, machine_of
 from mxgemm.formats import E2M1
@@ -53,6 +53,8 @@ def examine() -> Findings:
         ("python", platform.python_version()),
         ("torch", torch.__version__),
         ("triton", f"{version[0]}.{version[1]}{' (interpreter)' if interpreting() else ''}" if version else "none"),
+        ("aiter", aiter_backend.describe()),
+        ("aiter code objects", aiter_direct.describe()),
         ("device", f"{machine.name} ({machine.arch}{units})"),
         ("routing tables", ", ".join(f"{os.path.basename(t.path)} ({len(t.rows)} rows)" for t in shipped) or "none"),
         (f"own tables ({tables.TABLES_VARIABLE})", ", ".join(table.path for table in own) or "none"),

@@ -45,7 +45,8 @@ class Plan:
     """A route bound to one problem.
 
     Attributes:
-        launch: fills a two-dimensional output; None where there is nothing to multiply (M or K is 0).
+        launch: fills a two-dimensional output or returns one; None where there is nothing to multiply (M or K is 0).
+        fills: it fills the output that it is given.
         a_rows: rows to flatten A to, None if it is two-dimensional already.
         out_shape: shape of the result.
         flat_shape: (M, N) to bring the result to, None if it has it.
@@ -55,6 +56,7 @@ class Plan:
     """
 
     launch: Launch | None
+    fills: bool
     a_rows: int | None
     out_shape: tuple[int, ...]
     flat_shape: tuple[int, int] | None
@@ -125,14 +127,16 @@ def _make_plan(
         known = _plans.get(key) if key is not None else None
         if known is not None:  # another thread was quicker
             return known
-        launch = None
+        launch, fills = None, True
         if m and k:
             problem = _problem(m, n, k, a, a_scales, b, b_scales, bias, out, flat_out, options)
             choice = choose(problem, route=options.route)
             tell(choice, problem)
             launch = choice.route.bind(problem, choice.config)
+            fills = choice.route.fills_output(problem, choice.config)
         plan = Plan(
             launch=launch,
+            fills=fills,
             a_rows=None if a.dim() == 2 else m,
             out_shape=(*leading, n),
             flat_shape=None if len(leading) == 1 else (m, n),
@@ -201,7 +205,8 @@ def _execute(
     out: Tensor | None,
     derived: tuple[Tensor, ...],
 ) -> Tensor:
-    result = out if out is not None else torch.empty(plan.out_shape, dtype=plan.out_dtype, device=plan.device)
+    shape = plan.out_shape if plan.fills else (0,)
+    result = out if out is not None else torch.empty(shape, dtype=plan.out_dtype, device=plan.device)
     if plan.launch is None:
         return result.copy_(bias.expand_as(result)) if bias is not None else result.zero_()
     if plan.a_rows is not None:
@@ -211,13 +216,16 @@ def _execute(
     if plan.staged:
         target = torch.empty(plan.flat_shape or plan.out_shape, dtype=plan.out_dtype, device=plan.device)
     else:
-        target = result if plan.flat_shape is None else result.view(plan.flat_shape)
+        target = result if plan.flat_shape is None or not plan.fills else result.view(plan.flat_shape)
     operands = Operands(a, a_scales, b, b_scales, bias, target, derived)
     if plan.device.type == "cuda" and torch.cuda.current_device() != plan.device.index:
         with torch.cuda.device(plan.device):
-            plan.launch(operands)
+            made = plan.launch(operands)
     else:
-        plan.launch(operands)
+        made = plan.launch(operands)
+    if made is not None:
+        made = made.view(plan.out_shape)
+        return made if out is None else out.copy_(made)
     return result.copy_(target.view(plan.out_shape)) if plan.staged else result
 
 

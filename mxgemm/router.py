@@ -193,7 +193,8 @@ def tell(choice: Choice, problem: Problem) -> None:
     """Log, once per reason, that a GPU's call passed a better route over because something is missing."""
     if choice.row is None and problem.arch != "cpu":
         for refusal in choice.refusals:
-            text = f"using {choice.route.name} on {problem.arch}; {refusal}"
-            if text not in _told:
-                _told.add(text)
-                logger.warning("%s", text)
+            # Two routes that miss the same thing say so in one line.
+            reason = f"{choice.route.name} {problem.arch} {refusal.field} {refusal.value}"
+            if reason not in _told:
+                _told.add(reason)
+                logger.warning("using %s on %s; %s", choice.route.name, problem.arch, refusal)

@@ -12,7 +12,7 @@ from torch import Tensor
 import mxgemm
 from mxgemm import layouts, reference
 from mxgemm.accuracy import compare
-from mxgemm.device import machine_of
+from mxgemm.device import Machine, machine_of
 from mxgemm.mx import MXTensor
 from mxgemm.problem import Problem, Strides
 from mxgemm.routes import ROUTES, Config, Operands
@@ -105,10 +105,12 @@ def run_route(
     bias: Tensor | None = None,
     out_dtype: torch.dtype = torch.bfloat16,
     config: Config | None = None,
+    machine: Machine | None = None,
 ) -> Tensor:
     """Bind one route to a case, with a configuration of its own or ``config``, and launch it into poisoned memory.
 
-    Output, weight and scales lie between guards (NaN, 0xFF); the output's must be unchanged afterwards.
+    Output, weight and scales lie between guards (NaN, 0xFF); the output's must be unchanged afterwards. ``machine`` is
+    what the route is told that it runs on, by default the truth.
     """
     w, chosen = case.weight, ROUTES[route]
     data = layouts.preshuffle_weight(w.data) if layout[0] == "preshuffled" else w.data
@@ -126,7 +128,8 @@ def run_route(
         a_scales=(0, 0) if a_scales is None else a_scales.stride(),
     )  # type: ignore[arg-type]  # fmt: skip
     problem = Problem(
-        m, n, k, machine_of(case.a.device), a_format=a_format, a_quantized=a_scales is not None, a_dtype=a.dtype,
+        m, n, k, machine or machine_of(case.a.device),
+        a_format=a_format, a_quantized=a_scales is not None, a_dtype=a.dtype,
         b_format=w.format.name, scale_rounding=scale_rounding, weight_layout=layout[0], scale_layout=layout[1],
         out_dtype=out_dtype, has_bias=bias is not None, strides=strides,
     )  # fmt: skip
@@ -135,10 +138,11 @@ def run_route(
     config = config or chosen.configs(problem)[0]
     refusal = chosen.check_config(problem, config)
     assert refusal is None, refusal
-    chosen.bind(problem, config)(Operands(a, a_scales, data, scales, bias, out))
+    made = chosen.bind(problem, config)(Operands(a, a_scales, data, scales, bias, out))
+    assert (made is None) == chosen.fills_output(problem, config)
     assert memory[:64].isnan().all()
     assert memory[-64:].isnan().all()
-    return out.clone()
+    return out.clone() if made is None else made
 
 
 def guarded(tensor: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import torch
 import typer
+from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -42,15 +43,15 @@ def doctor(
 def _print_findings(found: Findings) -> None:
     facts = Table(show_header=False, box=None)
     for name, value in found.facts:
-        facts.add_row(name, value)
+        facts.add_row(escape(name), escape(value))
     console.print(facts)
     hip = Table("HIP", "state", "what serves, or what is missing", title="HIP kernels", title_justify="left")
     for ability in found.abilities:
-        hip.add_row(ability.name, _state(ability.missing), ability.missing or ability.found)
+        hip.add_row(ability.name, _state(ability.missing), escape(ability.missing or ability.found))
     console.print(hip)
     routes = Table("route", "state", "what it needs", title=f"routes on {found.arch}", title_justify="left")
     for name, missing in found.routes:
-        routes.add_row(name, _state(missing), missing or "")
+        routes.add_row(name, _state(missing), escape(missing or ""))
     console.print(routes)
 
 

@@ -6,8 +6,10 @@ from typing import Final
 
 from mxgemm.routes.a16wfp4 import A16WFP4
 from mxgemm.routes.base import Config, Launch, Operands, Route
+from mxgemm.routes.ck_gemm import CKGemm
 from mxgemm.routes.dequant_mm import DequantMM
 from mxgemm.routes.fp8_fold import FP8Fold
+from mxgemm.routes.fused_asm import FusedAsm
 from mxgemm.routes.gemm_mx import GemmMX
 from mxgemm.routes.hip_fused import HipFused
 from mxgemm.routes.reference import Reference
@@ -16,7 +18,7 @@ from mxgemm.routes.w4a16 import W4A16
 ROUTES: Final[dict[str, Route]] = {
     route.name: route
     for route in (
-        *(A16WFP4(), W4A16(), GemmMX(), FP8Fold(), DequantMM(), Reference()),
+        *(A16WFP4(), W4A16(), GemmMX(), FusedAsm(), CKGemm(), FP8Fold(), DequantMM(), Reference()),
         # Behind the one that takes everything: chosen by name or by a table's row only.
         HipFused(),
     )

@@ -35,7 +35,8 @@ class Operands(NamedTuple):
     derived: tuple[Tensor, ...] = ()
 
 
-Launch = Callable[[Operands], None]
+Launch = Callable[[Operands], Tensor | None]
+"""Fill ``out`` and return None; or, where :meth:`Route.fills_output` says so, return the result in fresh memory."""
 
 
 ConfigT = TypeVar("ConfigT", bound="Config")
@@ -94,6 +95,11 @@ class Route(ABC):
         """Say why ``config`` is illegal for ``problem``, or None if it is legal."""
         del problem, config
         return None
+
+    def fills_output(self, problem: Problem, config: Config) -> bool:
+        """Say whether the launcher fills ``out``; otherwise it returns ``[M, N]`` and leaves ``out`` alone."""
+        del problem, config
+        return True
 
     @abstractmethod
     def bind(self, problem: Problem, config: Config) -> Launch:

@@ -1,0 +1,192 @@
+"""Route ``ck_gemm``: Triton quantises A, a HIP kernel shuffles its scales, AITER's ``gemm_a4w4`` multiplies.
+
+``gemm_a4w4`` picks a kernel from AITER's tuned table or by its heuristic. A kernel that our own table row names goes
+straight to the entry point that ``gemm_a4w4`` would hand it to, which wants no padded output. The HIP shuffle is one
+launch more than the Triton kernel that shuffles as it quantises; that one takes its place where HIP cannot be built.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from mxgemm import aiter_backend, workspace
+from mxgemm.errors import Refusal
+from mxgemm.f4gemm import K_STEP, KERNELS, PREFIX, SCALE_ROWS, F4GemmKernel, guess, of_symbol
+from mxgemm.layouts import SCALE_PAD_ROWS, round_up
+from mxgemm.problem import Problem
+from mxgemm.routes.aiter_support import QuantizeA, aiter_refusal, named_refusal
+from mxgemm.routes.base import Config, Launch, Operands, Route
+
+CK_PREFIX: Final = "a4w4_blockscale_"
+PICK_N: Final = 256
+"""Without a tuned row, AITER's heuristic takes tiles that are wrong for an N that this does not divide."""
+
+logger = logging.getLogger("mxgemm")
+_told: set[str] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class CKGemmConfig(Config):
+    """Which kernel, and what shuffles the scales of A.
+
+    Attributes:
+        kernel: "" lets AITER's ``gemm_a4w4`` pick; or one of ``mxgemm.f4gemm.KERNELS``, or a CK kernel's name.
+        shuffle: "hip", "triton" (in the quantising launch), or "auto": HIP where it can be built.
+    """
+
+    kernel: str = ""
+    shuffle: str = "auto"
+
+
+class CKGemm(Route):
+    """Quantise, shuffle, AITER's gemm_a4w4."""
+
+    name = "ck_gemm"
+    config_type = CKGemmConfig
+
+    def can_implement(self, problem: Problem) -> Refusal | None:
+        """MXFP4 times a prepared MXFP4 weight into bf16, on gfx950 with AITER."""
+        refusal = aiter_refusal(self.name, problem, aiter_backend.refusal(self.name, "gemm_a4w4"))
+        if refusal or problem.weight_layout == "preshuffled":
+            return refusal
+        needed = "preshuffled: call prepare() on the weight, once"
+        return Refusal(self.name, "weight_layout", problem.weight_layout, needed)
+
+    def configs(self, problem: Problem) -> Sequence[CKGemmConfig]:
+        """Return AITER's own pick where it is sure to be right, then a tile of ours."""
+        named = guess(problem.m, problem.n, problem.k, problem.machine.cu_count)
+        kernels = ["", *([named.name] if named else [])]
+        configs = [CKGemmConfig(kernel, shuffle) for kernel in kernels for shuffle in ("auto", "triton")]
+        return [config for config in configs if self.check_config(problem, config) is None]
+
+    def check_config(self, problem: Problem, config: Config) -> Refusal | None:
+        """Refuse a kernel that is wrong for this size or that this AITER cannot be told, and HIP without a compiler."""
+        assert isinstance(config, CKGemmConfig)
+        if config.shuffle not in ("auto", "hip", "triton"):
+            return Refusal(self.name, "shuffle", config.shuffle, '"auto", "hip" or "triton"')
+        if config.shuffle == "hip":
+            reason = _hip_refusal(problem)
+            if reason:
+                return Refusal(self.name, "shuffle", "hip", f'"triton": {reason}')
+        if not config.kernel:
+            return _pick_refusal(self.name, problem)
+        if config.kernel.startswith(CK_PREFIX):
+            return aiter_backend.refusal(self.name, "gemm_a4w4_blockscale")
+        kernel = KERNELS.get(config.kernel)
+        if kernel is None:
+            known = f'"", one of mxgemm.f4gemm.KERNELS ({PREFIX}...) or a CK kernel ({CK_PREFIX}...)'
+            return Refusal(self.name, "kernel", config.kernel, known)
+        return named_refusal(self.name, problem, kernel) or aiter_backend.refusal(self.name, "gemm_a4w4_asm")
+
+    def fills_output(self, problem: Problem, config: Config) -> bool:
+        """Everywhere but where ``gemm_a4w4`` returns memory of its own, or wants more rows than the output has."""
+        assert isinstance(config, CKGemmConfig)
+        if config.kernel or _own_pick(problem) is not None:
+            return True
+        return aiter_backend.pick_fills_output() and problem.m % SCALE_ROWS == 0
+
+    def bind(self, problem: Problem, config: Config) -> Launch:
+        """Return the launcher. Imports AITER."""
+        assert isinstance(config, CKGemmConfig)
+        own = KERNELS.get(config.kernel) if config.kernel else _own_pick(problem)
+        # CK's kernels, and those that AITER may pick, get what its own shuffle makes: rows padded to 256.
+        rows = own.scale_rows(problem.m) if own else round_up(problem.m, SCALE_PAD_ROWS)
+        prepare = _Scales(problem, rows, hip=config.shuffle != "triton" and _hip_or_tell(problem))
+        if not config.kernel and own is None:
+            return _pick_launch(problem, prepare, fills=self.fills_output(problem, config))
+        if own:
+            multiply = aiter_backend.bind_asm(own.symbol, preshuffled=True)
+        else:
+            multiply = aiter_backend.bind_blockscale(config.kernel)
+
+        def launch(operands: Operands) -> None:
+            data, scales = prepare(operands.a)
+            multiply(data, operands.b, scales, operands.b_scales, operands.out)
+
+        return launch
+
+
+class _Scales:
+    """Quantise A and shuffle its scales, in one launch or in two, in scratch."""
+
+    def __init__(self, problem: Problem, rows: int, *, hip: bool) -> None:
+        self.quantize = QuantizeA(problem, rows, shuffled=not hip)
+        self.hip, self.shape = hip, (rows, problem.k // 32)
+
+    def __call__(self, a: Tensor) -> tuple[Tensor, Tensor]:
+        start, (rows, columns) = self.quantize.nbytes, self.shape
+        memory = workspace.scratch(start + self.hip * rows * columns, a.device)
+        data, scales = self.quantize(a, memory)
+        if not self.hip:
+            return data, scales
+        from mxgemm.hip import shuffle
+
+        shuffled = memory[start : start + rows * columns].view(rows, columns)
+        shuffle.shuffle_scales_into(scales, shuffled)
+        return data, shuffled
+
+
+def _pick_launch(problem: Problem, prepare: _Scales, *, fills: bool) -> Launch:
+    multiply = aiter_backend.bind_pick()
+    m, n = problem.m, problem.n
+    padded = aiter_backend.pick_fills_output() and not fills
+
+    def launch(operands: Operands) -> Tensor | None:
+        data, scales = prepare(operands.a)
+        out = operands.out
+        if padded:
+            out = torch.empty(round_up(m, SCALE_ROWS), n, dtype=torch.bfloat16, device=data.device)
+        made = multiply(data, operands.b, scales, operands.b_scales, out)
+        return None if fills else made[:m]
+
+    return launch
+
+
+def _pick_refusal(route: str, problem: Problem) -> Refusal | None:
+    if problem.n % PICK_N or problem.k <= K_STEP:
+        value = f'"" for (N, K) = ({problem.n}, {problem.k})'
+        needed = f"a kernel's name: what AITER picks may need N % {PICK_N} == 0 and K > {K_STEP}"
+        return Refusal(route, "kernel", value, needed)
+    return None
+
+
+def _own_pick(problem: Problem) -> F4GemmKernel | None:
+    """Return a kernel to take in place of AITER's tuned row where that row breaks its own kernel's contract."""
+    row = aiter_backend.tuned_row(problem.m, problem.n, problem.k)
+    if row is None:
+        return None
+    symbol, log2_splits = row
+    kernel = of_symbol(symbol)
+    broken = kernel.broken(problem.m, problem.n, problem.k) if kernel else None
+    if broken is None and log2_splits == 0 and (kernel or symbol.startswith(CK_PREFIX)):
+        return None
+    reason = f"{broken.field} is {broken.value}, needs {broken.needed}" if broken else f"{1 << log2_splits} splits of K"
+    found = guess(problem.m, problem.n, problem.k, problem.machine.cu_count)
+    assert found is not None
+    _tell(f"AITER's tuned row for {problem} names {symbol} ({reason}); using {found.name}")
+    return found
+
+
+def _hip_refusal(problem: Problem) -> str | None:
+    from mxgemm.hip import shuffle
+
+    return shuffle.refusal(problem.machine)
+
+
+def _hip_or_tell(problem: Problem) -> bool:
+    reason = _hip_refusal(problem)
+    if reason:
+        _tell(f"ck_gemm shuffles scales in the Triton kernel, not in HIP: {reason}")
+    return reason is None
+
+
+def _tell(text: str) -> None:
+    if text not in _told:
+        _told.add(text)
+        logger.warning("%s", text)

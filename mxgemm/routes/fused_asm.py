@@ -1,0 +1,93 @@
+"""Route ``fused_asm``: Triton quantises A and shuffles its scales in one launch, AITER's assembly multiplies.
+
+The kernel is named by the table row. It is called through AITER (``gemm_a4w4_asm``), or its code object is launched
+directly, which keeps AITER's Python off the path. K is never split between workgroups: AITER's splits add bf16 partial
+sums with atomics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mxgemm import aiter_backend, aiter_direct, workspace
+from mxgemm.errors import Refusal
+from mxgemm.f4gemm import KERNELS, PREFIX, guess
+from mxgemm.problem import Problem
+from mxgemm.routes.aiter_support import QuantizeA, aiter_refusal, named_refusal
+from mxgemm.routes.base import Config, Launch, Operands, Route
+
+
+@dataclass(frozen=True, slots=True)
+class FusedAsmConfig(Config):
+    """Which kernel, and how it is called.
+
+    Attributes:
+        kernel: one of ``mxgemm.f4gemm.KERNELS``.
+        launch: "aiter" calls its ``gemm_a4w4_asm``, "direct" launches its code object.
+    """
+
+    kernel: str = f"{PREFIX}BpreShuffle_32x128"
+    launch: str = "aiter"
+
+
+class FusedAsm(Route):
+    """Quantise and shuffle in one pass, then AITER's f4gemm kernel."""
+
+    name = "fused_asm"
+    config_type = FusedAsmConfig
+
+    def can_implement(self, problem: Problem) -> Refusal | None:
+        """MXFP4 times a prepared MXFP4 weight into bf16, on gfx950 with AITER."""
+        # The code objects alone are enough for a direct launch.
+        missing = aiter_backend.refusal(self.name, "gemm_a4w4_asm") if aiter_direct.folder() is None else None
+        refusal = aiter_refusal(self.name, problem, missing)
+        if refusal or _guess(problem):
+            return refusal
+        needed = "preshuffled: call prepare() on the weight, once (row-major needs M and N % 256 == 0 and K > 256)"
+        return Refusal(self.name, "weight_layout", problem.weight_layout, needed)
+
+    def configs(self, problem: Problem) -> Sequence[FusedAsmConfig]:
+        """Return the largest tile that fills the machine, called through AITER, then directly where possible."""
+        kernel = _guess(problem)
+        assert kernel is not None
+        candidates = [FusedAsmConfig(kernel), FusedAsmConfig(kernel, "direct")]
+        return [config for config in candidates if self.check_config(problem, config) is None]
+
+    def check_config(self, problem: Problem, config: Config) -> Refusal | None:
+        """Refuse an unknown kernel, one that this size is wrong for, and a direct launch without files for it."""
+        assert isinstance(config, FusedAsmConfig)
+        kernel = KERNELS.get(config.kernel)
+        if kernel is None:
+            return Refusal(self.name, "kernel", config.kernel, f"one of mxgemm.f4gemm.KERNELS ({PREFIX}...)")
+        if config.launch not in ("aiter", "direct"):
+            return Refusal(self.name, "launch", config.launch, '"aiter" or "direct"')
+        refusal = named_refusal(self.name, problem, kernel)
+        if refusal:
+            return refusal
+        if config.launch == "direct":
+            return aiter_direct.refusal(self.name, kernel, problem.arch)
+        return aiter_backend.refusal(self.name, "gemm_a4w4_asm")
+
+    def bind(self, problem: Problem, config: Config) -> Launch:
+        """Return the launcher. Imports AITER unless the launch is direct."""
+        assert isinstance(config, FusedAsmConfig)
+        kernel = KERNELS[config.kernel]
+        quantize = QuantizeA(problem, kernel.scale_rows(problem.m), shuffled=True)
+        if config.launch == "direct":
+            multiply = aiter_direct.bind(problem, kernel)
+        else:
+            multiply = aiter_backend.bind_asm(kernel.symbol, preshuffled=kernel.preshuffled)
+
+        def launch(operands: Operands) -> None:
+            a, _, b, b_scales, _, out, _ = operands
+            data, scales = quantize(a, workspace.scratch(quantize.nbytes, a.device))
+            multiply(data, b, scales, b_scales, out)
+
+        return launch
+
+
+def _guess(problem: Problem) -> str | None:
+    preshuffled = problem.weight_layout == "preshuffled"
+    found = guess(problem.m, problem.n, problem.k, problem.machine.cu_count, preshuffled=preshuffled)
+    return found.name if found else None
