@@ -1,0 +1,1 @@
+"""CK-tile bridge: kernel configurations become compiled, callable kernels."""

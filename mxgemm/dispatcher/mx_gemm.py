@@ -1,0 +1,79 @@
+"""The configuration of ``mx_gemm``: fp4 or fp8 operands, an E8M0 scale per 32 elements of K."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from mxgemm.dispatcher.config import KernelConfig, tile_refusals, wrong_choice
+
+INSTRUCTION = (16, 16, 128)
+"""The matrix instruction of CK's kernels for gfx950: the scaled one, 16 x 16 x 128."""
+ARCHES = ("gfx950",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MxGemmKernelConfig(KernelConfig):
+    """A kernel of ``C[m, n] = sum over k of A[m, k] * sa[m, k // 32] * B[n, k] * sb[n, k // 32]``, C in fp16.
+
+    Attributes:
+        datatype: ``fp8`` (OCP e4m3) or ``fp4`` (e2m1, two in a byte, the even k in the low nibble).
+        gpu_target: the architecture, or None until the build pins it.
+        pad_m: CK pads M to the tile.
+        pad_n: CK pads N to the tile.
+        pad_k: CK pads K to the tile.
+        persistent: workgroups loop over tiles.
+    """
+
+    operation: ClassVar[str] = "mx_gemm"
+    arch_field: ClassVar[str] = "gpu_target"
+
+    datatype: str = "fp8"
+    gpu_target: str | None = None
+    pipeline: str = "comp_async"
+    pad_m: bool = False
+    pad_n: bool = False
+    pad_k: bool = False
+    persistent: bool = False
+    tile_m: int = 128
+    tile_n: int = 128
+    tile_k: int = 128
+    warp_m: int = 2
+    warp_n: int = 2
+    warp_k: int = 1
+    warp_tile_m: int = 16
+    warp_tile_n: int = 16
+    warp_tile_k: int = 128
+
+    @property
+    def dtype(self) -> str:
+        """``fp8`` or ``fp4``."""
+        return self.datatype
+
+    @property
+    def name(self) -> str:
+        """The kernel's name: ``persistent`` appears only where it is on, as in CK's tile engine."""
+        flags = [self.pad_m, self.pad_n, self.pad_k, *([True] if self.persistent else [])]
+        parts = ["mx_gemm", self.datatype, self.layout, self.pipeline, self.epilogue, self.scheduler, *map(str, flags)]
+        return "_".join([*parts, self.tile_text()])
+
+    def refusals(self, gfx_arch: str | None = None) -> tuple[str, ...]:
+        """Return every reason why this kernel must not be built."""
+        arch = gfx_arch or self.arch
+        wrong = wrong_choice("datatype", self.datatype, ("fp8", "fp4"))
+        wrong += wrong_choice("layout", self.layout, ("rcr",))
+        wrong += wrong_choice("pipeline", self.pipeline, ("comp_async",))
+        wrong += wrong_choice("epilogue", self.epilogue, ("cshuffle",))
+        wrong += wrong_choice("scheduler", self.scheduler, ("intrawave",))
+        wrong += tile_refusals(self)
+        instruction = (self.warp_tile_m, self.warp_tile_n, self.warp_tile_k)
+        if instruction != INSTRUCTION:
+            wrong.append(f"warp_tile: got {instruction}, want {INSTRUCTION}, the scaled instruction of gfx950")
+        if arch is not None:
+            wrong += wrong_choice("gpu_target", arch.split(":")[0], ARCHES)
+        return tuple(wrong)
+
+
+def default_configs(gfx_arch: str) -> tuple[MxGemmKernelConfig, ...]:
+    """Return the kernel of each type with the default tile, pinned to an architecture."""
+    return tuple(MxGemmKernelConfig(datatype=datatype).pinned(gfx_arch) for datatype in ("fp8", "fp4"))
