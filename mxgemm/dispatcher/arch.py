@@ -1,4 +1,7 @@
-"""What is known of an architecture before anything is built for it. Nothing here guesses: the wrong one gives zeros, not errors."""
+"""What is known of an architecture before anything is built for it.
+
+Nothing here guesses: a kernel for the wrong architecture may compile, run and give zeros.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,9 @@ def detect_arch() -> str:
     if len(found) == 1:
         return found.pop()
     why = f"several kinds of GPU ({', '.join(sorted(found))})" if found else "; ".join(tried)
-    raise RuntimeError(f"the GPU architecture could not be detected: {why}. Pass gfx_arch, for example gfx_arch='gfx950'")
+    raise RuntimeError(
+        f"the GPU architecture could not be detected: {why}. Pass gfx_arch, for example gfx_arch='gfx950'"
+    )
 
 
 def fp8_is_ocp(arch: str) -> bool:

@@ -1,18 +1,18 @@
 """What the configurations of every operation share: the fields of a CK-tile kernel, its tile's rules, its name.
 
-A configuration says which kernel is meant, in CK tile's own terms. It does not say how the kernel is made: the two sources
-(``native`` and ``ck_tile``) build the same configuration and export the same C functions.
+A configuration says which kernel is meant, in CK tile's own terms. It does not say how the kernel is made: the two
+sources (``native`` and ``ck_tile``) build the same configuration and export the same C functions.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import ClassVar
-
-from typing_extensions import Self
+from typing import Any, ClassVar, TypeVar
 
 from mxgemm.dispatcher.arch import bare_arch
+
+Config = TypeVar("Config", bound="KernelConfig")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class KernelConfig:
         """The kernel's name, byte for byte CK's."""
         raise NotImplementedError
 
-    def pinned(self, gfx_arch: str) -> Self:
+    def pinned(self: Config, gfx_arch: str) -> Config:
         """Return this configuration for an architecture.
 
         Raises:
@@ -82,7 +82,8 @@ class KernelConfig:
         wanted = bare_arch(gfx_arch)
         if self.arch is not None and bare_arch(self.arch) != wanted:
             raise ValueError(f"gfx_arch: got {wanted}, but {self.name} has {self.arch_field}={self.arch!r}")
-        return dataclasses.replace(self, **{self.arch_field: wanted})
+        fields: dict[str, Any] = {self.arch_field: wanted}
+        return dataclasses.replace(self, **fields)
 
     def refusals(self, gfx_arch: str | None = None) -> tuple[str, ...]:
         """Return every reason why this kernel must not be built, field by field; empty if there is none.
@@ -139,7 +140,7 @@ def _known_bad(config: KernelConfig) -> list[str]:
     step = (config.warp_tile_m, config.warp_tile_n, config.warp_tile_k) == (32, 32, 32)
     if cluster and step and config.layout.startswith("r") and 192 in (config.tile_m, config.tile_n):
         return [
-            f"tile_m, tile_n: got {config.tile_m}, {config.tile_n} with waves 2x2x1, instruction 32x32x32 and row-major A, want "
-            "another tile: CK's kernels of this cluster give wrong results (ROCm/rocm-libraries#10439)"
+            f"tile_m, tile_n: got {config.tile_m}, {config.tile_n} with waves 2x2x1, instruction 32x32x32 and row-major A, "
+            "want another tile: CK's kernels of this cluster give wrong results (ROCm/rocm-libraries#10439)"
         ]
     return []

@@ -1,11 +1,19 @@
-"""The configuration of ``mx_gemm``: fp4 or fp8 operands, an E8M0 scale per 32 elements of K."""
+"""``mx_gemm``: fp4 or fp8 operands, an E8M0 scale per 32 elements of K."""
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
+from mxgemm.dispatcher.arch import bare_arch
+from mxgemm.dispatcher.codecs import Float32, decode_e8m0
 from mxgemm.dispatcher.config import KernelConfig, tile_refusals, wrong_choice
+from mxgemm.dispatcher.operation import POINTER, Operation, Pointers, Problem
+from mxgemm.formats import BLOCK, E8M0_BIAS
 
 INSTRUCTION = (16, 16, 128)
 """The matrix instruction of CK's kernels for gfx950: the scaled one, 16 x 16 x 128."""
@@ -70,10 +78,39 @@ class MxGemmKernelConfig(KernelConfig):
         if instruction != INSTRUCTION:
             wrong.append(f"warp_tile: got {instruction}, want {INSTRUCTION}, the scaled instruction of gfx950")
         if arch is not None:
-            wrong += wrong_choice("gpu_target", arch.split(":")[0], ARCHES)
+            wrong += wrong_choice("gpu_target", bare_arch(arch), ARCHES)
         return tuple(wrong)
 
 
-def default_configs(gfx_arch: str) -> tuple[MxGemmKernelConfig, ...]:
-    """Return the kernel of each type with the default tile, pinned to an architecture."""
-    return tuple(MxGemmKernelConfig(datatype=datatype).pinned(gfx_arch) for datatype in ("fp8", "fp4"))
+class MxGemm(Operation):
+    """``C[m, n] = sum over k of A[m, k] * sa[m, k // 32] * B[n, k] * sb[n, k // 32]``."""
+
+    name = "mx_gemm"
+    symbol = "dispatcher_run_mx_gemm"
+    argument_types = (*[POINTER] * 5, *[ctypes.c_int] * 4)
+    scale_dtype = np.dtype(np.uint8)
+    least_k = BLOCK
+
+    def default_configs(self, gfx_arch: str) -> tuple[MxGemmKernelConfig, ...]:
+        """Return the kernel of each type with the default tile."""
+        return tuple(MxGemmKernelConfig(datatype=datatype).pinned(gfx_arch) for datatype in ("fp8", "fp4"))
+
+    def scale_shapes(self, problem: Problem) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return ``[m, k / 32]`` and ``[n, k / 32]``."""
+        blocks = problem.k // BLOCK
+        return (problem.m, blocks), (problem.n, blocks)
+
+    def arguments(self, at: Pointers, problem: Problem) -> tuple[Any, ...]:
+        """Return A, B, C, scales of A, scales of B, M, N, K, k_batch."""
+        return (at.a, at.b, at.c, at.a_scales, at.b_scales, problem.m, problem.n, problem.k, problem.k_batch)
+
+    def draw_scales(self, random: np.random.Generator, shape: tuple[int, ...]) -> NDArray[Any]:
+        """Return bytes of 1/4 to 4."""
+        return random.integers(E8M0_BIAS - 2, E8M0_BIAS + 3, size=shape, dtype=np.uint8)
+
+    def scaled_product(self, a: Float32, b: Float32, a_scales: NDArray[Any], b_scales: NDArray[Any]) -> Float32:
+        """Return the product of the operands, each scaled block by block."""
+        scaled_a = a * np.repeat(decode_e8m0(a_scales), BLOCK, axis=1)
+        scaled_b = b * np.repeat(decode_e8m0(b_scales), BLOCK, axis=1)
+        product: Float32 = scaled_a @ scaled_b.T
+        return product
