@@ -1,7 +1,7 @@
 """Numbers to the bytes that a kernel reads, and back: fp8 and bf8 in an architecture's flavour, packed fp4, E8M0.
 
-Encoding is exact or refused. Inputs of a check are drawn from a grid that the format holds, so a value that is not in the
-format is a mistake of the caller, never something to round: a rounded input would move the reference with it.
+Encoding is exact or refused. Inputs of a check are drawn from a grid that the format holds, so a value that is not in
+the format is a mistake of the caller, never something to round: a rounded input would move the reference with it.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ def encode(values: NDArray[Any], dtype: str, arch: str) -> Bytes:
         return encoded
     if encoded.shape[-1] % 2:
         raise ValueError(f"values: got {encoded.shape[-1]} along k, want an even number: fp4 packs two in a byte")
-    return encoded[..., 0::2] | encoded[..., 1::2] << 4
+    packed: Bytes = encoded[..., 0::2] | encoded[..., 1::2] << np.uint8(4)
+    return packed
 
 
 def decode(data: Bytes, dtype: str, arch: str) -> Float32:
@@ -117,5 +118,6 @@ def encode_e8m0(scales: NDArray[Any]) -> Bytes:
 
 def decode_e8m0(scales: Bytes) -> Float32:
     """Return the values of E8M0 bytes; 255 is NaN."""
-    values = np.ldexp(np.float32(1), scales.astype(np.int32) - E8M0_BIAS)
-    return np.where(scales == E8M0_NAN, np.float32(np.nan), values).astype(np.float32)
+    values = np.ldexp(1.0, scales.astype(np.int32) - E8M0_BIAS)
+    decoded: Float32 = np.where(scales == E8M0_NAN, np.nan, values).astype(np.float32)
+    return decoded

@@ -1,7 +1,7 @@
 """What an operation of the bridge is: all that differs from one to the next, said once.
 
-Building, loading, guarding, running and checking are the same for every operation; each of them asks the operation's own
-object, which lives in the operation's file beside its configuration.
+Building, loading, guarding, running and checking are the same for every operation; each of them asks the operation's
+own object, which lives in the operation's file beside its configuration.
 """
 
 from __future__ import annotations

@@ -1,0 +1,15 @@
+"""What the bridge raises besides TypeError and ValueError."""
+
+from __future__ import annotations
+
+
+class BuildError(RuntimeError):
+    """A kernel could not be built; the message ends with what the compiler said."""
+
+
+class DispatcherError(RuntimeError):
+    """A library answered -1: no device, the wrong device, a failed HIP call; the message is the library's own."""
+
+
+class DispatcherUnsupported(DispatcherError):
+    """A library answered -2: the call is legal, but not for this kernel."""
