@@ -140,7 +140,7 @@ def _known_bad(config: KernelConfig) -> list[str]:
     step = (config.warp_tile_m, config.warp_tile_n, config.warp_tile_k) == (32, 32, 32)
     if cluster and step and config.layout.startswith("r") and 192 in (config.tile_m, config.tile_n):
         return [
-            f"tile_m, tile_n: got {config.tile_m}, {config.tile_n} with waves 2x2x1, instruction 32x32x32 and "
-            "row-major A, want another tile: CK's kernels of this cluster give wrong results (ROCm/rocm-libraries#10439)"
+            f"tile_m, tile_n: got {config.tile_m}, {config.tile_n} with waves 2x2x1, instruction 32x32x32 and A "
+            "row-major, want another: CK's kernels of this cluster give wrong results (ROCm/rocm-libraries#10439)"
         ]
     return []

@@ -84,12 +84,16 @@ def _common_device(operands: dict[str, Any]) -> torch.device | None:
     for name, value in operands.items():
         if not isinstance(value, np.ndarray | torch.Tensor):
             raise TypeError(f"{name}: got {type(value).__name__}, want a numpy.ndarray or a torch.Tensor")
-        on_gpu = isinstance(value, torch.Tensor) and value.device.type != "cpu"
-        devices[name] = value.device if on_gpu else None
+        devices[name] = _device(value)
     if len(set(devices.values())) != 1:
         where = ", ".join(f"{name} on {device or 'the host'}" for name, device in devices.items())
         raise ValueError(f"operands: got {where}, want all on one device or all on the host")
     return next(iter(devices.values()))
+
+
+def _device(value: Any) -> torch.device | None:
+    on_gpu = isinstance(value, torch.Tensor) and value.device.type != "cpu"
+    return value.device if on_gpu else None
 
 
 def _dtype_name(value: Any) -> str:
