@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, get_args
 from mxgemm import build_cache
 from mxgemm.dispatcher.arch import bare_arch, detect_arch
 from mxgemm.dispatcher.config import KernelConfig
-from mxgemm.dispatcher.errors import BuildError
+from mxgemm.dispatcher.errors import BuildError, ToolchainMissing
 
 Source = Literal["native", "ck_tile"]
 SOURCES: Final[tuple[str, ...]] = get_args(Source)
@@ -82,7 +82,7 @@ def build(
     Raises:
         ValueError: a configuration must not be built (all reasons are named), or the source is unknown.
         RuntimeError: no architecture was given and none could be detected.
-        BuildError: ``ck_tile`` is asked for and CK or ``hipcc`` is missing.
+        ToolchainMissing: ``ck_tile`` is asked for and CK or ``hipcc`` is missing.
     """
     if source not in SOURCES:
         raise ValueError(f"source: got {source!r}, want one of {', '.join(SOURCES)}")
@@ -154,6 +154,8 @@ def _build_one(config: KernelConfig, source: str, maker: Maker) -> BuildResult:
             **maker.key(config, arch),
         }
         path = build_cache.cached(parts, LIBRARY, make, f"{config.name} ({source}, {arch})")
-    except (BuildError, OSError) as error:
+    except ToolchainMissing:
+        raise
+    except (BuildError, ValueError, OSError) as error:
         return BuildResult(config, source, None, str(error), time.monotonic() - started)
     return BuildResult(config, source, path, "", time.monotonic() - started)

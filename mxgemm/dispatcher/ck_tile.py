@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from mxgemm.dispatcher.arch import bare_arch, fp8_is_ocp
 from mxgemm.dispatcher.config import KernelConfig
-from mxgemm.dispatcher.errors import BuildError
+from mxgemm.dispatcher.errors import BuildError, ToolchainMissing
 
 INCLUDE_VARIABLE: Final = "MXGEMM_CK_INCLUDE"
 HIPCC_VARIABLE: Final = "MXGEMM_HIPCC"
@@ -58,11 +58,11 @@ def find_toolchain(include: Path | None = None, hipcc: Path | None = None) -> To
     """Return the toolchain: as given, else from ``MXGEMM_CK_INCLUDE`` and ``MXGEMM_HIPCC``, else ROCm's ``hipcc``.
 
     Raises:
-        BuildError: CK or the compiler is missing; the text says how to name it.
+        ToolchainMissing: CK or the compiler is missing; the text says how to name it.
     """
     tree = include or (Path(os.environ[INCLUDE_VARIABLE]) if os.environ.get(INCLUDE_VARIABLE) else None)
     if tree is None or not (tree / "ck_tile").is_dir():
-        raise BuildError(
+        raise ToolchainMissing(
             f"ck_tile: got {tree or 'no CK include tree'}, want the folder that holds ck_tile/ "
             f"(composablekernel/include of ROCm/rocm-libraries): pass ck_include= or set {INCLUDE_VARIABLE}"
         )
@@ -70,7 +70,7 @@ def find_toolchain(include: Path | None = None, hipcc: Path | None = None) -> To
     compiler = str(hipcc or named or shutil.which("hipcc") or "/opt/rocm/bin/hipcc")
     found = shutil.which(compiler)
     if found is None:
-        raise BuildError(f"ck_tile: got no {compiler}, want hipcc of ROCm: pass hipcc= or set {HIPCC_VARIABLE}")
+        raise ToolchainMissing(f"ck_tile: got no {compiler}, want hipcc of ROCm: pass hipcc= or set {HIPCC_VARIABLE}")
     return Toolchain(tree, Path(found))
 
 

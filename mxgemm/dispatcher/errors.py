@@ -7,6 +7,10 @@ class BuildError(RuntimeError):
     """A kernel could not be built; the message ends with what the compiler said."""
 
 
+class ToolchainMissing(BuildError):
+    """Nothing was compiled: a compiler or a header tree is not on this machine; the text says how to get it."""
+
+
 class DispatcherError(RuntimeError):
     """A library answered -1: no device, the wrong device, a failed HIP call; the message is the library's own."""
 

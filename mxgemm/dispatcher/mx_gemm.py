@@ -88,6 +88,7 @@ class MxGemm(Operation):
     name = "mx_gemm"
     symbol = "dispatcher_run_mx_gemm"
     argument_types = (*[POINTER] * 5, *[ctypes.c_int] * 4)
+    config_type = MxGemmKernelConfig
     scale_dtype = np.dtype(np.uint8)
     least_k = BLOCK
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mxgemm.dispatcher.codecs import Float32
+from mxgemm.dispatcher.codecs import Bytes, Float32
 from mxgemm.dispatcher.config import KernelConfig
 
 
@@ -38,6 +38,25 @@ class Problem:
                 raise ValueError(f"{name}: got {size!r}, want a positive int")
 
 
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Operands of a call, on the host.
+
+    Attributes:
+        problem: the sizes.
+        a: ``[m, k]`` bytes, ``[m, k / 2]`` for fp4.
+        b: ``[n, k]`` bytes, ``[n, k / 2]`` for fp4.
+        a_scales: scales of A.
+        b_scales: scales of B.
+    """
+
+    problem: Problem
+    a: Bytes
+    b: Bytes
+    a_scales: NDArray[Any]
+    b_scales: NDArray[Any]
+
+
 class Pointers(NamedTuple):
     """Addresses of a call's operands, on the host or on the device."""
 
@@ -56,6 +75,7 @@ class Operation(ABC):
     """The C function for host pointers; ``<symbol>_device`` takes device pointers."""
     argument_types: ClassVar[tuple[Any, ...]]
     """ctypes of its arguments before ``time_ms`` (and before ``stream`` of the device function)."""
+    config_type: ClassVar[type[KernelConfig]]
     scale_dtype: ClassVar[np.dtype[Any]]
     least_k: ClassVar[int]
     """K must be a multiple of this."""

@@ -91,6 +91,7 @@ class RowColQuant(Operation):
     name = "rowcolquant"
     symbol = "dispatcher_run_rowcolquant_gemm"
     argument_types = (*[POINTER] * 5, *[ctypes.c_int64] * 6, ctypes.c_int)
+    config_type = RowColQuantKernelConfig
     scale_dtype = np.dtype(np.float32)
     least_k = 1
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -12,8 +11,8 @@ from numpy.typing import NDArray
 
 from mxgemm.dispatcher import codecs
 from mxgemm.dispatcher.config import KernelConfig
-from mxgemm.dispatcher.library import Library
-from mxgemm.dispatcher.operation import Problem
+from mxgemm.dispatcher.execution import Execution
+from mxgemm.dispatcher.operation import Inputs, Problem
 from mxgemm.dispatcher.operations import operation_of
 
 TOLERANCE: Final = 2.0**-10
@@ -22,25 +21,6 @@ LEAST_NORMAL: Final = 2.0**-14
 """fp16's smallest normal number: errors of smaller results are measured against it."""
 GRID: Final = np.arange(-2.0, 2.5, 0.5)
 """Values that fp8, bf8 and fp4 hold exactly, in every flavour."""
-
-
-@dataclass(frozen=True, slots=True)
-class Inputs:
-    """Operands of a call, on the host.
-
-    Attributes:
-        problem: the sizes.
-        a: ``[m, k]`` bytes, ``[m, k / 2]`` for fp4.
-        b: ``[n, k]`` bytes, ``[n, k / 2]`` for fp4.
-        a_scales: scales of A.
-        b_scales: scales of B.
-    """
-
-    problem: Problem
-    a: codecs.Bytes
-    b: codecs.Bytes
-    a_scales: NDArray[Any]
-    b_scales: NDArray[Any]
 
 
 def make_inputs(config: KernelConfig, problem: Problem, *, seed: int = 0) -> Inputs:
@@ -112,49 +92,6 @@ def judge(problem: Problem, out: NDArray[Any], expected: NDArray[np.float16], ti
     elif worst > TOLERANCE:
         complaint = f"max relative error {worst:.2e} is above {TOLERANCE:.2e}"
     return Verdict(problem, worst, TOLERANCE, time_ms, complaint)
-
-
-class Execution(ABC):
-    """A place where a built kernel can run."""
-
-    name: str
-    """Where, for people: ``gfx950 GPU``, ``gfx950 emulator``."""
-
-    @abstractmethod
-    def missing(self, config: KernelConfig, source: str) -> str:
-        """Return what is missing to run a kernel here, or ""."""
-
-    @abstractmethod
-    def run(self, config: KernelConfig, library: Path, inputs: Inputs) -> tuple[NDArray[np.float16], float | None]:
-        """Run it.
-
-        Returns:
-            C ``[m, n]`` and the time of a launch in milliseconds, or None where that means nothing.
-        """
-
-
-class LibraryExecution(Execution):
-    """The library itself, on this machine's AMD GPU."""
-
-    name = "AMD GPU"
-
-    def missing(self, config: KernelConfig, source: str) -> str:
-        """Return why the library cannot run here: no AMD GPU, or another one."""
-        import torch
-
-        from mxgemm.device import machine_of
-
-        if not torch.version.hip or not torch.cuda.is_available():
-            return "no AMD GPU (torch sees none)"
-        here = machine_of(torch.device("cuda", torch.cuda.current_device())).arch
-        return "" if here == config.arch else f"the GPU is {here}, the kernel is for {config.arch}"
-
-    def run(self, config: KernelConfig, library: Path, inputs: Inputs) -> tuple[NDArray[np.float16], float | None]:
-        """Run it on host memory, timed by the library."""
-        out = np.zeros((inputs.problem.m, inputs.problem.n), dtype=np.float16)
-        kernel = Library(library, config)
-        time_ms = kernel.run(inputs.a, inputs.b, out, inputs.a_scales, inputs.b_scales, k_batch=inputs.problem.k_batch)
-        return out, time_ms
 
 
 def verify(config: KernelConfig, library: Path, execution: Execution, problem: Problem, *, seed: int = 0) -> Verdict:
