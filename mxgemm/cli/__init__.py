@@ -1,4 +1,4 @@
-"""The command line: ``mxgemm bench | explain | doctor | dispatcher``, a file each; a command is added by importing its file here."""
+"""The command line, a file a command (``bench``, ``dispatcher``, ...); one is added by importing its file here."""
 
 import sys
 

@@ -34,12 +34,16 @@ def names(op: Operations = None, arch: Archs = None) -> None:
 
 
 @dispatcher.command(name="build")
-def build_command(
-    op: Operations = None, arch: Archs = None, source: SourceName = "native", jobs: Jobs = None
-) -> None:
+def build_command(op: Operations = None, arch: Archs = None, source: SourceName = "native", jobs: Jobs = None) -> None:
     """Build the default kernels and print where they are."""
     configs = _defaults(op, arch)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("kernels", total=len(configs))
 

@@ -79,8 +79,9 @@ class EmulatorExecution(Execution):
 
     def run(self, config: KernelConfig, library: Path, inputs: Inputs) -> tuple[NDArray[np.float16], float | None]:
         """Run it on host memory, waits and hazards checked; the emulator has no clock."""
-        from mxgemm.dispatcher.native import DESCRIPTION, argument_table
         from tools.emulated_hip import EmulatedHip
+
+        from mxgemm.dispatcher.native import DESCRIPTION, argument_table
 
         described = json.loads((library.parent / DESCRIPTION).read_text(encoding="utf-8"))
         out = np.zeros((inputs.problem.m, inputs.problem.n), dtype=np.float16)

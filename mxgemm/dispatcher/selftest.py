@@ -90,9 +90,7 @@ def selftest(
     return rows
 
 
-def _rows(
-    configs: Sequence[KernelConfig], source: Source, places: Sequence[Execution], jobs: int | None
-) -> list[Row]:
+def _rows(configs: Sequence[KernelConfig], source: Source, places: Sequence[Execution], jobs: int | None) -> list[Row]:
     legal = [config for config in configs if config.is_valid()]
     rows = [_row(config, source, NOT_RUN, "; ".join(config.refusals())) for config in configs if config not in legal]
     try:
