@@ -82,8 +82,8 @@ def build_native(config: KernelConfig, gfx_arch: str, folder: Path) -> Path:
 
     Raises:
         ValueError: there is no native kernel of this configuration; every reason is named.
-        NativeBuildError: a compiler is missing or failed, or the kernel came out wrong (another matrix instruction than the
-            configuration's, more LDS than the architecture has).
+        NativeBuildError: a compiler is missing or failed, or the kernel came out wrong (another matrix instruction than
+            the configuration's, more LDS than the architecture has).
     """
     arch = bare_arch(gfx_arch)
     refusals = native_refusals(config, arch)

@@ -4,7 +4,7 @@
 |---|---|
 | ``tile_m``, ``tile_n``, ``tile_k`` | the program's block, ``BLOCK_M``, ``BLOCK_N``, ``BLOCK_K`` |
 | ``warp_m * warp_n * warp_k`` | ``num_warps``; Triton deals the waves out over the block itself |
-| ``warp_tile_m`` | ``matrix_instr_nonkdim``, 16 or 32; the depth follows from type and architecture and is checked after the build |
+| ``warp_tile_m`` | ``matrix_instr_nonkdim``; the depth follows from type and architecture, checked after the build |
 | ``k_block_per_cu`` above 1 | ``waves_per_eu``, so that this many workgroups fit a compute unit (four SIMDs) |
 | ``persistent`` | ``PROGRAMS``: ``k_block_per_cu`` a compute unit |
 | ``pad_n``, ``pad_k`` | masks in every variant; otherwise there is one without, for sizes that fill the tile |
@@ -119,7 +119,6 @@ def kernel_call(config: KernelConfig, gfx_arch: str, variant: Variant) -> Kernel
         "PROGRAMS": persistent_programs(config, arch),
         "WIDE": variant.wide,
         "XCDS": XCDS.get(arch, 1),
-        "SHORT_K": 0,
         "INTERPRETED": False,
     }
     options = {

@@ -1,8 +1,8 @@
 """Compile the variants of a configuration, in a process of its own: ``python -m mxgemm.dispatcher.native_worker``.
 
-It reads ``{"operation", "config", "arch", "folder"}`` as JSON on standard input, writes each variant's code object into the
-folder and prints ``{"triton", "variants": [...]}``. A process of its own because triton decides at import whether it
-interprets kernels, and because builds run side by side.
+It reads ``{"operation", "config", "arch", "folder"}`` as JSON on standard input, writes each variant's code object
+into the folder and prints ``{"triton", "variants": [...]}``. A process of its own because triton decides at import
+whether it interprets kernels, and because builds run side by side.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def quant_gemm_kernel(
     a, b, a_scales, b_scales, out, M, N, K_BLOCKS,
     A_TYPE: tl.constexpr, B_TYPE: tl.constexpr, A_SCALE: tl.constexpr, B_SCALE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, EVEN_N: tl.constexpr,
-    EVEN_K: tl.constexpr, PROGRAMS: tl.constexpr, WIDE: tl.constexpr, XCDS: tl.constexpr, SHORT_K: tl.constexpr,
+    EVEN_K: tl.constexpr, PROGRAMS: tl.constexpr, WIDE: tl.constexpr, XCDS: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """``out[M, N] = round(decode(a)[M, K] @ decode(b)[N, K].T)``, fp32 sums.
@@ -34,7 +34,6 @@ def quant_gemm_kernel(
     masked there; M may be anything. ``PROGRAMS``: the most programs that are launched, each of which then takes several
     tiles; 0: one a tile. (The kernel does not ask how many there are: on AMD that is a hidden argument, and these
     arguments are all that a launcher has to pack.) ``WIDE``: offsets in 64 bits.
-    ``SHORT_K``: sm_90's short fp8 sums are added to fp32 ones after so many elements, at most BLOCK_K; 0 elsewhere.
     """
     tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
     if PROGRAMS > 0:
@@ -42,13 +41,13 @@ def quant_gemm_kernel(
         for tile in range(first, tiles, PROGRAMS):
             quant_tile(
                 tile, a, b, a_scales, b_scales, out, M, N, K_BLOCKS, A_TYPE, B_TYPE, A_SCALE, B_SCALE, BLOCK_M, BLOCK_N,
-                BLOCK_K, EVEN_N, EVEN_K, WIDE, SHORT_K, INTERPRETED,
+                BLOCK_K, EVEN_N, EVEN_K, WIDE, INTERPRETED,
             )  # fmt: skip
     else:
         tile = contiguous_on_xcd(tl.program_id(0), tiles, XCDS)
         quant_tile(
             tile, a, b, a_scales, b_scales, out, M, N, K_BLOCKS, A_TYPE, B_TYPE, A_SCALE, B_SCALE, BLOCK_M, BLOCK_N,
-            BLOCK_K, EVEN_N, EVEN_K, WIDE, SHORT_K, INTERPRETED,
+            BLOCK_K, EVEN_N, EVEN_K, WIDE, INTERPRETED,
         )  # fmt: skip
 
 
@@ -57,7 +56,7 @@ def quant_tile(
     tile, a, b, a_scales, b_scales, out, M, N, K_BLOCKS,
     A_TYPE: tl.constexpr, B_TYPE: tl.constexpr, A_SCALE: tl.constexpr, B_SCALE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, EVEN_N: tl.constexpr,
-    EVEN_K: tl.constexpr, WIDE: tl.constexpr, SHORT_K: tl.constexpr, INTERPRETED: tl.constexpr,
+    EVEN_K: tl.constexpr, WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """Compute and store tile ``tile`` of the result; tiles go down the columns, so neighbours share rows of B."""
     tiles_m = tl.cdiv(M, BLOCK_M)
@@ -71,13 +70,13 @@ def quant_tile(
     for k in range(0, whole, BLOCK_K):
         acc = quant_step(
             acc, a, b, a_scales, b_scales, pm, pn, k, M, N, K_BLOCKS, A_TYPE, B_TYPE, A_SCALE, BLOCK_M, BLOCK_N,
-            BLOCK_K, EVEN_N, False, WIDE, SHORT_K, INTERPRETED,
+            BLOCK_K, EVEN_N, False, WIDE, INTERPRETED,
         )  # fmt: skip
     if not EVEN_K:
         if whole < K:  # the one step that needs masks along K
             acc = quant_step(
                 acc, a, b, a_scales, b_scales, pm, pn, whole, M, N, K_BLOCKS, A_TYPE, B_TYPE, A_SCALE, BLOCK_M, BLOCK_N,
-                BLOCK_K, EVEN_N, True, WIDE, SHORT_K, INTERPRETED,
+                BLOCK_K, EVEN_N, True, WIDE, INTERPRETED,
             )  # fmt: skip
     if A_SCALE != "block":
         acc *= load_sum_scale(a_scales, pm, M, A_SCALE, BLOCK_M)[:, None]
@@ -89,7 +88,7 @@ def quant_tile(
 def quant_step(
     acc, a, b, a_scales, b_scales, pm, pn, k, M, N, K_BLOCKS,
     A_TYPE: tl.constexpr, B_TYPE: tl.constexpr, A_SCALE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr, EVEN_N: tl.constexpr, TAIL: tl.constexpr, WIDE: tl.constexpr, SHORT_K: tl.constexpr,
+    BLOCK_K: tl.constexpr, EVEN_N: tl.constexpr, TAIL: tl.constexpr, WIDE: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """Add ``a tile @ b tile.T`` for the block of K that starts at ``k``; block scales included, others not."""
@@ -107,32 +106,32 @@ def quant_step(
     else:
         x = as_float8(x, A_TYPE, INTERPRETED)
         w = as_float8(w, B_TYPE, INTERPRETED)
-        return tl.dot(x, w.T, acc, max_num_imprecise_acc=SHORT_K)
+        return tl.dot(x, w.T, acc)
 
 
 @triton.jit
-def as_float8(bytes, TYPE: tl.constexpr, INTERPRETED: tl.constexpr):
+def as_float8(raw, TYPE: tl.constexpr, INTERPRETED: tl.constexpr):
     """See bytes as one of the fp8 types; in Triton's interpreter, whose dot product knows no fp8, as fp32.
 
     The interpreter (3.9) decodes NaN and Inf as if they were numbers, so there they are put in by hand.
     """
     if TYPE == "e4m3":
-        value = bytes.to(tl.float8e4nv, bitcast=True)
+        value = raw.to(tl.float8e4nv, bitcast=True)
     elif TYPE == "e5m2":
-        value = bytes.to(tl.float8e5, bitcast=True)
+        value = raw.to(tl.float8e5, bitcast=True)
     elif TYPE == "e4m3fnuz":
-        value = bytes.to(tl.float8e4b8, bitcast=True)
+        value = raw.to(tl.float8e4b8, bitcast=True)
     else:
-        value = bytes.to(tl.float8e5b16, bitcast=True)
+        value = raw.to(tl.float8e5b16, bitcast=True)
     if INTERPRETED:
         value = value.to(tl.float32)
         if TYPE == "e4m3":
-            value = tl.where((bytes & 0x7F) == 0x7F, float("nan"), value)
+            value = tl.where((raw & 0x7F) == 0x7F, float("nan"), value)
         elif TYPE == "e5m2":
-            value = tl.where(bytes == 0x7C, float("inf"), tl.where(bytes == 0xFC, -float("inf"), value))
-            value = tl.where((bytes & 0x7F) > 0x7C, float("nan"), value)
+            value = tl.where(raw == 0x7C, float("inf"), tl.where(raw == 0xFC, -float("inf"), value))
+            value = tl.where((raw & 0x7F) > 0x7C, float("nan"), value)
         else:
-            value = tl.where(bytes == 0x80, float("nan"), value)
+            value = tl.where(raw == 0x80, float("nan"), value)
     return value
 
 
