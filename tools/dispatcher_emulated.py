@@ -1,7 +1,7 @@
 """Run a native library of the dispatcher, whole, on the CPU: its own C code, its own code object, in the gfx950 emulator.
 
-    run = EmulatedLibrary(build_native(config, "gfx950", folder), config, EmulatedHip.build(folder), strict=True)
-    out = run.host(operands("e4m3", "block", 33, 128, 256))
+run = EmulatedLibrary(build_native(config, "gfx950", folder), config, EmulatedHip.build(folder), strict=True)
+out = run.host(operands("e4m3", "block", 33, 128, 256))
 """
 
 from __future__ import annotations

@@ -126,7 +126,9 @@ def _check(a: Tensor, b: Tensor, a_scales: Tensor, b_scales: Tensor, kind: str) 
         if scales.dtype not in (torch.uint8, torch.float32):
             raise TypeError(f"{name}: got {scales.dtype}, want torch.uint8 (E8M0) or torch.float32")
         if tuple(scales.shape) not in wanted or not scales.is_contiguous():
-            raise ValueError(f"{name}: got shape {tuple(scales.shape)}, want {' or '.join(map(str, wanted))}, contiguous")
+            raise ValueError(
+                f"{name}: got shape {tuple(scales.shape)}, want {' or '.join(map(str, wanted))}, contiguous"
+            )
     if (a_scales.dtype == torch.uint8) != (b_scales.dtype == torch.uint8):
         raise TypeError(f"b_scales: got {b_scales.dtype}, want {a_scales.dtype}, as a_scales")
     if any(tensor.device != a.device for tensor in (b, a_scales, b_scales)):

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from mxgemm.dispatcher.arch import bare_arch
 from mxgemm.dispatcher.config import KernelConfig
+from mxgemm.dispatcher.errors import BuildError, ToolchainMissing
 from mxgemm.dispatcher.kernel_arguments import Argument, ArgumentTable
 from mxgemm.dispatcher.native_kernel import (
     ARGUMENTS,
@@ -42,7 +43,7 @@ _SOURCES: Final = (
 )
 
 
-class NativeBuildError(RuntimeError):
+class NativeBuildError(BuildError):
     """A native library could not be built; the text ends with what the compiler said."""
 
 
@@ -55,7 +56,7 @@ def native_key(config: KernelConfig, gfx_arch: str) -> dict[str, Any]:
     """Return everything that decides the file that :func:`build_native` makes, as JSON values.
 
     Raises:
-        NativeBuildError: no C compiler or no triton.
+        ToolchainMissing: no C compiler or no triton.
     """
     files = [*(PACKAGE / name for name in _SOURCES), *sorted(SHIM.iterdir())]
     compiler = c_compiler()
@@ -113,14 +114,14 @@ def c_compiler() -> str:
     """Return the host's C compiler: the one that ``CC`` names, else cc, gcc or clang.
 
     Raises:
-        NativeBuildError: there is none.
+        ToolchainMissing: there is none.
     """
     named = os.environ.get(COMPILER_VARIABLE)
     for name in (named,) if named else ("cc", "gcc", "clang"):
         path = shutil.which(name)
         if path:
             return path
-    raise NativeBuildError(
+    raise ToolchainMissing(
         f"no C compiler: {COMPILER_VARIABLE} is {named!r}, and it is not on PATH"
         if named
         else f"no C compiler: none of cc, gcc, clang is on PATH; install one or name it in {COMPILER_VARIABLE}"
@@ -133,7 +134,7 @@ def _triton_version() -> str:
             return f"{distribution} {importlib.metadata.version(distribution)}"
         except importlib.metadata.PackageNotFoundError:
             continue
-    raise NativeBuildError("triton: not installed, want triton >= 3.6 (pip install 'mxgemm[triton]')")
+    raise ToolchainMissing("triton: not installed, want triton >= 3.6 (pip install 'mxgemm[triton]')")
 
 
 def _cross_compile(config: KernelConfig, arch: str, folder: Path) -> dict[str, Any]:

@@ -79,6 +79,7 @@ static void unload(void)
         state.modules[i] = state.functions[i] = NULL;
     }
     state.ready = 0;
+    hip.library = NULL; /* opened anew next time; never closed, as a HIP runtime does not survive that */
 }
 
 static int load_modules(void)
