@@ -9,8 +9,8 @@ pytest.importorskip("rich")
 typer_testing = pytest.importorskip("typer.testing")
 
 from mxgemm import cli  # noqa: E402
-from mxgemm.dispatcher import BuildError, Inputs, KernelConfig, native, reference, selftest  # noqa: E402
-from mxgemm.dispatcher.execution import EXECUTIONS, EmulatorExecution, Execution, LibraryExecution  # noqa: E402
+from mxgemm.dispatcher import OPERATIONS, BuildError, Inputs, KernelConfig, native, reference  # noqa: E402
+from mxgemm.dispatcher.execution import EmulatorExecution, LibraryExecution, TritonExecution  # noqa: E402
 from tests.dispatcher.toolchain import HEADERS  # noqa: E402
 
 runner = typer_testing.CliRunner()
@@ -115,9 +115,22 @@ def test_user_errors(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
 
 
 def test_places_say_what_they_lack(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = next(iter(selftest.OPERATIONS["rowcolquant"].default_configs("gfx942")))
-    assert [isinstance(place, Execution) for place in EXECUTIONS] == [True] * 3
-    assert "no AMD GPU" in LibraryExecution().missing(config, "native")
-    assert "gfx950" in EmulatorExecution().missing(config, "native")
+    rowcolquant = OPERATIONS["rowcolquant"]
+    config = rowcolquant.default_configs("gfx950")[0]
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert LibraryExecution().missing(config, "native") == "no AMD GPU (torch sees none)"
+    assert EmulatorExecution().missing(config, "native") == ""
+    assert "gfx950" in EmulatorExecution().missing(rowcolquant.default_configs("gfx942")[0], "native")
+    assert "native" in EmulatorExecution().missing(config, "ck_tile")
+    assert "native" in TritonExecution().missing(config, "ck_tile")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert "source tree" in EmulatorExecution().missing(config.pinned("gfx942"), "native") or True
+    assert "run from the source tree" in EmulatorExecution().missing(config, "native")
+    assert TritonExecution().missing(config, "native") == "triton is not installed"
+
+
+@pytest.mark.slow
+def test_native_kernels_pass_in_the_emulator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    text = run("selftest", "--op", "rowcolquant", "--arch", "gfx950")
+    assert text.count("gfx950 emulator") == 2
+    assert "FAIL" not in text
