@@ -83,7 +83,10 @@ class EmulatedHip:
         library.hipMalloc.argtypes = [ctypes.POINTER(ctypes.c_void_p), ctypes.c_size_t]
         library.hipFree.argtypes = [ctypes.c_void_p]
         library.hipMemcpy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        self.set_device("gfx950")
+        library.emulated_fail(b"", 0, 0)
         self.on_launch(lambda launch: None)
+        self.calls()
 
     @classmethod
     def build(cls, folder: Path) -> EmulatedHip:
