@@ -1,7 +1,4 @@
-"""Compile a route's kernels for a GPU that is not here, exactly as a launch would: same constants, same hints.
-
-    from tools.cross_compile import compile_call
-    compiled = compile_call(route.calls(problem, config)[0], "gfx950")
+"""Compile a route's kernels for a GPU that is not here, exactly as a launch would, and say what came out.
 
 Run as a program it reads a JSON list of jobs on standard input and writes one JSON line of figures for each; that is
 how the tests compile with another triton than their own (PYTHONPATH names it) and outside the interpreter.
@@ -25,48 +22,8 @@ from mxgemm.formats import FORMATS
 from mxgemm.layouts import padded_scale_shape
 from mxgemm.problem import Problem, contiguous_strides
 from mxgemm.routes import ROUTES
-from mxgemm.routes.kernel_call import KernelCall
 from mxgemm.routes.triton_gemm import TritonGemm
-
-TYPES = {
-    torch.bfloat16: "*bf16",
-    torch.float16: "*fp16",
-    torch.float32: "*fp32",
-    torch.uint8: "*u8",
-    torch.int32: "*i32",
-}
-INT32_MAX = 2**31 - 1
-
-
-def compile_call(call: KernelCall, arch: str) -> Any:
-    """Compile one launch for an architecture ("gfx950", "sm_90", ...) and return triton's compiled kernel."""
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    amd = arch.startswith("gfx")
-    names = call.kernel.arg_names
-    signature: dict[str, str] = {}
-    constants: dict[str, Any] = dict(call.constants)
-    attributes: dict[tuple[int, ...], list[list[Any]]] = {}
-    for index, (name, dtype) in enumerate(zip(names, call.dtypes, strict=False)):
-        signature[name] = TYPES[dtype]
-        attributes[(index,)] = [["tt.divisibility", 16], *([["tt.pointer_range", 32]] if amd else [])]
-    for index, (name, value) in enumerate(zip(names[len(call.dtypes) :], call.scalars, strict=False), len(call.dtypes)):
-        specialised = not call.kernel.params[index].do_not_specialize
-        if value == 1 and specialised:  # the just-in-time compiler makes a constant of it
-            constants[name] = 1
-            continue
-        signature[name] = "i32" if value <= INT32_MAX else "i64"
-        if value % 16 == 0 and specialised:
-            attributes[(index,)] = [["tt.divisibility", 16]]
-    ordered = {name: signature.get(name, "constexpr") for name in names}
-    source = ASTSource(fn=call.kernel, signature=ordered, constexprs=constants, attrs=attributes)
-    if amd:
-        target = GPUTarget("hip", arch, 32 if arch.startswith("gfx1") else 64)
-    else:
-        target = GPUTarget("cuda", int(arch.removeprefix("sm_")), 32)
-    return triton.compile(source, target=target, options=dict(call.options))
+from mxgemm.triton_compile import compile_call
 
 
 def problem_of(m: int, n: int, k: int, arch: str, **options: Any) -> Problem:

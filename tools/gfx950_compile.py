@@ -26,7 +26,8 @@ from mxgemm.routes.kernel_call import KernelCall
 from mxgemm.routes.tile import TileConfig
 from mxgemm.routes.triton_gemm import TritonGemm
 from mxgemm.routes.triton_support import triton_version
-from tools.cross_compile import compile_call, problem_of
+from mxgemm.triton_compile import compile_call
+from tools.cross_compile import problem_of
 
 ARCH = "gfx950"
 

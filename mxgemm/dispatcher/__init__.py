@@ -1,0 +1,35 @@
+"""CK-tile bridge: kernel configurations become compiled, callable kernels (docs/dispatcher.md)."""
+
+from mxgemm.dispatcher.arch import detect_arch
+from mxgemm.dispatcher.build import BuildResult, build
+from mxgemm.dispatcher.config import KernelConfig
+from mxgemm.dispatcher.errors import BuildError, DispatcherError, DispatcherUnsupported, ToolchainMissing
+from mxgemm.dispatcher.library import Library
+from mxgemm.dispatcher.mx_gemm import MxGemmKernelConfig
+from mxgemm.dispatcher.operation import Inputs, Problem
+from mxgemm.dispatcher.operations import OPERATIONS, operation_of
+from mxgemm.dispatcher.rowcolquant import RowColQuantKernelConfig
+from mxgemm.dispatcher.runner import Verdict, judge, make_inputs, reference, verify
+
+__all__ = [
+    "OPERATIONS",
+    "BuildError",
+    "BuildResult",
+    "DispatcherError",
+    "DispatcherUnsupported",
+    "Inputs",
+    "KernelConfig",
+    "Library",
+    "MxGemmKernelConfig",
+    "Problem",
+    "RowColQuantKernelConfig",
+    "ToolchainMissing",
+    "Verdict",
+    "build",
+    "detect_arch",
+    "judge",
+    "make_inputs",
+    "operation_of",
+    "reference",
+    "verify",
+]

@@ -1,0 +1,71 @@
+"""What is known of an architecture before anything is built for it.
+
+Nothing here guesses: a kernel for the wrong architecture may compile, run and give zeros.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from typing import Final
+
+KNOWN: Final = ("gfx942", "gfx950")
+_NAME: Final = re.compile(r"^gfx[0-9a-f]{3,5}$")
+
+
+def bare_arch(arch: str) -> str:
+    """Return an architecture without its feature suffixes: ``gfx942:sramecc+:xnack-`` is ``gfx942``.
+
+    Raises:
+        ValueError: it is not the name of an AMD architecture.
+    """
+    name = arch.split(":", 1)[0] if isinstance(arch, str) else arch
+    if not isinstance(name, str) or not _NAME.match(name):
+        raise ValueError(f"gfx_arch: got {arch!r}, want an AMD architecture such as 'gfx950'")
+    return name
+
+
+def detect_arch() -> str:
+    """Return the architecture of this machine's AMD GPU, as ROCm's own tools name it.
+
+    Raises:
+        RuntimeError: there is none to be found, or there are several kinds; the caller must say which.
+    """
+    found: set[str] = set()
+    tried = []
+    for tool in ("rocm_agent_enumerator", "rocminfo"):
+        path = shutil.which(tool)
+        if path is None:
+            tried.append(f"{tool} is not installed")
+            continue
+        try:
+            ran = subprocess.run([path], capture_output=True, text=True, timeout=30, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            tried.append(f"{tool}: {error}")
+            continue
+        found = set(re.findall(r"\bgfx[0-9a-f]{3,5}\b", ran.stdout)) - {"gfx000"}
+        if found:
+            break
+        tried.append(f"{tool} names no GPU")
+    if len(found) == 1:
+        return found.pop()
+    why = f"several kinds of GPU ({', '.join(sorted(found))})" if found else "; ".join(tried)
+    raise RuntimeError(
+        f"the GPU architecture could not be detected: {why}. Pass gfx_arch, for example gfx_arch='gfx950'"
+    )
+
+
+def fp8_is_ocp(arch: str) -> bool:
+    """Return whether fp8 and bf8 bytes are OCP's (gfx950, gfx12) and not FNUZ (gfx942 and older)."""
+    return bare_arch(arch).startswith(("gfx950", "gfx12"))
+
+
+def fp8_warp_tile_k(arch: str, warp_tile_m: int) -> tuple[int, ...]:
+    """Return the depths of an fp8 matrix instruction that compute, CK's own choice first.
+
+    CK compiles others without a word, and the kernel then gives zeros.
+    """
+    if bare_arch(arch) == "gfx950":
+        return (128,) if warp_tile_m == 16 else (64,)
+    return (32,) if warp_tile_m == 16 else (16, 32)

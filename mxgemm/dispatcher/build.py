@@ -1,0 +1,161 @@
+"""Configurations to libraries: each kernel built once, in parallel, kept by everything that decides it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, get_args
+
+from mxgemm import build_cache
+from mxgemm.dispatcher.arch import bare_arch, detect_arch
+from mxgemm.dispatcher.config import KernelConfig
+from mxgemm.dispatcher.errors import BuildError, ToolchainMissing
+
+Source = Literal["native", "ck_tile"]
+SOURCES: Final[tuple[str, ...]] = get_args(Source)
+LIBRARY: Final = "kernel.so"
+
+
+@dataclass(frozen=True, slots=True)
+class BuildResult:
+    """What became of one configuration.
+
+    Attributes:
+        config: the configuration, pinned to its architecture.
+        source: where the kernel comes from.
+        path: the library, or None if the build failed.
+        error: what the compiler said, or "".
+        seconds: time that the build took; next to nothing where it was there already.
+    """
+
+    config: KernelConfig
+    source: str
+    path: Path | None
+    error: str
+    seconds: float
+
+    def library(self) -> Path:
+        """Return the library.
+
+        Raises:
+            BuildError: it could not be built.
+        """
+        if self.path is None:
+            raise BuildError(self.error)
+        return self.path
+
+
+Progress = Callable[[int, int, BuildResult], None]
+"""Told after each kernel: how many are done, how many there are, what became of this one."""
+
+
+def build(
+    configs: Iterable[KernelConfig],
+    *,
+    source: Source = "native",
+    gfx_arch: str | None = None,
+    jobs: int | None = None,
+    progress: Progress | None = None,
+    ck_include: Path | None = None,
+    hipcc: Path | None = None,
+) -> list[BuildResult]:
+    """Build the library of each configuration, or find it built.
+
+    Args:
+        configs: kernels; equal ones are built once.
+        source: ``native`` (mxgemm's own kernels) or ``ck_tile``.
+        gfx_arch: the architecture; default: each configuration's own, else this machine's.
+        jobs: kernels compiled at a time; default: one a processor.
+        progress: told after each kernel.
+        ck_include: CK's include tree, for ``ck_tile``.
+        hipcc: the compiler, for ``ck_tile``.
+
+    Returns:
+        A result for each configuration, in their order. A kernel that does not compile has its compiler's output in its
+        result and stops no other.
+
+    Raises:
+        ValueError: a configuration must not be built (all reasons are named), or the source is unknown.
+        RuntimeError: no architecture was given and none could be detected.
+        ToolchainMissing: ``ck_tile`` is asked for and CK or ``hipcc`` is missing.
+    """
+    if source not in SOURCES:
+        raise ValueError(f"source: got {source!r}, want one of {', '.join(SOURCES)}")
+    if jobs is not None and jobs < 1:
+        raise ValueError(f"jobs: got {jobs}, want at least 1")
+    pinned = _pinned(list(configs), gfx_arch)
+    for config in pinned:
+        config.check()
+    make = _maker(source, ck_include, hipcc)
+    kinds = list(dict.fromkeys(pinned))
+    done: dict[KernelConfig, BuildResult] = {}
+    with ThreadPoolExecutor(max_workers=max(1, min(jobs or os.cpu_count() or 1, len(kinds)))) as pool:
+        for future in as_completed([pool.submit(_build_one, config, source, make) for config in kinds]):
+            result = future.result()
+            done[result.config] = result
+            if progress is not None:
+                progress(len(done), len(kinds), result)
+    return [done[config] for config in pinned]
+
+
+def _pinned(configs: list[KernelConfig], gfx_arch: str | None) -> list[KernelConfig]:
+    if gfx_arch is None and any(config.arch is None for config in configs):
+        gfx_arch = detect_arch()
+    return [config.pinned(gfx_arch or config.arch or "") for config in configs]
+
+
+class Maker:
+    """A source of kernels: what decides a library, and how it is made."""
+
+    def __init__(
+        self,
+        key: Callable[[KernelConfig, str], dict[str, Any]],
+        make: Callable[[KernelConfig, str, Path], Path],
+    ) -> None:
+        """Take both as functions of a configuration and an architecture."""
+        self.key = key
+        self.make = make
+
+
+def _maker(source: str, ck_include: Path | None, hipcc: Path | None) -> Maker:
+    if source == "native":
+        from mxgemm.dispatcher import native  # triton is loaded where it is needed
+
+        return Maker(native.native_key, native.build_native)
+    from mxgemm.dispatcher import ck_tile
+
+    toolchain = ck_tile.find_toolchain(ck_include, hipcc)
+    return Maker(
+        lambda config, arch: ck_tile.ck_tile_key(config, arch, toolchain),
+        lambda config, arch, folder: ck_tile.build_ck_tile(config, arch, folder, toolchain),
+    )
+
+
+def _build_one(config: KernelConfig, source: str, maker: Maker) -> BuildResult:
+    started = time.monotonic()
+    arch = bare_arch(config.arch or "")
+
+    def make(folder: Path) -> None:
+        built = maker.make(config, arch, folder)
+        if built != folder / LIBRARY:
+            built.rename(folder / LIBRARY)
+
+    try:
+        parts = {
+            "kind": "dispatcher",
+            "source": source,
+            "arch": arch,
+            "config": dataclasses.asdict(config),
+            **maker.key(config, arch),
+        }
+        path = build_cache.cached(parts, LIBRARY, make, f"{config.name} ({source}, {arch})")
+    except ToolchainMissing:
+        raise
+    except (BuildError, ValueError, OSError) as error:
+        return BuildResult(config, source, None, str(error), time.monotonic() - started)
+    return BuildResult(config, source, path, "", time.monotonic() - started)

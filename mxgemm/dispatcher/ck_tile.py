@@ -1,0 +1,166 @@
+"""The ``ck_tile`` source: a kernel as CK tile's own templates make it, compiled where CK and ``hipcc`` are given.
+
+The C++ is in ``ck_tile_csrc``: one file an operation, one for the C interface. What a configuration decides is the
+header written here, force-included before it. Evidence: the header and the C++ are compiled and run against small
+stand-ins for CK and HIP in the tests; no real CK, no AMD GPU has seen them (docs/dispatcher.md, "not verified").
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from mxgemm.dispatcher.arch import bare_arch, fp8_is_ocp
+from mxgemm.dispatcher.config import KernelConfig
+from mxgemm.dispatcher.errors import BuildError, ToolchainMissing
+
+INCLUDE_VARIABLE: Final = "MXGEMM_CK_INCLUDE"
+HIPCC_VARIABLE: Final = "MXGEMM_HIPCC"
+CSRC: Final = Path(__file__).parent / "ck_tile_csrc"
+COMPILE_SECONDS: Final = 1800
+
+_TYPES: Final = {"fp8": "ck_tile::fp8_t", "bf8": "ck_tile::bf8_t", "fp4": "ck_tile::pk_fp4_t"}
+_TILE: Final = ("tile", "warp", "warp_tile")
+_TRAITS: Final = ("pad_m", "pad_n", "pad_k", "persistent", "double_smem_buffer")
+
+# CK's tile engine compiles its kernels with these; without them registers spill, and the same source is slower.
+_OPTIMISATION: Final = (
+    *("-mllvm", "-amdgpu-early-inline-all=true"),
+    *("-mllvm", "-amdgpu-function-calls=false"),
+    *("-mllvm", "--lsr-drop-solution=1"),
+    *("-mllvm", "-enable-post-misched=0"),
+    "-fno-offload-uniform-block",
+    "--offload-compress",
+)
+_COERCE: Final = ("-mllvm", "-amdgpu-coerce-illegal-types=1")  # clang 22 (ROCm 7.2) no longer knows it
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """What compiles CK tile.
+
+    Attributes:
+        include: CK's include tree, the folder that holds ``ck_tile``.
+        hipcc: the compiler.
+    """
+
+    include: Path
+    hipcc: Path
+
+
+def find_toolchain(include: Path | None = None, hipcc: Path | None = None) -> Toolchain:
+    """Return the toolchain: as given, else from ``MXGEMM_CK_INCLUDE`` and ``MXGEMM_HIPCC``, else ROCm's ``hipcc``.
+
+    Raises:
+        ToolchainMissing: CK or the compiler is missing; the text says how to name it.
+    """
+    tree = include or (Path(os.environ[INCLUDE_VARIABLE]) if os.environ.get(INCLUDE_VARIABLE) else None)
+    if tree is None or not (tree / "ck_tile").is_dir():
+        raise ToolchainMissing(
+            f"ck_tile: got {tree or 'no CK include tree'}, want the folder that holds ck_tile/ "
+            f"(composablekernel/include of ROCm/rocm-libraries): pass ck_include= or set {INCLUDE_VARIABLE}"
+        )
+    named = os.environ.get(HIPCC_VARIABLE)
+    compiler = str(hipcc or named or shutil.which("hipcc") or "/opt/rocm/bin/hipcc")
+    found = shutil.which(compiler)
+    if found is None:
+        raise ToolchainMissing(f"ck_tile: got no {compiler}, want hipcc of ROCm: pass hipcc= or set {HIPCC_VARIABLE}")
+    return Toolchain(tree, Path(found))
+
+
+def header(config: KernelConfig) -> str:
+    """Return the C++ header that tells ``ck_tile_csrc`` which kernel is meant. The same text for the same kernel."""
+    sizes = [f"{part}_{axis}" for part in _TILE for axis in "mnk"]
+    traits = [name for name in _TRAITS if hasattr(config, name)]
+    lines = [
+        f"// {config.name}: written by mxgemm.dispatcher, force-included before the operation's source.",
+        "#pragma once",
+        '#include "ck_tile/core.hpp"',
+        "",
+        "struct Config",
+        "{",
+        f"    using Data = {_TYPES[config.dtype]};",
+        f'    static constexpr const char* name = "{config.name}";',
+        *(f"    static constexpr int {name} = {getattr(config, name)};" for name in sizes),
+        f"    static constexpr int blocks_per_cu = {config.k_block_per_cu};",
+        *(f"    static constexpr bool {name} = {str(getattr(config, name)).lower()};" for name in traits),
+        "};",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def source_file(config: KernelConfig) -> Path:
+    """Return the operation's C++ source."""
+    return CSRC / f"{config.operation}.cpp"
+
+
+@cache
+def accepts_coerce_flag(hipcc: Path) -> bool:
+    """Return whether a compiler knows the flag that newer ones dropped; it is asked once."""
+    probe = [str(hipcc), "-x", "hip", *_COERCE, "-c", "-", "-o", os.devnull]
+    return _run(probe, 120, "int main() { return 0; }\n").returncode == 0
+
+
+def flags(toolchain: Toolchain, gfx_arch: str) -> tuple[str, ...]:
+    """Return the compiler's flags, apart from the files."""
+    arch = bare_arch(gfx_arch)
+    macros = ["-D__HIP_PLATFORM_AMD__", f'-DGFX_ARCH="{arch}"']
+    if fp8_is_ocp(arch):
+        macros += ["-DCK_USE_OCP_FP8", "-DCK_TILE_USE_OCP_FP8=1"]
+    if arch == "gfx950":
+        macros += ["-DCK_USE_NATIVE_MX_SUPPORT", "-DCK_GFX950_SUPPORT"]
+    coerce = _COERCE if accepts_coerce_flag(toolchain.hipcc) else ()
+    warnings = ("-Wno-undefined-func-template", "-Wno-float-equal")
+    base = ("-x", "hip", "-shared", "-fPIC", "-O3", "-std=c++20", f"--offload-arch={arch}")
+    return (*base, *coerce, *_OPTIMISATION, *macros, *warnings, f"-I{toolchain.include}", f"-I{CSRC}")
+
+
+def ck_tile_key(config: KernelConfig, gfx_arch: str, toolchain: Toolchain) -> dict[str, Any]:
+    """Return all that decides the library: sources, CK's headers, flags, compiler."""
+    version = _run([str(toolchain.hipcc), "--version"], 60)
+    return {
+        "header": header(config),
+        "sources": _digest_of([source_file(config), CSRC / "bridge.hpp"]),
+        "ck": _digest_of(sorted((toolchain.include / "ck_tile").rglob("*.hpp"))),
+        "flags": [flag.replace(str(CSRC), "csrc") for flag in flags(toolchain, gfx_arch)],
+        "compiler": version.stdout,
+    }
+
+
+def build_ck_tile(config: KernelConfig, gfx_arch: str, folder: Path, toolchain: Toolchain) -> Path:
+    """Compile a kernel's library into a folder and return its path.
+
+    Raises:
+        BuildError: the compiler failed; the text ends with what it said.
+    """
+    included = folder / "kernel.hpp"
+    included.write_text(header(config), encoding="utf-8")
+    library = folder / "kernel.so"
+    files = ["-include", str(included), str(source_file(config)), "-o", str(library)]
+    ran = _run([str(toolchain.hipcc), *flags(toolchain, gfx_arch), *files], COMPILE_SECONDS)
+    if ran.returncode:
+        said = (ran.stderr or ran.stdout).strip()
+        raise BuildError(f"{config.name}: {toolchain.hipcc} ended with {ran.returncode}:\n{said}")
+    return library
+
+
+def _run(command: list[str], seconds: float, text: str | None = None) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(command, input=text, capture_output=True, text=True, timeout=seconds, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BuildError(f"{command[0]}: {error}") from error
+
+
+def _digest_of(files: list[Path]) -> str:
+    total = hashlib.sha256()
+    for file in files:
+        data = file.read_bytes()
+        total.update(f"{file.name} {len(data)}\n".encode() + data)
+    return total.hexdigest()

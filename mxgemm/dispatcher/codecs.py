@@ -1,0 +1,123 @@
+"""Numbers to the bytes that a kernel reads, and back: fp8 and bf8 in an architecture's flavour, packed fp4, E8M0.
+
+Encoding is exact or refused. Inputs of a check are drawn from a grid that the format holds, so a value that is not in
+the format is a mistake of the caller, never something to round: a rounded input would move the reference with it.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from mxgemm.dispatcher.arch import fp8_is_ocp
+from mxgemm.formats import E2M1_VALUES, E8M0_BIAS, E8M0_NAN
+
+Bytes = NDArray[np.uint8]
+Float32 = NDArray[np.float32]
+
+PACK: Final = {"fp8": 1, "bf8": 1, "fp4": 2}
+"""Elements in a byte."""
+
+_STORED: Final = {
+    ("fp8", True): torch.float8_e4m3fn,
+    ("bf8", True): torch.float8_e5m2,
+    ("fp8", False): torch.float8_e4m3fnuz,
+    ("bf8", False): torch.float8_e5m2fnuz,
+}
+
+
+def storage_name(dtype: str, arch: str) -> str:
+    """Return the name that torch and ml_dtypes give a type's bytes on an architecture, ``float8_e4m3fn`` for one.
+
+    Raises:
+        ValueError: ``dtype`` is none of ``fp8``, ``bf8``, ``fp4``.
+    """
+    if dtype == "fp4":
+        return "float4_e2m1fn_x2"
+    if dtype not in PACK:
+        raise ValueError(f"dtype: got {dtype!r}, want one of {', '.join(PACK)}")
+    return str(_STORED[dtype, fp8_is_ocp(arch)]).removeprefix("torch.")
+
+
+@cache
+def code_values(dtype: str, arch: str) -> Float32:
+    """Return the value of every code: ``[256]`` for fp8 and bf8, ``[16]`` for fp4."""
+    if storage_name(dtype, arch) == "float4_e2m1fn_x2":
+        return np.asarray(E2M1_VALUES, dtype=np.float32)
+    codes = torch.arange(256, dtype=torch.uint8).view(_STORED[dtype, fp8_is_ocp(arch)])
+    values: Float32 = codes.float().numpy()
+    return values
+
+
+@cache
+def _grid(dtype: str, arch: str) -> tuple[Float32, Bytes]:
+    values = code_values(dtype, arch)
+    finite = np.flatnonzero(np.isfinite(values))
+    grid, first = np.unique(values[finite], return_index=True)  # -0 is 0: the lower code, the positive zero, stands
+    return grid, finite[first].astype(np.uint8)
+
+
+def encode(values: NDArray[Any], dtype: str, arch: str) -> Bytes:
+    """Return the bytes of values that the format holds exactly.
+
+    Args:
+        values: ``[rows, k]`` numbers.
+        dtype: ``fp8``, ``bf8`` or ``fp4``.
+        arch: whose fp8: OCP on gfx950, FNUZ on gfx942.
+
+    Returns:
+        ``[rows, k]``, or ``[rows, k / 2]`` for fp4, the even k in the low nibble.
+
+    Raises:
+        ValueError: a value is not in the format (the first few are named), or fp4 has an odd k.
+    """
+    grid, codes = _grid(dtype, arch)
+    flat = np.asarray(values, dtype=np.float64)
+    place = np.minimum(np.searchsorted(grid, flat), len(grid) - 1)
+    wrong = grid[place] != flat
+    if wrong.any():
+        some = ", ".join(f"{value:g}" for value in np.unique(flat[wrong])[:4])
+        raise ValueError(f"values: got {some}, want values that {storage_name(dtype, arch)} holds exactly")
+    encoded: Bytes = codes[place]
+    if PACK[dtype] == 1:
+        return encoded
+    if encoded.shape[-1] % 2:
+        raise ValueError(f"values: got {encoded.shape[-1]} along k, want an even number: fp4 packs two in a byte")
+    packed: Bytes = encoded[..., 0::2] | encoded[..., 1::2] << np.uint8(4)
+    return packed
+
+
+def decode(data: Bytes, dtype: str, arch: str) -> Float32:
+    """Return the values of bytes, ``[rows, k]``."""
+    table = code_values(dtype, arch)
+    if PACK[dtype] == 1:
+        return table[data]
+    nibbles = np.stack([data & 0xF, data >> 4], axis=-1)
+    return table[nibbles.reshape(*data.shape[:-1], -1)]
+
+
+def encode_e8m0(scales: NDArray[Any]) -> Bytes:
+    """Return the E8M0 bytes of powers of two.
+
+    Raises:
+        ValueError: a scale is no power of two from 2^-127 to 2^127.
+    """
+    exact = np.asarray(scales, dtype=np.float64)
+    fraction, exponent = np.frexp(exact)
+    byte = exponent - 1 + E8M0_BIAS
+    wrong = (fraction != 0.5) | (byte < 0) | (byte >= E8M0_NAN)
+    if wrong.any():
+        some = ", ".join(f"{value:g}" for value in np.unique(exact[wrong])[:4])
+        raise ValueError(f"scales: got {some}, want powers of two from 2^-127 to 2^127")
+    return byte.astype(np.uint8)
+
+
+def decode_e8m0(scales: Bytes) -> Float32:
+    """Return the values of E8M0 bytes; 255 is NaN."""
+    values = np.ldexp(1.0, scales.astype(np.int32) - E8M0_BIAS)
+    decoded: Float32 = np.where(scales == E8M0_NAN, np.nan, values).astype(np.float32)
+    return decoded

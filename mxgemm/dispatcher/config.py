@@ -1,0 +1,146 @@
+"""What the configurations of every operation share: the fields of a CK-tile kernel, its tile's rules, its name.
+
+A configuration says which kernel is meant, in CK tile's own terms. It does not say how the kernel is made: the two
+sources (``native`` and ``ck_tile``) build the same configuration and export the same C functions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+from mxgemm.dispatcher.arch import bare_arch
+
+Config = TypeVar("Config", bound="KernelConfig")
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelConfig:
+    """One kernel: what an operation's own dataclass adds its types and its architecture to.
+
+    Attributes:
+        layout: a letter each for A, B and C, ``r`` row-major, ``c`` column-major. ``rcr``: A ``[M, K]``, B stored as
+            ``[N, K]``, C ``[M, N]``.
+        pipeline: CK's main loop.
+        epilogue: how C leaves the registers.
+        scheduler: how instructions of a wave interleave.
+        tile_m: rows of C of a workgroup.
+        tile_n: columns of C of a workgroup.
+        tile_k: elements of K of an iteration.
+        warp_m: waves along M.
+        warp_n: waves along N.
+        warp_k: waves along K.
+        warp_tile_m: rows of a matrix instruction.
+        warp_tile_n: columns of a matrix instruction.
+        warp_tile_k: elements of K of a matrix instruction.
+        k_block_per_cu: workgroups a compute unit is to hold; not part of the name.
+    """
+
+    operation: ClassVar[str]
+    """The operation: ``mx_gemm`` or ``rowcolquant``."""
+    arch_field: ClassVar[str]
+    """The field that holds the architecture (the operations call it differently)."""
+
+    layout: str = "rcr"
+    pipeline: str
+    epilogue: str = "cshuffle"
+    scheduler: str = "intrawave"
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    warp_m: int
+    warp_n: int
+    warp_k: int
+    warp_tile_m: int
+    warp_tile_n: int
+    warp_tile_k: int
+    k_block_per_cu: int = 1
+
+    @property
+    def dtype(self) -> str:
+        """CK's name of the type of A and B: ``fp8`` (e4m3), ``bf8`` (e5m2) or ``fp4`` (e2m1)."""
+        raise NotImplementedError
+
+    @property
+    def arch(self) -> str | None:
+        """The architecture that the configuration is pinned to, or None."""
+        arch: str | None = getattr(self, self.arch_field)
+        return arch
+
+    @property
+    def name(self) -> str:
+        """The kernel's name, byte for byte CK's."""
+        raise NotImplementedError
+
+    def pinned(self: Config, gfx_arch: str) -> Config:
+        """Return this configuration for an architecture.
+
+        Raises:
+            ValueError: it is pinned to another one.
+        """
+        wanted = bare_arch(gfx_arch)
+        if self.arch is not None and bare_arch(self.arch) != wanted:
+            raise ValueError(f"gfx_arch: got {wanted}, but {self.name} has {self.arch_field}={self.arch!r}")
+        fields: dict[str, Any] = {self.arch_field: wanted}
+        return dataclasses.replace(self, **fields)
+
+    def refusals(self, gfx_arch: str | None = None) -> tuple[str, ...]:
+        """Return every reason why this kernel must not be built, field by field; empty if there is none.
+
+        Args:
+            gfx_arch: judge for this architecture; default: the one that it is pinned to. Without either the rules that
+                depend on the architecture are left out.
+        """
+        raise NotImplementedError
+
+    def is_valid(self, gfx_arch: str | None = None) -> bool:
+        """Return whether nothing speaks against building it."""
+        return not self.refusals(gfx_arch)
+
+    def check(self, gfx_arch: str | None = None) -> None:
+        """Raise ValueError with every refusal, if there is one."""
+        found = self.refusals(gfx_arch)
+        if found:
+            raise ValueError(f"{self.name}: " + "; ".join(found))
+
+    def tile_text(self) -> str:
+        """Return the part of the name that every operation ends with: tile, waves, instruction."""
+        return (
+            f"{self.tile_m}x{self.tile_n}x{self.tile_k}_{self.warp_m}x{self.warp_n}x{self.warp_k}_"
+            f"{self.warp_tile_m}x{self.warp_tile_n}x{self.warp_tile_k}"
+        )
+
+
+def wrong_choice(field: str, value: object, choices: tuple[str, ...]) -> list[str]:
+    """Return the refusal of a field that takes one of a few names, or nothing."""
+    return [] if value in choices else [f"{field}: got {value!r}, want {' or '.join(map(repr, choices))}"]
+
+
+def tile_refusals(config: KernelConfig) -> list[str]:
+    """Return what is wrong with a tile in itself: sizes, divisibility, and the cluster known to be wrong upstream."""
+    sizes = [(f.name, getattr(config, f.name)) for f in dataclasses.fields(config)]
+    wrong = [
+        f"{name}: got {size!r}, want a positive int"
+        for name, size in sizes
+        if (name.startswith(("tile_", "warp_")) or name == "k_block_per_cu")
+        and (isinstance(size, bool) or not isinstance(size, int) or size < 1)
+    ]
+    if wrong:
+        return wrong
+    for axis in "mnk":
+        tile, waves, step = (getattr(config, f"{part}_{axis}") for part in ("tile", "warp", "warp_tile"))
+        if tile % (waves * step):
+            wrong.append(f"tile_{axis}: got {tile}, want a multiple of warp_{axis} * warp_tile_{axis} = {waves * step}")
+    return wrong + _known_bad(config)
+
+
+def _known_bad(config: KernelConfig) -> list[str]:
+    cluster = (config.warp_m, config.warp_n, config.warp_k) == (2, 2, 1)
+    step = (config.warp_tile_m, config.warp_tile_n, config.warp_tile_k) == (32, 32, 32)
+    if cluster and step and config.layout.startswith("r") and 192 in (config.tile_m, config.tile_n):
+        return [
+            f"tile_m, tile_n: got {config.tile_m}, {config.tile_n} with waves 2x2x1, instruction 32x32x32 and A "
+            "row-major, want another: CK's kernels of this cluster give wrong results (ROCm/rocm-libraries#10439)"
+        ]
+    return []

@@ -1,0 +1,161 @@
+"""The places where a built kernel can run, and what each of them lacks on this machine."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import tempfile
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from mxgemm.device import default_device, machine_of
+from mxgemm.dispatcher.arch import fp8_is_ocp
+from mxgemm.dispatcher.config import KernelConfig
+from mxgemm.dispatcher.library import Library
+from mxgemm.dispatcher.operation import Inputs
+from mxgemm.routes.triton_support import interpreting
+
+RUNTIME_VARIABLE: Final = "MXGEMM_LIBAMDHIP64"
+"""Where a native library looks for the HIP runtime first."""
+
+
+class Execution(ABC):
+    """A place where a built kernel can run."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Where, for people: ``AMD GPU``, ``gfx950 emulator``."""
+
+    @abstractmethod
+    def missing(self, config: KernelConfig, source: str) -> str:
+        """Return what is missing to run a kernel here, or ""."""
+
+    @abstractmethod
+    def run(self, config: KernelConfig, library: Path, inputs: Inputs) -> tuple[NDArray[np.float16], float | None]:
+        """Run it.
+
+        Returns:
+            C ``[m, n]`` and the time of a launch in milliseconds, or None where that means nothing.
+        """
+
+
+class LibraryExecution(Execution):
+    """The library itself, on this machine's AMD GPU."""
+
+    @property
+    def name(self) -> str:
+        """The GPU of the library's own architecture."""
+        return "AMD GPU"
+
+    def missing(self, config: KernelConfig, source: str) -> str:
+        """Return why the library cannot run here: no AMD GPU, or another one."""
+        if not torch.version.hip or not torch.cuda.is_available():
+            return "no AMD GPU (torch sees none)"
+        here = machine_of(torch.device("cuda", torch.cuda.current_device())).arch
+        return "" if here == config.arch else f"the GPU is {here}, the kernel is for {config.arch}"
+
+    def run(self, config: KernelConfig, library: Path, inputs: Inputs) -> tuple[NDArray[np.float16], float | None]:
+        """Run it on host memory, timed by the library."""
+        out = np.zeros((inputs.problem.m, inputs.problem.n), dtype=np.float16)
+        kernel = Library(library, config)
+        time_ms = kernel.run(inputs.a, inputs.b, out, inputs.a_scales, inputs.b_scales, k_batch=inputs.problem.k_batch)
+        return out, time_ms
+
+
+class EmulatorExecution(Execution):
+    """A native library, whole, on the CPU: its own code object in the gfx950 emulator of the source tree."""
+
+    @property
+    def name(self) -> str:
+        """The emulator."""
+        return "gfx950 emulator"
+
+    def missing(self, config: KernelConfig, source: str) -> str:
+        """Return why the emulator cannot run it: another source, another architecture, or no emulator."""
+        if source != "native" or config.arch != "gfx950":
+            return "the emulator runs native kernels for gfx950"
+        try:
+            found = importlib.util.find_spec("tools.emulated_hip")
+        except ModuleNotFoundError:
+            found = None
+        return "" if found else "the emulator (tools/) is not in this installation; run from the source tree"
+
+    def run(self, config: KernelConfig, library: Path, inputs: Inputs) -> tuple[NDArray[np.float16], float | None]:
+        """Run it on host memory, waits and hazards checked; the emulator has no clock."""
+        from mxgemm.dispatcher.native import DESCRIPTION, argument_table
+        from tools.emulated_hip import EmulatedHip
+
+        described = json.loads((library.parent / DESCRIPTION).read_text(encoding="utf-8"))
+        out = np.zeros((inputs.problem.m, inputs.problem.n), dtype=np.float16)
+        with tempfile.TemporaryDirectory() as folder:
+            hip = EmulatedHip.build(Path(folder))
+            hip.emulate(argument_table(described["variants"][0]), strict=True)
+            kernel = Library(library, config)
+            before = os.environ.get(RUNTIME_VARIABLE)
+            os.environ[RUNTIME_VARIABLE] = str(hip.path)
+            try:
+                kernel.run(inputs.a, inputs.b, out, inputs.a_scales, inputs.b_scales, timed=False)
+            finally:
+                kernel.close()
+                if before is None:
+                    del os.environ[RUNTIME_VARIABLE]
+                else:
+                    os.environ[RUNTIME_VARIABLE] = before
+        return out, None
+
+
+class TritonExecution(Execution):
+    """The kernel of a native library, but not the library: the same Triton source with the same tile.
+
+    Compiled for the GPU that is here, or run by Triton's interpreter (``TRITON_INTERPRET=1``).
+    """
+
+    @property
+    def name(self) -> str:
+        """The GPU, or the interpreter."""
+        if interpreting():
+            return "Triton interpreter, same kernel source"
+        where = machine_of(default_device()).name if torch.cuda.is_available() else "GPU"
+        return f"{where} through Triton, same kernel source"
+
+    def missing(self, config: KernelConfig, source: str) -> str:
+        """Return why Triton cannot run it here."""
+        if source != "native":
+            return "Triton runs native kernels"
+        if importlib.util.find_spec("triton") is None:
+            return "triton is not installed"
+        if interpreting():
+            return ""
+        if not torch.cuda.is_available():
+            return "no GPU, and TRITON_INTERPRET=1 is not set"
+        if (
+            torch.version.hip is None
+            and config.arch is not None
+            and config.dtype != "fp4"
+            and not fp8_is_ocp(config.arch)
+        ):
+            return "NVIDIA's GPUs have no FNUZ types"
+        return ""
+
+    def run(self, config: KernelConfig, library: Path, inputs: Inputs) -> tuple[NDArray[np.float16], float | None]:
+        """Run it on the default device, untimed: a time of another GPU would say nothing of the library."""
+        from mxgemm.dispatcher.jit import Tile, quant_gemm
+        from mxgemm.dispatcher.native_kernel import element_type, num_warps
+
+        tile = Tile(config.tile_m, config.tile_n, config.tile_k, num_warps(config))
+        kind = element_type(config, config.arch or "")
+        device = default_device()
+        arrays = (inputs.a, inputs.b, inputs.a_scales, inputs.b_scales)
+        a, b, a_scales, b_scales = (torch.from_numpy(array).to(device) for array in arrays)
+        out: NDArray[np.float16] = quant_gemm(a, b, a_scales, b_scales, kind, tile).cpu().numpy()
+        return out, None
+
+
+EXECUTIONS: Final[tuple[Execution, ...]] = (LibraryExecution(), EmulatorExecution(), TritonExecution())

@@ -1,0 +1,136 @@
+"""The dispatcher's Triton kernels on a torch device: those of the native libraries, compiled when they are called.
+
+For GPUs that the libraries are not built for (NVIDIA's), for ROCm without a build, and for Triton's interpreter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from mxgemm.device import machine_of
+from mxgemm.routes.kernel_call import KernelCall, Launcher
+from mxgemm.routes.tile import XCDS
+from mxgemm.routes.triton_support import interpreting
+
+KINDS: Final = ("e2m1", "e4m3", "e5m2", "e4m3fnuz", "e5m2fnuz")
+SMALL: Final = 2**31
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A program's block and how it is compiled.
+
+    Attributes:
+        block_m: rows of A, a power of two from 16.
+        block_n: rows of B, a power of two from 16.
+        block_k: elements along K, a power of two from 32.
+        num_warps: warps of a program.
+        num_stages: software pipeline depth.
+        programs: the most programs that are launched; 0: one a tile.
+    """
+
+    block_m: int = 64
+    block_n: int = 64
+    block_k: int = 128
+    num_warps: int = 4
+    num_stages: int = 2
+    programs: int = 0
+
+
+def quant_gemm(
+    a: Tensor, b: Tensor, a_scales: Tensor, b_scales: Tensor, kind: str, tile: Tile | None = None, *,
+    fast_accumulation: bool = False,
+) -> Tensor:  # fmt: skip
+    """Multiply two quantised operands: ``C = decode(A) @ decode(B).T``, fp16 ``[M, N]``.
+
+    Args:
+        a: element bytes, uint8 ``[M, K]``, of e2m1 ``[M, K/2]``; contiguous.
+        b: element bytes, uint8 ``[N, K]`` or ``[N, K/2]``; contiguous.
+        a_scales: E8M0 bytes, uint8 ``[M, K/32]``; or fp32 ``[M]`` or ``[1]``.
+        b_scales: the same for B.
+        kind: element type of both, one of :data:`KINDS`.
+        tile: the block; default: one that fits small problems.
+        fast_accumulation: on sm_90, leave fp8 sums in the tensor cores' short accumulators over all of K.
+
+    Raises:
+        TypeError: a dtype is wrong.
+        ValueError: a shape or the kind is wrong.
+    """
+    m, n, k = _check(a, b, a_scales, b_scales, kind)
+    out = torch.empty((m, n), dtype=torch.float16, device=a.device)
+    launcher(a, b, a_scales, b_scales, kind, tile or Tile(), (m, n, k), fast_accumulation)(
+        a, b, a_scales, b_scales, out
+    )
+    return out
+
+
+def launcher(
+    a: Tensor, b: Tensor, a_scales: Tensor, b_scales: Tensor, kind: str, tile: Tile, sizes: tuple[int, int, int],
+    fast_accumulation: bool,
+) -> Launcher:  # fmt: skip
+    """Return the launcher of (A, B, scales of A, scales of B, C) for operands like these."""
+    from mxgemm.triton_kernels.quant_gemm import quant_gemm_kernel
+
+    m, n, k = sizes
+    arch = machine_of(a.device).arch
+    tiles = -(-m // tile.block_m) * -(-n // tile.block_n)
+    rows = max(m + tile.block_m, n + tile.block_n)
+    constants = {
+        "A_TYPE": kind,
+        "B_TYPE": kind,
+        "A_SCALE": _scale_kind(a_scales),
+        "B_SCALE": _scale_kind(b_scales),
+        "BLOCK_M": tile.block_m,
+        "BLOCK_N": tile.block_n,
+        "BLOCK_K": tile.block_k,
+        "EVEN_N": n % tile.block_n == 0,
+        "EVEN_K": k % tile.block_k == 0,
+        "PROGRAMS": tile.programs,
+        "WIDE": rows * max(k, 2 * n) >= SMALL,
+        "XCDS": XCDS.get(arch, 1),
+        "INTERPRETED": interpreting(),
+    }
+    options: dict[str, int] = {"num_warps": tile.num_warps, "num_stages": tile.num_stages}
+    if arch == "sm_90":
+        options["max_num_imprecise_acc_default"] = 2**30 if fast_accumulation else min(tile.block_k, 128)
+    grid = (min(tiles, tile.programs or tiles), 1, 1)
+    dtypes = (a.dtype, b.dtype, a_scales.dtype, b_scales.dtype, torch.float16)
+    return Launcher(KernelCall(quant_gemm_kernel, dtypes, (m, n, k // 32), constants, options, grid))
+
+
+def _scale_kind(scales: Tensor) -> str:
+    if scales.dtype == torch.uint8:
+        return "block"
+    return "tensor" if scales.numel() == 1 else "row"
+
+
+def _check(a: Tensor, b: Tensor, a_scales: Tensor, b_scales: Tensor, kind: str) -> tuple[int, int, int]:
+    if kind not in KINDS:
+        raise ValueError(f"kind: got {kind!r}, want one of {', '.join(KINDS)}")
+    for name, tensor in (("a", a), ("b", b)):
+        if tensor.dtype != torch.uint8:
+            raise TypeError(f"{name}: got {tensor.dtype}, want torch.uint8, the bytes of its elements")
+        if tensor.ndim != 2 or not tensor.is_contiguous() or not tensor.numel():
+            got = f"shape {tuple(tensor.shape)}, strides {tensor.stride()}"
+            raise ValueError(f"{name}: got {got}, want two dimensions, contiguous and not empty")
+    columns = a.shape[1]
+    k = columns * (2 if kind == "e2m1" else 1)
+    if b.shape[1] != columns or k % 32:
+        raise ValueError(f"b: got K = {b.shape[1]} against {columns} of a, want the same, a multiple of 32 elements")
+    for name, scales, rows in (("a_scales", a_scales, a.shape[0]), ("b_scales", b_scales, b.shape[0])):
+        wanted = [(rows, k // 32)] if scales.dtype == torch.uint8 else [(rows,), (1,)]
+        if scales.dtype not in (torch.uint8, torch.float32):
+            raise TypeError(f"{name}: got {scales.dtype}, want torch.uint8 (E8M0) or torch.float32")
+        if tuple(scales.shape) not in wanted or not scales.is_contiguous():
+            raise ValueError(
+                f"{name}: got shape {tuple(scales.shape)}, want {' or '.join(map(str, wanted))}, contiguous"
+            )
+    if (a_scales.dtype == torch.uint8) != (b_scales.dtype == torch.uint8):
+        raise TypeError(f"b_scales: got {b_scales.dtype}, want {a_scales.dtype}, as a_scales")
+    if any(tensor.device != a.device for tensor in (b, a_scales, b_scales)):
+        raise ValueError("b, a_scales, b_scales: want the device of a")
+    return a.shape[0], b.shape[0], k

@@ -1,0 +1,185 @@
+"""A built kernel as Python calls it: one shared library, loaded with ctypes, guarded on every call."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from mxgemm.dispatcher.arch import bare_arch
+from mxgemm.dispatcher.config import KernelConfig
+from mxgemm.dispatcher.errors import DispatcherError, DispatcherUnsupported
+from mxgemm.dispatcher.operands import Operands, gather
+from mxgemm.dispatcher.operations import operation_of
+
+UNSUPPORTED: Final = -2
+
+
+class Library:
+    """One kernel's ``.so``. Loading it needs no device; the first run does.
+
+    Attributes:
+        path: the file.
+        config: the kernel that it must hold.
+        operation: the operation of ``config``.
+    """
+
+    def __init__(self, path: Path | str, config: KernelConfig) -> None:
+        """Load the library.
+
+        Args:
+            path: the file.
+            config: the kernel that it must hold.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            OSError: it is no shared library of this machine.
+            ValueError: it exports another interface, holds another kernel, or was built for another architecture.
+        """
+        self.path = Path(path)
+        if not self.path.is_file():
+            raise FileNotFoundError(f"path: got {self.path}, want the shared library of {config.name}")
+        self.config = config
+        self.operation = operation_of(config)
+        self._c = ctypes.CDLL(str(self.path))
+        self._lock = threading.Lock()
+        self._initialized = False
+        try:
+            self._declare()
+        except AttributeError as error:
+            raise ValueError(f"path: got {self.path}, want a library of the bridge: {error}") from None
+        self._check_identity()
+
+    def _declare(self) -> None:
+        for name in ("kernel_name", "arch", "source"):
+            getattr(self._c, f"dispatcher_get_{name}").restype = ctypes.c_char_p
+        self._c.dispatcher_last_error.restype = ctypes.c_char_p
+        self._c.dispatcher_get_kernel_count.restype = ctypes.c_int
+        self._c.dispatcher_initialize.restype = ctypes.c_int
+        self._c.dispatcher_cleanup.restype = None
+        time_ms = ctypes.POINTER(ctypes.c_float)
+        self._host = getattr(self._c, self.operation.symbol)
+        self._host.argtypes = [*self.operation.argument_types, time_ms]
+        self._device = getattr(self._c, f"{self.operation.symbol}_device")
+        self._device.argtypes = [*self.operation.argument_types, ctypes.c_void_p, time_ms]
+
+    def _check_identity(self) -> None:
+        if self.name != self.config.name:
+            raise ValueError(f"path: got the library of {self.name}, want {self.config.name}")
+        wanted = self.config.arch
+        if wanted is not None and self.arch != bare_arch(wanted):
+            raise ValueError(f"path: got a library for {self.arch}, want one for {bare_arch(wanted)}")
+
+    def _text(self, function: str) -> str:
+        raw: bytes | None = getattr(self._c, function)()
+        return raw.decode(errors="replace") if raw else ""
+
+    @property
+    def name(self) -> str:
+        """The kernel's name, as the library says it."""
+        return self._text("dispatcher_get_kernel_name")
+
+    @property
+    def count(self) -> int:
+        """Kernels in the library: 1."""
+        return int(self._c.dispatcher_get_kernel_count())
+
+    @property
+    def arch(self) -> str:
+        """The architecture that the kernel was compiled for."""
+        return self._text("dispatcher_get_arch")
+
+    @property
+    def source(self) -> str:
+        """Where the kernel comes from: ``native`` or ``ck_tile``."""
+        return self._text("dispatcher_get_source")
+
+    @property
+    def last_error(self) -> str:
+        """What the library said of this thread's last failed call."""
+        return self._text("dispatcher_last_error")
+
+    def initialize(self) -> None:
+        """Load the kernel onto the current device, once.
+
+        Raises:
+            DispatcherError: there is no HIP runtime, no device, or the device is of another architecture.
+        """
+        with self._lock:
+            if not self._initialized:
+                self._require(self._c.dispatcher_initialize(), "initialize")
+                self._initialized = True
+
+    def close(self) -> None:
+        """Unload the kernel; the next run loads it again."""
+        with self._lock:
+            if self._initialized:
+                self._c.dispatcher_cleanup()
+                self._initialized = False
+
+    def run(
+        self, a: Any, b: Any, c: Any, a_scales: Any, b_scales: Any, *, k_batch: int = 1, timed: bool = True
+    ) -> float | None:
+        """Multiply into ``c``.
+
+        Args:
+            a: ``[m, k]`` bytes (``[m, k / 2]`` for fp4): numpy arrays or torch tensors, all on the host or on one GPU.
+            b: ``[n, k]`` bytes (``[n, k / 2]``).
+            c: ``[m, n]`` fp16, contiguous.
+            a_scales: scales of A: E8M0 ``[m, k / 32]`` (mx_gemm), fp32 ``[m]`` (rowcolquant).
+            b_scales: scales of B: E8M0 ``[n, k / 32]``, fp32 ``[n]``.
+            k_batch: splits of K; the kernels take 1.
+            timed: launch it many times and time it (``CK_TILE_BENCH_WARMUP``, ``CK_TILE_BENCH_REPEAT``).
+
+        Returns:
+            The mean time of a launch in milliseconds, or None if not timed. GPU tensors without timing: the launch is
+            queued on torch's current stream.
+
+        Raises:
+            TypeError: an operand of a wrong type.
+            ValueError: an operand of a wrong shape, device or memory.
+            DispatcherUnsupported: the kernel cannot take these sizes.
+            DispatcherError: no usable device, or a HIP call failed.
+        """
+        operands = self._gather(a, b, c, a_scales, b_scales, k_batch)
+        self.initialize()
+        milliseconds = ctypes.c_float() if timed else None
+        self._call(operands, milliseconds)
+        return None if milliseconds is None else float(milliseconds.value)
+
+    def bind(self, a: Any, b: Any, c: Any, a_scales: Any, b_scales: Any, *, k_batch: int = 1) -> Callable[[], None]:
+        """Check a call once and return it as a function without arguments, for a benchmark to repeat.
+
+        Raises:
+            TypeError: an operand of a wrong type.
+            ValueError: an operand of a wrong shape, device or memory.
+            DispatcherError: there is no usable device.
+        """
+        operands = self._gather(a, b, c, a_scales, b_scales, k_batch)
+        self.initialize()
+        return lambda: self._call(operands, None)
+
+    def _gather(self, a: Any, b: Any, c: Any, a_scales: Any, b_scales: Any, k_batch: int) -> Operands:
+        return gather(self.operation, self.config, self.arch, a, b, c, a_scales, b_scales, k_batch)
+
+    def _call(self, operands: Operands, milliseconds: ctypes.c_float | None) -> None:
+        arguments = self.operation.arguments(operands.at, operands.problem)
+        time_ms = None if milliseconds is None else ctypes.byref(milliseconds)
+        if operands.device is None:
+            code = self._host(*arguments, time_ms)
+        else:
+            stream = torch.cuda.current_stream(operands.device).cuda_stream
+            with torch.cuda.device(operands.device):
+                code = self._device(*arguments, stream, time_ms)
+        self._require(code, self.operation.symbol)
+
+    def _require(self, code: int, what: str) -> None:
+        if code == 0:
+            return
+        said = self.last_error or f"failed with code {code} and no text"
+        text = said if self.config.name in said else f"{self.config.name}: {what}: {said}"
+        raise DispatcherUnsupported(text) if code == UNSUPPORTED else DispatcherError(text)

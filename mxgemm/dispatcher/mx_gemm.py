@@ -1,0 +1,118 @@
+"""``mx_gemm``: fp4 or fp8 operands, an E8M0 scale per 32 elements of K."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mxgemm.dispatcher.arch import bare_arch
+from mxgemm.dispatcher.codecs import Float32, decode_e8m0
+from mxgemm.dispatcher.config import KernelConfig, tile_refusals, wrong_choice
+from mxgemm.dispatcher.operation import POINTER, Operation, Pointers, Problem
+from mxgemm.formats import BLOCK, E8M0_BIAS
+
+INSTRUCTION = (16, 16, 128)
+"""The matrix instruction of CK's kernels for gfx950: the scaled one, 16 x 16 x 128."""
+ARCHES = ("gfx950",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MxGemmKernelConfig(KernelConfig):
+    """A kernel of ``C[m, n] = sum over k of A[m, k] * sa[m, k // 32] * B[n, k] * sb[n, k // 32]``, C in fp16.
+
+    Attributes:
+        datatype: ``fp8`` (OCP e4m3) or ``fp4`` (e2m1, two in a byte, the even k in the low nibble).
+        gpu_target: the architecture, or None until the build pins it.
+        pad_m: CK pads M to the tile.
+        pad_n: CK pads N to the tile.
+        pad_k: CK pads K to the tile.
+        persistent: workgroups loop over tiles.
+    """
+
+    operation: ClassVar[str] = "mx_gemm"
+    arch_field: ClassVar[str] = "gpu_target"
+
+    datatype: str = "fp8"
+    gpu_target: str | None = None
+    pipeline: str = "comp_async"
+    pad_m: bool = False
+    pad_n: bool = False
+    pad_k: bool = False
+    persistent: bool = False
+    tile_m: int = 128
+    tile_n: int = 128
+    tile_k: int = 128
+    warp_m: int = 2
+    warp_n: int = 2
+    warp_k: int = 1
+    warp_tile_m: int = 16
+    warp_tile_n: int = 16
+    warp_tile_k: int = 128
+
+    @property
+    def dtype(self) -> str:
+        """``fp8`` or ``fp4``."""
+        return self.datatype
+
+    @property
+    def name(self) -> str:
+        """The kernel's name: ``persistent`` appears only where it is on, as in CK's tile engine."""
+        flags = [self.pad_m, self.pad_n, self.pad_k, *([True] if self.persistent else [])]
+        parts = ["mx_gemm", self.datatype, self.layout, self.pipeline, self.epilogue, self.scheduler, *map(str, flags)]
+        return "_".join([*parts, self.tile_text()])
+
+    def refusals(self, gfx_arch: str | None = None) -> tuple[str, ...]:
+        """Return every reason why this kernel must not be built."""
+        arch = gfx_arch or self.arch
+        wrong = wrong_choice("datatype", self.datatype, ("fp8", "fp4"))
+        wrong += wrong_choice("layout", self.layout, ("rcr",))
+        wrong += wrong_choice("pipeline", self.pipeline, ("comp_async",))
+        wrong += wrong_choice("epilogue", self.epilogue, ("cshuffle",))
+        wrong += wrong_choice("scheduler", self.scheduler, ("intrawave",))
+        wrong += tile_refusals(self)
+        instruction = (self.warp_tile_m, self.warp_tile_n, self.warp_tile_k)
+        if instruction != INSTRUCTION:
+            wrong.append(f"warp_tile: got {instruction}, want {INSTRUCTION}, the scaled instruction of gfx950")
+        if arch is not None:
+            other = wrong_choice("gpu_target", bare_arch(arch), ARCHES)
+            wrong += [f"{why}: no other has the scaled instruction" for why in other]
+        return tuple(wrong)
+
+
+class MxGemm(Operation):
+    """``C[m, n] = sum over k of A[m, k] * sa[m, k // 32] * B[n, k] * sb[n, k // 32]``."""
+
+    name = "mx_gemm"
+    symbol = "dispatcher_run_mx_gemm"
+    argument_types = (*[POINTER] * 5, *[ctypes.c_int] * 4)
+    config_type = MxGemmKernelConfig
+    scale_dtype = np.dtype(np.uint8)
+    least_k = BLOCK
+
+    def default_configs(self, gfx_arch: str) -> tuple[MxGemmKernelConfig, ...]:
+        """Return the kernel of each type with the default tile."""
+        return tuple(MxGemmKernelConfig(datatype=datatype).pinned(gfx_arch) for datatype in ("fp8", "fp4"))
+
+    def scale_shapes(self, problem: Problem) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return ``[m, k / 32]`` and ``[n, k / 32]``."""
+        blocks = problem.k // BLOCK
+        return (problem.m, blocks), (problem.n, blocks)
+
+    def arguments(self, at: Pointers, problem: Problem) -> tuple[Any, ...]:
+        """Return A, B, C, scales of A, scales of B, M, N, K, k_batch."""
+        return (at.a, at.b, at.c, at.a_scales, at.b_scales, problem.m, problem.n, problem.k, problem.k_batch)
+
+    def draw_scales(self, random: np.random.Generator, shape: tuple[int, ...]) -> NDArray[Any]:
+        """Return bytes of 1/4 to 4."""
+        return random.integers(E8M0_BIAS - 2, E8M0_BIAS + 3, size=shape, dtype=np.uint8)
+
+    def scaled_product(self, a: Float32, b: Float32, a_scales: NDArray[Any], b_scales: NDArray[Any]) -> Float32:
+        """Return the product of the operands, each scaled block by block."""
+        scaled_a = a * np.repeat(decode_e8m0(a_scales), BLOCK, axis=1)
+        scaled_b = b * np.repeat(decode_e8m0(b_scales), BLOCK, axis=1)
+        product: Float32 = scaled_a @ scaled_b.T
+        return product

@@ -1,0 +1,203 @@
+"""The ``native`` source: our Triton kernels compiled ahead of time, in a C library that needs no HIP toolchain.
+
+A build has three steps: a process that cross-compiles the variants of the kernel, a header with their code objects and
+argument tables, and the host's C compiler, which makes one shared library of that header and the shim.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.metadata
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from mxgemm.dispatcher.arch import bare_arch
+from mxgemm.dispatcher.config import KernelConfig
+from mxgemm.dispatcher.errors import BuildError, ToolchainMissing
+from mxgemm.dispatcher.kernel_arguments import Argument, ArgumentTable
+from mxgemm.dispatcher.native_kernel import (
+    ARGUMENTS,
+    LDS_BYTES,
+    native_refusals,
+    persistent_programs,
+    wanted_instruction,
+)
+
+PACKAGE: Final = Path(__file__).resolve().parent.parent
+SHIM: Final = Path(__file__).resolve().parent / "shim"
+COMPILER_VARIABLE: Final = "CC"
+FLAGS: Final = ("-std=c11", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra", "-Werror")
+LIBRARIES: Final = ("-ldl",)
+DESCRIPTION: Final = "native.json"
+"""What was compiled, beside the library: variants, instructions, registers, argument tables."""
+_SOURCES: Final = (
+    *(f"triton_kernels/{name}.py" for name in ("quant_gemm", "load_operand", "epilogue", "block_order")),
+    *(f"dispatcher/{name}.py" for name in ("native", "native_kernel", "native_worker", "kernel_arguments", "arch")),
+    "triton_compile.py",
+)
+
+
+class NativeBuildError(BuildError):
+    """A native library could not be built; the text ends with what the compiler said."""
+
+
+def library_name(config: KernelConfig, gfx_arch: str) -> str:
+    """Return the file name of a configuration's library."""
+    return f"lib_{config.name}_{bare_arch(gfx_arch)}.so"
+
+
+def native_key(config: KernelConfig, gfx_arch: str) -> dict[str, Any]:
+    """Return everything that decides the file that :func:`build_native` makes, as JSON values.
+
+    Raises:
+        ToolchainMissing: no C compiler or no triton.
+    """
+    files = [*(PACKAGE / name for name in _SOURCES), *sorted(SHIM.iterdir())]
+    compiler = c_compiler()
+    said = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
+    return {
+        "source": "native",
+        "operation": config.operation,
+        "config": dataclasses.asdict(config.pinned(gfx_arch)),
+        "arch": bare_arch(gfx_arch),
+        "files": {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()},
+        "triton": _triton_version(),
+        "compiler": [compiler, said.splitlines()[0] if said else ""],
+        "flags": [*FLAGS, *LIBRARIES],
+    }
+
+
+def build_native(config: KernelConfig, gfx_arch: str, folder: Path) -> Path:
+    """Build the library of a configuration for an architecture; no GPU is needed.
+
+    Args:
+        config: the kernel.
+        gfx_arch: "gfx950" or "gfx942".
+        folder: where the library, its code objects and ``native.json`` go.
+
+    Raises:
+        ValueError: there is no native kernel of this configuration; every reason is named.
+        NativeBuildError: a compiler is missing or failed, or the kernel came out wrong (another matrix instruction than
+            the configuration's, more LDS than the architecture has).
+    """
+    arch = bare_arch(gfx_arch)
+    refusals = native_refusals(config, arch)
+    if refusals:
+        raise ValueError(f"{config.name}: " + "; ".join(refusals))
+    compiler = c_compiler()
+    folder = Path(folder)
+    described = _cross_compile(config.pinned(arch), arch, folder)
+    for variant in described["variants"]:
+        _check_variant(config, arch, variant)
+    (folder / DESCRIPTION).write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
+    (folder / "kernel.h").write_text(_header(config, arch, described, folder), encoding="utf-8")
+    library = folder / library_name(config, arch)
+    command = [compiler, *FLAGS, f"-I{folder}", str(SHIM / "shim.c"), "-o", str(library), *LIBRARIES]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise NativeBuildError(f"{' '.join(command)} failed:\n{done.stderr[-4000:]}")
+    return library
+
+
+def argument_table(variant: dict[str, Any]) -> ArgumentTable:
+    """Return the argument table of a variant as ``native.json`` describes it."""
+    return ArgumentTable(tuple(Argument(**row) for row in variant["arguments"]), variant["kernarg_size"])
+
+
+def c_compiler() -> str:
+    """Return the host's C compiler: the one that ``CC`` names, else cc, gcc or clang.
+
+    Raises:
+        ToolchainMissing: there is none.
+    """
+    named = os.environ.get(COMPILER_VARIABLE)
+    for name in (named,) if named else ("cc", "gcc", "clang"):
+        path = shutil.which(name)
+        if path:
+            return path
+    raise ToolchainMissing(
+        f"no C compiler: {COMPILER_VARIABLE} is {named!r}, and it is not on PATH"
+        if named
+        else f"no C compiler: none of cc, gcc, clang is on PATH; install one or name it in {COMPILER_VARIABLE}"
+    )
+
+
+def _triton_version() -> str:
+    for distribution in ("triton", "pytorch-triton-rocm", "pytorch-triton"):
+        try:
+            return f"{distribution} {importlib.metadata.version(distribution)}"
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    raise ToolchainMissing("triton: not installed, want triton >= 3.6 (pip install 'mxgemm[triton]')")
+
+
+def _cross_compile(config: KernelConfig, arch: str, folder: Path) -> dict[str, Any]:
+    job = {
+        "operation": config.operation,
+        "config": dataclasses.asdict(config),
+        "arch": arch,
+        "folder": str(folder),
+    }
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
+    environment["PYTHONPATH"] = os.pathsep.join([str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [sys.executable, "-m", "mxgemm.dispatcher.native_worker"]
+    done = subprocess.run(command, input=json.dumps(job), capture_output=True, text=True, env=environment, check=False)
+    if done.returncode:
+        raise NativeBuildError(f"{config.name}: the kernel did not compile for {arch}:\n{done.stderr[-4000:]}")
+    described: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return described
+
+
+def _check_variant(config: KernelConfig, arch: str, variant: dict[str, Any]) -> None:
+    wanted, found = wanted_instruction(config, arch), variant["matrix_instructions"]
+    if not found or any(not name.startswith(wanted) for name in found):
+        raise NativeBuildError(
+            f"{config.name}, variant {variant['name']}: matrix instructions: got {found or 'none'}, want only {wanted}*"
+        )
+    if variant["lds"] > LDS_BYTES[arch]:
+        raise NativeBuildError(
+            f"{config.name}, variant {variant['name']}: LDS: got {variant['lds']} bytes, want at most {LDS_BYTES[arch]}"
+        )
+
+
+def _header(config: KernelConfig, arch: str, described: dict[str, Any], folder: Path) -> str:
+    mx = config.operation == "mx_gemm"
+    lines = [
+        f'#define KERNEL_NAME "{config.name}"',
+        f'#define KERNEL_ARCH "{arch}"',
+        f"#define OPERATION_{config.operation.upper()} 1",
+        f"#define TILE_M {config.tile_m}",
+        f"#define TILE_N {config.tile_n}",
+        f"#define TILE_K {config.tile_k}",
+        f"#define ELEMENTS_PER_BYTE {2 if config.dtype == 'fp4' else 1}",
+        f"#define SCALE_BYTES {1 if mx else 4}",
+        f"#define PROGRAMS {persistent_programs(config, arch)}",
+        "enum value { " + ", ".join(f"VALUE_{name.upper()}" for name in ARGUMENTS) + ", VALUES };",
+        "struct argument { unsigned offset, size; enum value value; };",
+        "struct variant { const char *name, *kernel; const unsigned char *code; int even, wide; unsigned threads, lds;",
+        "                 unsigned kernarg_size, arguments; const struct argument *table; };",
+    ]
+    rows = []
+    for variant in described["variants"]:
+        name, table = variant["name"], argument_table(variant)
+        code = (folder / f"{name}.hsaco").read_bytes()
+        lines.append(f"static const struct argument arguments_{name}[] = {{ {table.c_rows()} }};")
+        lines.append(f"static const _Alignas(4096) unsigned char code_{name}[] = {{")
+        lines += [",".join(map(str, code[at : at + 32])) + "," for at in range(0, len(code), 32)]
+        lines.append("};")
+        rows.append(
+            f'  {{ "{name}", "{variant["kernel"]}", code_{name}, {int(variant["even"])}, {int(variant["wide"])}, '
+            f"{variant['threads']}, {variant['lds']}, {table.size}, "
+            f"sizeof arguments_{name} / sizeof *arguments_{name}, arguments_{name} }},"
+        )
+    lines += ["static const struct variant variants[] = {", *rows, "};"]
+    lines.append("enum { VARIANTS = sizeof variants / sizeof *variants };")
+    lines.append(f"enum {{ KERNARG_BYTES = {max(v['kernarg_size'] for v in described['variants'])} }};")
+    return "\n".join(lines) + "\n"

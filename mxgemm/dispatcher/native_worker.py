@@ -1,0 +1,72 @@
+"""Compile the variants of a configuration, in a process of its own: ``python -m mxgemm.dispatcher.native_worker``.
+
+It reads ``{"operation", "config", "arch", "folder"}`` as JSON on standard input, writes each variant's code object
+into the folder and prints ``{"triton", "variants": [...]}``. A process of its own because triton decides at import
+whether it interprets kernels, and because builds run side by side.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from mxgemm.dispatcher.config import KernelConfig
+from mxgemm.dispatcher.kernel_arguments import read_arguments
+from mxgemm.dispatcher.mx_gemm import MxGemmKernelConfig
+from mxgemm.dispatcher.native_kernel import ARGUMENTS, Variant, kernel_call, variants
+from mxgemm.dispatcher.rowcolquant import RowColQuantKernelConfig
+from mxgemm.triton_compile import compile_call
+
+CONFIGS: dict[str, type[KernelConfig]] = {
+    kind.operation: kind for kind in (MxGemmKernelConfig, RowColQuantKernelConfig)
+}
+
+
+def compile_variant(config: KernelConfig, arch: str, variant: Variant, folder: Path) -> dict[str, Any]:
+    """Compile one variant, write ``<variant>.hsaco`` and describe it."""
+    compiled = compile_call(kernel_call(config, arch, variant), arch, small=not variant.wide)
+    assembly, metadata = compiled.asm["amdgcn"], compiled.metadata
+    scratch = [getattr(metadata, f"{kind}_scratch_size", 0) for kind in ("global", "profile")]
+    if any(scratch):
+        raise RuntimeError(f"the kernel wants scratch memory from its launcher: {scratch} bytes")
+    (folder / f"{variant.name}.hsaco").write_bytes(compiled.asm["hsaco"])
+    table = read_arguments(assembly, ARGUMENTS)
+    return {
+        "name": variant.name,
+        "even": variant.even,
+        "wide": variant.wide,
+        "kernel": metadata.name,
+        "threads": metadata.num_warps * metadata.warp_size,
+        "lds": metadata.shared,
+        "arguments": [asdict(argument) for argument in table.arguments],
+        "kernarg_size": table.size,
+        "matrix_instructions": dict(Counter(re.findall(r"\bv_s?mfma\w+", assembly))),
+        "vgprs": _metadata(assembly, "vgpr_count"),
+        "scratch_bytes": _metadata(assembly, "private_segment_fixed_size"),
+        "spills": _metadata(assembly, "vgpr_spill_count") + _metadata(assembly, "sgpr_spill_count"),
+    }
+
+
+def _metadata(assembly: str, field: str) -> int:
+    match = re.search(rf"\.{field}:\s*(\d+)", assembly)
+    return int(match[1]) if match else 0
+
+
+def main() -> None:
+    """Serve the one job on standard input."""
+    import triton
+
+    job = json.load(sys.stdin)
+    config = CONFIGS[job["operation"]](**job["config"])
+    folder = Path(job["folder"])
+    found = [compile_variant(config, job["arch"], variant, folder) for variant in variants(config)]
+    print(json.dumps({"triton": triton.__version__, "variants": found}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""The guards in front of a C function that trusts its pointers: types, shapes and memory of a call's five operands.
+
+A wrong operand raises before anything is launched. Inputs that only need a copy (not contiguous, scales of another type
+that hold the same numbers) get one; the output never does, for a copy would swallow the result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from mxgemm.dispatcher.codecs import PACK, storage_name
+from mxgemm.dispatcher.config import KernelConfig
+from mxgemm.dispatcher.operation import Operation, Pointers, Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """What a call passes on.
+
+    Attributes:
+        problem: its sizes.
+        at: addresses, of host memory or of one device's.
+        device: the device, or None for host memory.
+        keep: the arrays behind the addresses, some of them copies; to be held until the kernel has run.
+    """
+
+    problem: Problem
+    at: Pointers
+    device: torch.device | None
+    keep: tuple[Any, ...]
+
+
+def gather(
+    operation: Operation,
+    config: KernelConfig,
+    arch: str,
+    a: Any,
+    b: Any,
+    c: Any,
+    a_scales: Any,
+    b_scales: Any,
+    k_batch: int,
+) -> Operands:
+    """Check a call's operands and return their addresses.
+
+    Args:
+        operation: the operation.
+        config: its kernel.
+        arch: the architecture, which decides what fp8 bytes mean.
+        a: ``[m, k]`` bytes (``[m, k / 2]`` for fp4), numpy or torch; torch tensors on a GPU are used where they lie.
+        b: ``[n, k]`` bytes (``[n, k / 2]``).
+        c: ``[m, n]`` fp16, contiguous: written in place.
+        a_scales: as ``operation.scale_shapes`` says.
+        b_scales: as ``operation.scale_shapes`` says.
+        k_batch: splits of K.
+
+    Raises:
+        TypeError: an operand is no array, or of a type that the kernel would misread.
+        ValueError: a shape, a device or the memory of ``c`` is wrong.
+    """
+    device = _common_device({"a": a, "b": b, "c": c, "a_scales": a_scales, "b_scales": b_scales})
+    names = ("uint8", storage_name(config.dtype, arch))
+    a, b = (_bytes(name, value, names) for name, value in (("a", a), ("b", b)))
+    pack = PACK[config.dtype]
+    if a.shape[1] != b.shape[1]:
+        raise ValueError(f"b: got {tuple(b.shape)}, want [n, {a.shape[1]}] like a: both are packed along k")
+    problem = Problem(int(a.shape[0]), int(b.shape[0]), int(a.shape[1]) * pack, k_batch)
+    operation.check(problem)
+    shapes = operation.scale_shapes(problem)
+    a_scales = _scales("a_scales", a_scales, operation.scale_dtype, shapes[0])
+    b_scales = _scales("b_scales", b_scales, operation.scale_dtype, shapes[1])
+    _check_output(c, (problem.m, problem.n))
+    keep = (a, b, c, a_scales, b_scales)
+    return Operands(problem, Pointers(*map(_address, keep)), device, keep)
+
+
+def _common_device(operands: dict[str, Any]) -> torch.device | None:
+    devices: dict[str, torch.device | None] = {}
+    for name, value in operands.items():
+        if not isinstance(value, np.ndarray | torch.Tensor):
+            raise TypeError(f"{name}: got {type(value).__name__}, want a numpy.ndarray or a torch.Tensor")
+        devices[name] = _device(value)
+    if len(set(devices.values())) != 1:
+        where = ", ".join(f"{name} on {device or 'the host'}" for name, device in devices.items())
+        raise ValueError(f"operands: got {where}, want all on one device or all on the host")
+    return next(iter(devices.values()))
+
+
+def _device(value: Any) -> torch.device | None:
+    on_gpu = isinstance(value, torch.Tensor) and value.device.type != "cpu"
+    return value.device if on_gpu else None
+
+
+def _dtype_name(value: Any) -> str:
+    return str(value.dtype).removeprefix("torch.")
+
+
+def _bytes(name: str, value: Any, allowed: tuple[str, ...]) -> Any:
+    got = _dtype_name(value)
+    if got not in allowed:
+        raise TypeError(f"{name}: got {got}, want {' or '.join(allowed)}: the kernel reads raw bytes")
+    if value.ndim != 2 or 0 in value.shape:
+        raise ValueError(f"{name}: got {tuple(value.shape)}, want two dimensions, none of them zero")
+    if isinstance(value, torch.Tensor):
+        return value.contiguous()
+    return np.ascontiguousarray(value)
+
+
+def _scales(name: str, value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
+    plain = tuple(size for size in value.shape if size != 1) == tuple(size for size in shape if size != 1)
+    if not plain or (len(shape) == 2 and tuple(value.shape) != shape):
+        raise ValueError(f"{name}: got {tuple(value.shape)}, want {shape}")
+    if isinstance(value, torch.Tensor):
+        if _dtype_name(value) == "float8_e8m0fnu":
+            value = value.view(torch.uint8)
+        coerced = value.contiguous().to(torch.uint8 if dtype == np.uint8 else torch.float32)
+        same = dtype == np.float32 or value.dtype == torch.uint8 or bool((coerced.double() == value.double()).all())
+    else:
+        if _dtype_name(value) == "float8_e8m0fnu":
+            value = value.view(np.uint8)
+        coerced = _as_numpy(value, dtype)
+        same = dtype == np.float32 or bool(np.array_equal(coerced, value))
+    if not same:
+        raise TypeError(f"{name}: got {_dtype_name(value)} numbers that are no bytes, want E8M0 bytes (uint8)")
+    return coerced
+
+
+def _as_numpy(value: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    with np.errstate(invalid="ignore"):  # what does not fit is caught by the comparison that follows
+        return np.ascontiguousarray(value).astype(dtype, copy=False)
+
+
+def _check_output(c: Any, shape: tuple[int, int]) -> None:
+    if _dtype_name(c) != "float16":
+        raise TypeError(f"c: got {_dtype_name(c)}, want float16")
+    if tuple(c.shape) != shape:
+        raise ValueError(f"c: got {tuple(c.shape)}, want {shape}")
+    contiguous = c.is_contiguous() if isinstance(c, torch.Tensor) else c.flags["C_CONTIGUOUS"]
+    if not contiguous:
+        raise ValueError("c: got strided memory, want C-contiguous memory: the kernel writes in place")
+    if isinstance(c, np.ndarray) and not c.flags["WRITEABLE"]:
+        raise ValueError("c: got a read-only array, want a writeable one: the kernel writes in place")
+
+
+def _address(value: Any) -> int:
+    return int(value.data_ptr() if isinstance(value, torch.Tensor) else value.ctypes.data)

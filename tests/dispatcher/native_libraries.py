@@ -1,0 +1,84 @@
+"""Native libraries for the tests: built once for all of pytest's workers, and opened as often as a test wants."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mxgemm import build_cache
+from mxgemm.dispatcher.config import KernelConfig
+from mxgemm.dispatcher.mx_gemm import MxGemmKernelConfig
+from mxgemm.dispatcher.native import DESCRIPTION, build_native, library_name, native_key
+from mxgemm.dispatcher.native_kernel import SCALES, element_type
+from mxgemm.dispatcher.rowcolquant import RowColQuantKernelConfig
+from tools.quant_cases import Operands, operands
+
+SMALL_TILE = {"tile_m": 32, "tile_n": 32, "tile_k": 128}
+CONFIGS: dict[str, tuple[KernelConfig, str]] = {
+    "mx-fp8": (MxGemmKernelConfig(datatype="fp8"), "gfx950"),
+    "mx-fp4": (MxGemmKernelConfig(datatype="fp4"), "gfx950"),
+    "rowcol-fp8": (RowColQuantKernelConfig(variant_key="fp8"), "gfx950"),
+    "rowcol-bf8": (RowColQuantKernelConfig(variant_key="bf8"), "gfx950"),
+    "mx-padded": (MxGemmKernelConfig(datatype="fp4", pad_m=True, pad_n=True, pad_k=True, **SMALL_TILE), "gfx950"),
+    "mx-persistent": (MxGemmKernelConfig(datatype="fp8", persistent=True, **SMALL_TILE), "gfx950"),
+    "rowcol-fp8-gfx942": (RowColQuantKernelConfig(variant_key="fp8", warp_tile_k=32), "gfx942"),
+    "rowcol-bf8-gfx942": (RowColQuantKernelConfig(variant_key="bf8", warp_tile_k=32), "gfx942"),
+}
+
+
+def built(name: str, factory: pytest.TempPathFactory) -> Path:
+    """Build a library, or find that another worker has."""
+    require_compilers()
+    config, arch = CONFIGS[name]
+    root = factory.getbasetemp()
+    root = root.parent if root.name.startswith("popen-") else root
+    with environment(MXGEMM_CACHE=os.environ.get("MXGEMM_CACHE") or str(root / "cache")):
+        file = library_name(config, arch)
+        return build_cache.cached(
+            native_key(config, arch), file, lambda folder: _build(config, arch, folder), f"{config.name} for a test"
+        )
+
+
+def _build(config: KernelConfig, arch: str, folder: Path) -> None:
+    assert build_native(config, arch, folder) == folder / library_name(config, arch)
+
+
+def require_compilers() -> None:
+    """Skip where there is no host compiler or no triton."""
+    pytest.importorskip("triton")
+    if not any(map(shutil.which, ("cc", "gcc", "clang"))):
+        pytest.skip("no C compiler: none of cc, gcc, clang is on PATH")
+
+
+def description(library: Path) -> dict[str, Any]:
+    """Return what the build says of a library."""
+    found: dict[str, Any] = json.loads((library.parent / DESCRIPTION).read_text(encoding="utf-8"))
+    return found
+
+
+def draw(name: str, m: int, n: int, k: int, seed: int = 0) -> Operands:
+    """Draw operands for one of the configurations."""
+    config, arch = CONFIGS[name]
+    return operands(element_type(config, arch), SCALES[config.operation], m, n, k, seed)
+
+
+@contextmanager
+def environment(**variables: str) -> Iterator[None]:
+    """Set environment variables for a while."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
