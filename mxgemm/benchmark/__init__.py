@@ -1,7 +1,7 @@
 """Benchmarks that can be trusted: sizes, timing, floors, peers, comparison, pictures, A/B (docs/benchmarks.md)."""
 
 from mxgemm.benchmark.run import Request, inputs, passed, run
-from mxgemm.benchmark.shapes import LEADERBOARD, SETS, Shape, parse_shape, shape_set
+from mxgemm.benchmark.shapes import LEADERBOARD, SETS, Shape, select, shape_set
 from mxgemm.benchmark.spread import Effort, Spread, quartiles
 
 __all__ = [
@@ -12,9 +12,9 @@ __all__ = [
     "Shape",
     "Spread",
     "inputs",
-    "parse_shape",
     "passed",
     "quartiles",
     "run",
+    "select",
     "shape_set",
 ]

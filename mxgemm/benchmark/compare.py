@@ -15,6 +15,7 @@ METRICS: Final[tuple[Metric, ...]] = ("device", "eager", "host")
 THRESHOLD: Final = 0.02
 """A change must also exceed this share: graph replays spread less than a device's clock does between runs."""
 
+_Key = tuple[int, int, int, str, str]
 Verdict = Literal["slower", "faster", "same", "wrong now", "gone", "new"]
 
 
@@ -100,13 +101,12 @@ def remarks(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _by_key(document: Mapping[str, Any]) -> dict[tuple[Any, ...], Mapping[str, Any]]:
-    names = ("m", "n", "k", "kind", "name")
-    return {tuple(record[name] for name in names): record for record in document["results"]}
+def _by_key(document: Mapping[str, Any]) -> dict[_Key, Mapping[str, Any]]:
+    return {(r["m"], r["n"], r["k"], r["kind"], r["name"]): r for r in document["results"]}
 
 
 def _change(
-    key: tuple[Any, ...],
+    key: _Key,
     old: Mapping[str, Any] | None,
     new: Mapping[str, Any] | None,
     metric: Metric,

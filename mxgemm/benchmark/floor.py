@@ -1,8 +1,8 @@
 """What the device can do, measured in the same run, and the least time that a GEMM can take on it.
 
 The floor is ``max(bytes / bandwidth, flops / rate)``: A, B, its scales and C cross memory once, or every multiplication
-happens at the best rate that the vendor's GEMM reaches in any number format. It is a floor of the problem, the same for every
-route and peer.
+happens at the best rate that the vendor's GEMM reaches in any number format. It is a floor of the problem, the same for
+every route and peer.
 """
 
 from __future__ import annotations
@@ -61,21 +61,27 @@ def measure_roof(device: torch.device) -> Roof:
     def us(call: Callable[[], object]) -> float:
         return device_us([call], _EFFORT)[0].low if gpu else _best_us(call)
 
-    source = torch.zeros(_GPU_BYTES if gpu else _CPU_BYTES, dtype=torch.uint8, device=device)
-    target = torch.empty_like(source)
-    # Not copy_: in a graph that is a memory-copy node, slower than a kernel.
-    copy = 2 * source.nbytes / us(lambda: torch.bitwise_not(source, out=target)) / 1e3
-    read = source.nbytes / us(lambda: source.view(torch.float32).sum()) / 1e3
-    del source, target
+    nbytes = _GPU_BYTES if gpu else _CPU_BYTES
+    bandwidths = {name: moved / us(call) / 1e3 for name, moved, call in _streams(nbytes, device)}
     rates: dict[str, float] = {}
     refused: dict[str, str] = {}
     size = _GPU_SIZE if gpu else _CPU_SIZE
     for name, make in _products(device).items():
         try:
             rates[name] = 2 * size**3 / us(make(size, device)) / 1e6
-        except (RuntimeError, ValueError, TypeError, AttributeError) as error:  # not in this torch, or not on this device
+        except (RuntimeError, ValueError, TypeError, AttributeError) as error:  # not in this torch or on this device
             refused[name] = str(error).strip().splitlines()[0]
-    return Roof({"copy": copy, "read": read}, rates, refused)
+    return Roof(bandwidths, rates, refused)
+
+
+def _streams(nbytes: int, device: torch.device) -> list[tuple[str, int, Callable[[], object]]]:
+    source = torch.zeros(nbytes, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    return [
+        # Not copy_: in a graph that is a memory-copy node, slower than a kernel.
+        ("copy", 2 * nbytes, lambda: torch.bitwise_not(source, out=target)),
+        ("read", nbytes, lambda: source.view(torch.float32).sum()),
+    ]
 
 
 def _best_us(call: Callable[[], object], runs: int = 3) -> float:
@@ -105,9 +111,7 @@ def _bf16(size: int, device: torch.device) -> Callable[[], object]:
 def _fp8(size: int, device: torch.device) -> Callable[[], object]:
     a, b = (torch.randn(size, size, device=device).to(torch.float8_e4m3fn) for _ in range(2))
     one = torch.ones((), device=device)
-    return partial(
-        torch._scaled_mm, a, b.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True
-    )
+    return partial(torch._scaled_mm, a, b.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True)
 
 
 def _fp4(size: int, device: torch.device) -> Callable[[], object]:

@@ -1,4 +1,4 @@
-"""Judge results of one problem against float64 on a sample of rows and columns, and everywhere for what is not finite."""
+"""Judge results of one problem: against float64 on a sample of rows and columns, and everywhere for being finite."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def route_contenders(
     """
     kind = weight.derived_kind
     prepared = weight.prepared is not None
-    ask: dict[str, Any] = dict(device=weight.device, a_format=a_format, prepared=prepared, derived=kind)
+    ask: dict[str, Any] = {"device": weight.device, "a_format": a_format, "prepared": prepared, "derived": kind}
     choice = explain(m, n, k, **ask)
     if only is not None:
         wanted = [only]

@@ -48,10 +48,13 @@ METHOD: Final[dict[str, dict[str, str]]] = {
 }
 COMMON_METHOD: Final = {
     "spread": "median and quartiles over the runs",
-    "accuracy": "float64, 64 rows and 1024 columns drawn at random; not-finite values anywhere; judged before timing, and"
-    " what fails is not timed",
+    "accuracy": "float64, 64 rows and 1024 columns drawn at random; not-finite values anywhere; judged before timing,"
+    " and what fails is not timed",
     "floor": "max(bytes / bandwidth, flops / rate), both measured in this run; A in bf16, MXFP4 weight, bf16 result",
 }
+
+
+DEFAULT_EFFORT: Final = Effort(seconds=0.3)
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ class Request:
     all_routes: bool = False
     peers: bool = False
     prepare: bool = True
-    effort: Effort = Effort()
+    effort: Effort = DEFAULT_EFFORT
     seed: int = 0
 
 
@@ -148,9 +151,7 @@ def passed(document: dict[str, Any]) -> bool:
     return not failed and all(record["accuracy"]["passed"] for record in ours)
 
 
-def measure(
-    contender: Contender, oracle: Oracle, loaded: Any, device: torch.device, effort: Effort
-) -> dict[str, Any]:
+def measure(contender: Contender, oracle: Oracle, loaded: Any, device: torch.device, effort: Effort) -> dict[str, Any]:
     """Judge one contender on one problem and, if it passes, time it.
 
     Args:

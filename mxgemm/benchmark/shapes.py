@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -125,6 +126,17 @@ def shape_set(name: str) -> ShapeSet:
     if name not in SETS:
         raise ValueError(f"set: got {name!r}, want one of {', '.join(SETS)}")
     return SETS[name]
+
+
+def select(sets: Iterable[str], shapes: Iterable[str]) -> list[Shape]:
+    """Return the sizes of named sets and of ``M,N,K`` texts, each once; the leaderboard's where nothing is named.
+
+    Raises:
+        ValueError: an unknown set, or a text that is no size.
+    """
+    wanted = [parse_shape(text) for text in shapes]
+    wanted += [shape for name in sets for shape in shape_set(name).shapes]
+    return list(dict.fromkeys(wanted)) or list(LEADERBOARD)
 
 
 def parse_shape(text: str) -> Shape:

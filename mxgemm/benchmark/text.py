@@ -15,8 +15,8 @@ def title(document: Mapping[str, Any]) -> str:
     """Return one line about the run."""
     environment = document["environment"]
     return (
-        f"{environment['device']} ({environment['arch']}), torch {environment['torch']}, triton {environment['triton']},"
-        f" a_format {document['a_format']}, {document['date'][:10]}"
+        f"{environment['device']} ({environment['arch']}), torch {environment['torch']},"
+        f" triton {environment['triton']}, a_format {document['a_format']}, {document['date'][:10]}"
     )
 
 

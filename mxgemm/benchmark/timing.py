@@ -7,7 +7,7 @@
   until all of them are there, between two events.
 * ``event``: one eager call on an idle device, event, call, event: what a caller who waits for every result sees.
 * ``host``: how long a call keeps the host, the device not waited for.
-* ``wall``: on a CPU, where the three are the same: one call after unmeasured ones, the weight in whatever cache it fits.
+* ``wall``: on a CPU, where the three are the same: one call after unmeasured ones, the weight in what cache it fits.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ REPLAY_US: Final = 1000.0
 MAX_QUEUED: Final = 50
 """Calls queued at a time; a driver's queue takes about a thousand launches before the host waits."""
 WARM_UP: Final = 3
+_HIDE_HOST_TICKS: Final = 400_000
+"""About 0.2 ms at 2 GHz: longer than any call here keeps the host."""
 
 
-def wall_us(
-    calls: Sequence[Call], effort: Effort, clock: Clock = time.perf_counter, warm_up: int = WARM_UP
-) -> Spread:
+def wall_us(calls: Sequence[Call], effort: Effort, clock: Clock = time.perf_counter, warm_up: int = WARM_UP) -> Spread:
     """Time single calls on the host's clock, after ``warm_up`` unmeasured ones."""
     turn = itertools.cycle(calls)
     for _ in range(warm_up):
@@ -72,12 +72,7 @@ def eager_us(calls: Sequence[Call], effort: Effort) -> Spread:
     for _ in range(WARM_UP):
         next(turn)()
 
-    def run() -> float:
-        call = next(turn)
-        torch.cuda.synchronize()
-        return _between_events(call)
-
-    return spread_of(repeat(run, effort), "event")
+    return spread_of(repeat(lambda: single_eager_us(next(turn)), effort), "event")
 
 
 def device_us(calls: Sequence[Call], effort: Effort) -> tuple[Spread, str]:
@@ -130,7 +125,7 @@ def queued_us(calls: Sequence[Call], effort: Effort) -> Spread:
 
     def run() -> float:
         before, after = _events()
-        torch.cuda._sleep(ticks)
+        _keep_busy(ticks)
         before.record()
         for _ in range(MAX_QUEUED):
             next(turn)()
@@ -139,6 +134,38 @@ def queued_us(calls: Sequence[Call], effort: Effort) -> Spread:
         return float(before.elapsed_time(after)) * 1e3 / MAX_QUEUED
 
     return spread_of(repeat(run, effort), "queued")
+
+
+def single_device_us(device: torch.device, flush_bytes: int) -> Callable[[Call], float]:
+    """Return a timer of single calls on the device, the caches overwritten before, the host's time hidden.
+
+    Args:
+        device: where the calls run.
+        flush_bytes: how much to overwrite.
+    """
+    flush = torch.empty(flush_bytes, dtype=torch.uint8, device=device)
+
+    def timer(call: Call) -> float:
+        flush.zero_()
+        _keep_busy(_HIDE_HOST_TICKS)
+        return _between_events(call)
+
+    return timer
+
+
+def single_eager_us(call: Call) -> float:
+    """Time one call on an idle device between two events."""
+    torch.cuda.synchronize()
+    return _between_events(call)
+
+
+def single_wall_us(call: Call) -> float:
+    """Time one call on the host's clock."""
+    return _one(call, time.perf_counter)
+
+
+def _keep_busy(ticks: int) -> None:
+    torch.cuda._sleep(ticks)  # type: ignore[no-untyped-call]
 
 
 def _one(call: Call, clock: Clock) -> float:

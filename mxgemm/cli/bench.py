@@ -13,7 +13,7 @@ from rich.table import Table
 
 from mxgemm import benchmark
 from mxgemm.benchmark import compare as comparison
-from mxgemm.benchmark import text
+from mxgemm.benchmark import plots, text
 from mxgemm.cli.app import AFormat, Device, RouteName, app, console
 from mxgemm.device import default_device
 
@@ -28,7 +28,7 @@ def bench(
     device: Device = None,
     a_format: AFormat = "e2m1",
     route: RouteName = None,
-    all_routes: Annotated[bool, typer.Option("--all-routes", help="every route that can, not only the chosen one")] = False,
+    all_routes: Annotated[bool, typer.Option("--all-routes", help="every route that can, not only the chosen")] = False,
     peers: Annotated[
         bool | None, typer.Option("--peers/--no-peers", help="other libraries too; default: on a GPU")
     ] = None,
@@ -47,10 +47,7 @@ def bench(
         return
     where = torch.device(device) if device else default_device()
     request = benchmark.Request(
-        shapes=[
-            *(size for name in set_name or ([] if shape else ["leaderboard"]) for size in benchmark.shape_set(name).shapes),
-            *(benchmark.parse_shape(size) for size in shape or []),
-        ],
+        shapes=benchmark.select(set_name or [], shape or []),
         device=where,
         a_format=a_format,  # type: ignore[arg-type]  # checked by the first call
         route=route,
@@ -60,9 +57,10 @@ def bench(
         effort=benchmark.Effort(seconds=seconds),
     )
     if plot:
-        from mxgemm.benchmark import plots
-
-        plots.require_matplotlib()  # before the work, not after it
+        try:
+            plots.require_matplotlib()  # before the work, not after it
+        except ImportError as error:
+            raise ValueError(f"--plot: {error}") from error
     document = _measure(request)
     console.print(_table(text.title(document), text.COLUMNS, text.rows(document)))
     console.print("\n".join(text.notes(document)), highlight=False, soft_wrap=True, markup=False)

@@ -1,4 +1,4 @@
-"""The vendor's fp8 GEMM with a scale a row: a bound for anything that multiplies in fp8, but other numbers than MXFP4."""
+"""The vendor's fp8 GEMM with a scale a row: a bound for whatever multiplies in fp8, but other numbers than MXFP4."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class ScaledMM(Peer):
 
     def activations(self, a: Tensor) -> Any:
         """Quantise A row by row."""
-        return _rowwise(a)
+        return rowwise(a)
 
     def load(self, weight: MXTensor) -> Any:
         """Dequantise, and quantise row by row."""
-        return _rowwise(weight.dequantize(torch.bfloat16))
+        return rowwise(weight.dequantize(torch.bfloat16))
 
     def call(self, a: Any, loaded: Any) -> Tensor:
         """Multiply."""
@@ -62,6 +62,7 @@ class ScaledMM(Peer):
         return Exact.of(values(a, rows), values(loaded, columns))
 
 
-def _rowwise(x: Tensor) -> tuple[Tensor, Tensor]:
+def rowwise(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Quantise ``[rows, K]`` to e4m3 with one fp32 scale a row ``[rows, 1]``."""
     scale = x.abs().amax(1, keepdim=True).float().clamp(min=2.0**-100) / _E4M3_MAX
     return (x.float() / scale).clamp(-_E4M3_MAX, _E4M3_MAX).to(torch.float8_e4m3fn), scale
