@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from mxgemm.benchmark.run import KIND, VERSION
+from mxgemm.benchmark.session import KIND, VERSION
 
 Metric = Literal["device", "eager", "host"]
 METRICS: Final[tuple[Metric, ...]] = ("device", "eager", "host")

@@ -17,7 +17,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from mxgemm.benchmark.run import inputs
+from mxgemm.benchmark.session import inputs
 from mxgemm.benchmark.shapes import Shape
 from mxgemm.mx import MXTensor
 

@@ -76,7 +76,7 @@ def _row(record: Mapping[str, Any]) -> tuple[str, ...]:
         _us(record["host"] and record["host"]["us"]),
         _us(record["floor_us"]),
         f"{record['ratio_to_floor']:.3g}" if record["ratio_to_floor"] else "",
-        f"{accuracy['norm']:.2e}",
+        "not finite" if accuracy["norm"] is None else f"{accuracy['norm']:.2e}",
         "pass" if accuracy["passed"] else "FAIL",
     )
 

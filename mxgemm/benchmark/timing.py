@@ -1,8 +1,8 @@
 """How calls are timed. Every function takes several calls that do the same on different copies of the weight.
 
 * ``graph``: device time. A CUDA graph holds many calls, one after the other, each on the next copy of the weight, so
-  that the weight comes from memory and not from the cache; it is replayed between two events. A run is the time of a
-  replay over the number of its calls.
+  that the weight comes from memory and not from the cache; it is replayed between two events, queued while the device
+  is busy, so that its launch is hidden. A run is the time of a replay over the number of its calls.
 * ``queued``: device time of what cannot be captured. The calls are queued behind a kernel that keeps the device busy
   until all of them are there, between two events.
 * ``event``: one eager call on an idle device, event, call, event: what a caller who waits for every result sees.
@@ -25,7 +25,7 @@ from mxgemm.benchmark.spread import Clock, Effort, Spread, repeat, spread_of
 Call = Callable[[], object]
 
 REPLAY_US: Final = 1000.0
-"""A graph lasts at least about this long, so that its own launch and the events' resolution vanish."""
+"""A graph lasts at least about this long, so that its start and the events' resolution vanish."""
 MAX_QUEUED: Final = 50
 """Calls queued at a time; a driver's queue takes about a thousand launches before the host waits."""
 WARM_UP: Final = 3
@@ -99,7 +99,7 @@ def graph_us(calls: Sequence[Call], effort: Effort) -> Spread:
     with torch.cuda.stream(side):
         for call in itertools.islice(itertools.cycle(calls), WARM_UP):
             call()
-        guess = max(1.0, _between_events(calls[0]))
+        guess = max(1.0, _hidden_host_us(calls[0]))
     torch.cuda.synchronize()
     rounds = max(1, math.ceil(REPLAY_US / (guess * len(calls))))
     graph = torch.cuda.CUDAGraph()
@@ -109,7 +109,7 @@ def graph_us(calls: Sequence[Call], effort: Effort) -> Spread:
     for _ in range(WARM_UP):
         graph.replay()
     count = rounds * len(calls)
-    return spread_of(repeat(lambda: _between_events(graph.replay) / count, effort), "graph")
+    return spread_of(repeat(lambda: _hidden_host_us(graph.replay) / count, effort), "graph")
 
 
 def queued_us(calls: Sequence[Call], effort: Effort) -> Spread:
@@ -147,8 +147,7 @@ def single_device_us(device: torch.device, flush_bytes: int) -> Callable[[Call],
 
     def timer(call: Call) -> float:
         flush.zero_()
-        _keep_busy(_HIDE_HOST_TICKS)
-        return _between_events(call)
+        return _hidden_host_us(call)
 
     return timer
 
@@ -162,6 +161,12 @@ def single_eager_us(call: Call) -> float:
 def single_wall_us(call: Call) -> float:
     """Time one call on the host's clock."""
     return _one(call, time.perf_counter)
+
+
+def _hidden_host_us(call: Call) -> float:
+    """Time one call between two events, queued while the device is busy with something else."""
+    _keep_busy(_HIDE_HOST_TICKS)
+    return _between_events(call)
 
 
 def _keep_busy(ticks: int) -> None:

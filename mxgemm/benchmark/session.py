@@ -6,6 +6,7 @@ Results are JSON objects from the start, so that what is printed, written, plott
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
@@ -169,7 +170,7 @@ def measure(contender: Contender, oracle: Oracle, loaded: Any, device: torch.dev
         "kind": contender.kind,
         "name": contender.name,
         "statement": contender.statement,
-        "accuracy": {**asdict(judged), "passed": judged.passed},
+        "accuracy": {**_finite(asdict(judged)), "passed": judged.passed},
         **dict.fromkeys(("device", "eager", "host")),
         "copies": None,
         "not_captured": "",
@@ -253,6 +254,11 @@ def _describe(peer: Peer, device: torch.device) -> dict[str, Any]:
         "reason": reason,
         "version": None if reason else peer.version(),
     }
+
+
+def _finite(values: dict[str, Any]) -> dict[str, Any]:
+    """Replace what JSON cannot hold: errors are NaN or infinite where the output is."""
+    return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
 
 def _add_rates(record: dict[str, Any]) -> None:
