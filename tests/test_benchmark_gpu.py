@@ -4,10 +4,11 @@ import pytest
 import torch
 
 from mxgemm import benchmark
-from mxgemm.benchmark import rotation, timing
+from mxgemm.benchmark import parity, rotation, timing
 from mxgemm.benchmark.peers import PEERS
 from mxgemm.benchmark.routes import RouteContender, route_contenders
 from mxgemm.benchmark.spread import Effort
+from mxgemm.benchmark.subjects import subject_of
 
 pytestmark = pytest.mark.gpu
 QUICK = Effort(seconds=0.05, least=3, most=10)
@@ -69,6 +70,29 @@ def test_what_cannot_be_captured_is_queued() -> None:
     assert reason
     assert spread.us > 0
     assert timing.device_us([lambda: x @ x], QUICK)[0].method == "graph", "a failed capture leaves nothing behind"
+
+
+def test_memory_that_a_call_allocates_itself_is_poisoned_first() -> None:
+    device = torch.device("cuda", 0)
+
+    def unwritten(out: torch.Tensor | None) -> torch.Tensor:
+        assert out is None
+        return torch.empty(64, 4096, dtype=torch.bfloat16, device=device)
+
+    subject = parity.Subject("lazy", lambda a, weight: unwritten)
+    output = parity.poisoned_output(unwritten, subject, 64, 4096, device)
+    assert "elements never written" in parity.complain(output, (64, 4096))
+
+
+def test_parity_of_two_routes() -> None:
+    device = torch.device("cuda", 0)
+    settings = parity.Settings(timing.single_device_us(device, 1 << 28), warm_up=5, repeats=10)
+    sides = (subject_of("route:a16wfp4", device), subject_of("peer:torch_mm", device))
+    (row,) = parity.parity(*sides, [(16, 2112, 7168)], device, settings)
+    assert not row.failure
+    assert row.us_a > 1
+    assert row.us_b > 1
+    assert 0 < row.difference < 0.3
 
 
 def test_a_graph_sees_device_time_only() -> None:

@@ -16,14 +16,14 @@ from mxgemm.routes.triton_support import triton_version
 
 def describe_environment(device: torch.device) -> dict[str, Any]:
     """Return versions and the device, as JSON holds them."""
-    machine, version = machine_of(device), triton_version()
+    machine = machine_of(device)
     gpu = device.type == "cuda"
     return {
         "mxgemm": __version__,
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "hip": torch.version.hip,
-        "triton": ".".join(map(str, version)) if version else None,
+        "triton": _triton(),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "device": machine.name if gpu else _cpu_name(),
@@ -32,6 +32,14 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
         "threads": None if gpu else torch.get_num_threads(),
         "last_cache_bytes": cache_bytes(device) or None,
     }
+
+
+def _triton() -> str | None:
+    if triton_version() is None:
+        return None
+    import triton
+
+    return str(triton.__version__)
 
 
 def clocks(device: torch.device) -> dict[str, str]:

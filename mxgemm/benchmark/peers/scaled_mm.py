@@ -47,7 +47,12 @@ class ScaledMM(Peer):
         """Multiply."""
         (left, left_scale), (right, right_scale) = a, loaded
         return torch._scaled_mm(
-            left, right.t(), scale_a=left_scale, scale_b=right_scale.t(), out_dtype=torch.bfloat16, use_fast_accum=True
+            left,
+            right.t(),
+            scale_a=left_scale,
+            scale_b=right_scale.view(1, -1),
+            out_dtype=torch.bfloat16,
+            use_fast_accum=True,
         )
 
     def exact(self, oracle: Oracle, a: Any, loaded: Any) -> Exact:
