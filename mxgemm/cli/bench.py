@@ -1,4 +1,4 @@
-"""``mxgemm bench``: run shapes, judge each against the oracle, time each."""
+"""``mxgemm bench``: measure sizes, draw what was measured, or compare two runs."""
 
 from __future__ import annotations
 
@@ -12,24 +12,70 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 
 from mxgemm import benchmark
-from mxgemm.cli.app import AFormat, Device, RouteName, app, console, parse_shape
+from mxgemm.benchmark import compare as comparison
+from mxgemm.benchmark import plots, text
+from mxgemm.cli.app import AFormat, Device, RouteName, app, console
 from mxgemm.device import default_device
 
 
 @app.command()
 def bench(
-    shape: Annotated[
-        list[str] | None, typer.Option(help="M,N,K; repeat for more; default: the leaderboard's six")
+    shape: Annotated[list[str] | None, typer.Option(help="M,N,K; repeat for more")] = None,
+    set_name: Annotated[
+        list[str] | None,
+        typer.Option("--set", help=f"{' | '.join(benchmark.SETS)}; repeat for more; default: leaderboard"),
     ] = None,
     device: Device = None,
     a_format: AFormat = "e2m1",
     route: RouteName = None,
-    seconds: Annotated[float, typer.Option(help="time to spend on timing a shape")] = 1.0,
+    all_routes: Annotated[bool, typer.Option("--all-routes", help="every route that can, not only the chosen")] = False,
+    peers: Annotated[
+        bool | None, typer.Option("--peers/--no-peers", help="other libraries too; default: on a GPU")
+    ] = None,
+    prepare: Annotated[bool, typer.Option("--prepare/--raw", help="call prepare() on the weight first")] = True,
+    seconds: Annotated[float, typer.Option(help="time to spend on each of a contender's times")] = 0.3,
     json_file: Annotated[Path | None, typer.Option("--json", help="write the results here")] = None,
+    plot: Annotated[Path | None, typer.Option(help="write pictures into this folder (mxgemm[bench])")] = None,
+    compare: Annotated[
+        tuple[Path, Path] | None, typer.Option(help="old.json new.json: compare two runs, measure nothing")
+    ] = None,
+    metric: Annotated[str, typer.Option(help="what --compare looks at: device, eager or host")] = "device",
 ) -> None:
-    """Run shapes: route, error against the float64 oracle, time, GB/s, TFLOP/s."""
-    shapes = [parse_shape(text) for text in shape] if shape else list(benchmark.LEADERBOARD)
+    """Error against the float64 oracle, then device, eager and host time, against the floor and against peers."""
+    if compare:
+        _compare(*compare, metric)
+        return
     where = torch.device(device) if device else default_device()
+    request = benchmark.Request(
+        shapes=benchmark.select(set_name or [], shape or []),
+        device=where,
+        a_format=a_format,  # type: ignore[arg-type]  # checked by the first call
+        route=route,
+        all_routes=all_routes,
+        peers=where.type == "cuda" if peers is None else peers,
+        prepare=prepare,
+        effort=benchmark.Effort(seconds=seconds),
+    )
+    if plot:
+        try:
+            plots.require_matplotlib()  # before the work, not after it
+        except ImportError as error:
+            raise ValueError(f"--plot: {error}") from error
+    document = _measure(request)
+    console.print(_table(text.title(document), text.COLUMNS, text.rows(document)))
+    console.print("\n".join(text.notes(document)), highlight=False, soft_wrap=True, markup=False)
+    if json_file:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        json_file.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        console.print(f"wrote {json_file}", highlight=False, soft_wrap=True)
+    if plot:
+        for path in plots.draw(document, plot):
+            console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+    if not benchmark.passed(document):
+        raise typer.Exit(1)
+
+
+def _measure(request: benchmark.Request) -> dict[str, Any]:
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -37,42 +83,33 @@ def bench(
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    done = []
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("shapes", total=len(shapes))
-        for measurement in benchmark.measure(shapes, device=where, a_format=a_format, route=route, seconds=seconds):  # type: ignore[arg-type]
-            done.append(measurement)
-            progress.advance(task)
-    document = benchmark.report(done, where, a_format)
-    console.print(_bench_table(document))
-    gates = document["gates"]
-    note = f"{document['method']}\ngates: norm {gates['norm']:g}, element {gates['element']}, see docs/numbers.md"
-    console.print(note, highlight=False, soft_wrap=True)
-    if json_file:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        json_file.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        console.print(f"wrote {json_file}", highlight=False)
-    if not all(measurement.passed for measurement in done):
+        task = progress.add_task("", total=len(request.shapes))
+        return benchmark.run(request, lambda done, what: progress.update(task, completed=done, description=what))
+
+
+def _compare(old_path: Path, new_path: Path, metric: str) -> None:
+    if metric not in comparison.METRICS:
+        raise ValueError(f"--metric: got {metric!r}, want one of {', '.join(comparison.METRICS)}")
+    old, new = comparison.load(old_path), comparison.load(new_path)
+    changes = comparison.compare(old, new, metric=metric)
+    console.print(_table(f"{metric} time, {old_path} to {new_path}", text.CHANGE_COLUMNS, text.change_rows(changes)))
+    for line in comparison.remarks(old, new):
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
+    bad = [change for change in changes if change.bad]
+    console.print(f"{len(bad)} of {len(changes)} slower by more than the spread, or wrong", highlight=False)
+    if bad:
         raise typer.Exit(1)
 
 
-def _bench_table(document: dict[str, Any]) -> Table:
-    title = f"{document['device']} ({document['arch']}), torch {document['torch']}, a_format {document['a_format']}"
+_COLOURS = {"pass": "green", "faster": "green", "FAIL": "red", "slower": "red", "wrong now": "red", "gone": "yellow"}
+
+
+def _table(title: str, header: tuple[str, ...], body: list[tuple[str, ...]]) -> Table:
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    table.add_column("M,N,K", no_wrap=True)
-    table.add_column("route", no_wrap=True)
-    for name in ("us", "GB/s", "TFLOP/s", "norm", "element"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("gates", no_wrap=True)
-    for r in document["results"]:
-        table.add_row(
-            f"{r['m']},{r['n']},{r['k']}",
-            r["route"],
-            f"{r['us']:.1f}",
-            f"{r['gb_per_s']:.1f}",
-            f"{r['tflop_per_s']:.3f}",
-            f"{r['norm_error']:.2e}",
-            f"{r['element_error']:.2f}",
-            "[green]pass[/green]" if r["passed"] else "[red]FAIL[/red]",
-        )
+    for i, name in enumerate(header):
+        table.add_column(name, justify="left" if i < 2 else "right", no_wrap=True)
+    for *cells, last in body:
+        colour = _COLOURS.get(last)
+        table.add_row(*cells, f"[{colour}]{last}[/{colour}]" if colour else last)
     return table

@@ -1,0 +1,34 @@
+"""Draw what bench/run.py or ``mxgemm bench --json`` wrote, on any machine with matplotlib.
+
+python bench/plot.py results.json [more.json ...] -o folder     time, roofline and route maps, PNG and SVG
+python bench/plot.py --map gfx950 -o folder                     route maps of an architecture that need not be here
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from mxgemm.benchmark import compare, plots
+from mxgemm.device import KNOWN_MACHINES
+
+
+def main() -> None:
+    """Draw every document under its own file's name."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("documents", nargs="*", type=Path)
+    parser.add_argument("--map", action="append", default=[], choices=list(KNOWN_MACHINES), help="repeat for more")
+    parser.add_argument("-o", "--output", type=Path, default=Path("bench/out"))
+    arguments = parser.parse_args()
+    if not arguments.documents and not arguments.map:
+        parser.error("want a results file or --map")
+    paths = []
+    for document in arguments.documents:
+        paths += plots.draw(compare.load(document), arguments.output, document.stem)
+    for arch in arguments.map:
+        paths += plots.draw_maps(arch, arguments.output)
+    print("\n".join(map(str, paths)))
+
+
+if __name__ == "__main__":
+    main()

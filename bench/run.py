@@ -1,0 +1,74 @@
+"""Measure routes and peers without the command line's packages: torch, numpy and triton are enough.
+
+    python bench/run.py --set leaderboard --all-routes --json bench/out/leaderboard.json
+    python bench/run.py --shape 16,2112,7168 --route a16wfp4 --no-peers
+    python bench/run.py --compare old.json new.json
+
+The same as ``mxgemm bench``; pictures come from the JSON, on any machine: bench/plot.py. What the numbers mean:
+docs/benchmarks.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import torch
+
+from mxgemm import benchmark
+from mxgemm.benchmark import compare, text
+from mxgemm.device import default_device
+
+
+def main() -> int:
+    """Measure or compare; 1 where a route of ours fails or became slower."""
+    arguments = _parser().parse_args()
+    if arguments.compare:
+        old, new = (compare.load(path) for path in arguments.compare)
+        changes = compare.compare(old, new, metric=arguments.metric)
+        print(text.aligned(text.CHANGE_COLUMNS, text.change_rows(changes)))
+        print("\n".join(compare.remarks(old, new)))
+        return int(any(change.bad for change in changes))
+    device = torch.device(arguments.device) if arguments.device else default_device()
+    request = benchmark.Request(
+        shapes=benchmark.select(arguments.set, arguments.shape),
+        device=device,
+        a_format=arguments.a_format,
+        route=arguments.route,
+        all_routes=arguments.all_routes,
+        peers=device.type == "cuda" if arguments.peers is None else arguments.peers,
+        prepare=not arguments.raw,
+        effort=benchmark.Effort(seconds=arguments.seconds),
+    )
+    total = len(request.shapes)
+    document = benchmark.run(request, lambda done, what: print(f"[{done}/{total}] {what}", file=sys.stderr, flush=True))
+    print(text.title(document))
+    print(text.aligned(text.COLUMNS, text.rows(document)))
+    print("\n".join(text.notes(document)))
+    if arguments.json:
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        arguments.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    return int(not benchmark.passed(document))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--set", action="append", default=[], choices=list(benchmark.SETS), help="repeat for more")
+    parser.add_argument("--shape", action="append", default=[], help="M,N,K; repeat for more")
+    parser.add_argument("--device", help="torch device; default: the GPU if there is one")
+    parser.add_argument("--a-format", default="e2m1", choices=("e2m1", "e4m3", "bf16"))
+    parser.add_argument("--route")
+    parser.add_argument("--all-routes", action="store_true")
+    parser.add_argument("--peers", action=argparse.BooleanOptionalAction, default=None, help="default: on a GPU")
+    parser.add_argument("--raw", action="store_true", help="do not call prepare() on the weight")
+    parser.add_argument("--seconds", type=float, default=0.3, help="for each of a contender's times")
+    parser.add_argument("--json", type=Path, help="write the results here")
+    parser.add_argument("--compare", nargs=2, type=Path, metavar=("OLD", "NEW"), help="measure nothing")
+    parser.add_argument("--metric", default="device", choices=compare.METRICS)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,140 @@
+"""From text to something that parity can measure: routes, peers, functions, built kernels."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from mxgemm.benchmark.parity import Run, Subject
+from mxgemm.benchmark.peers import PEERS
+from mxgemm.benchmark.peers.scaled_mm import rowwise
+from mxgemm.gemm import gemm
+from mxgemm.mx import MXTensor, quantize
+from mxgemm.routes import ROUTES
+
+FORMS: Final = "route:NAME, route:auto, peer:NAME, python:MODULE:FUNCTION or so:/path/to/library.so"
+
+
+def subject_of(spec: str, device: torch.device) -> Subject:
+    """Read one side of a comparison.
+
+    Args:
+        spec: one of :data:`FORMS`. A function takes (activations, weight) and returns the product; if it has a
+            parameter ``out``, it gets one.
+        device: where it will run.
+
+    Raises:
+        ValueError: the text has another form, or names something that is not here.
+    """
+    kind, _, rest = spec.partition(":")
+    makers: dict[str, Callable[[str, torch.device], Subject]] = {
+        "route": _route, "peer": _peer, "python": _function, "so": _library
+    }  # fmt: skip
+    if kind not in makers or not rest:
+        raise ValueError(f"subject: got {spec!r}, want {FORMS}")
+    return makers[kind](rest, device)
+
+
+def _route(name: str, device: torch.device) -> Subject:
+    del device
+    if name not in ("auto", *ROUTES):
+        raise ValueError(f"route: got {name!r}, want auto or one of {', '.join(ROUTES)}")
+
+    def bind(a: Tensor, weight: MXTensor) -> Run:
+        prepared, route = weight.prepare(), None if name == "auto" else name
+        return lambda out: gemm(a, prepared, route=route, out=out)
+
+    return Subject(f"route {name}", bind, takes_out=True)
+
+
+def _peer(name: str, device: torch.device) -> Subject:
+    if name not in PEERS:
+        raise ValueError(f"peer: got {name!r}, want one of {', '.join(PEERS)}")
+    peer = PEERS[name]
+    reason = peer.absent(device)
+    if reason:
+        raise ValueError(f"peer: {name} is absent: {reason}")
+
+    def bind(a: Tensor, weight: MXTensor) -> Run:
+        reason = peer.refuses(a.shape[0], *weight.shape)
+        if reason:
+            raise ValueError(reason)
+        activations, loaded = peer.activations(a), peer.load(weight)
+        return lambda out: peer.call(activations, loaded)
+
+    return Subject(f"peer {name}", bind)
+
+
+def _function(path: str, device: torch.device) -> Subject:
+    del device
+    module_name, _, name = path.partition(":")
+    try:
+        function = getattr(importlib.import_module(module_name), name)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"python: got {path!r}, want MODULE:FUNCTION that can be imported ({error})") from error
+    takes_out = "out" in inspect.signature(function).parameters
+
+    def bind(a: Tensor, weight: MXTensor) -> Run:
+        return (lambda out: function(a, weight, out=out)) if takes_out else (lambda out: function(a, weight))
+
+    return Subject(path, bind, takes_out)
+
+
+def _library(path: str, device: torch.device) -> Subject:
+    if importlib.util.find_spec("mxgemm.dispatcher") is None:
+        raise ValueError("so: this release has no mxgemm.dispatcher, which loads built kernels")
+    if device.type != "cuda" or torch.version.hip is None:
+        raise ValueError(f"so: got device {device}, want an AMD GPU: built kernels are for one")
+    library = importlib.import_module("mxgemm.dispatcher.library").Library(path, _config_of(Path(path)))
+
+    def bind(a: Tensor, weight: MXTensor) -> Run:
+        (left, left_scales), (right, right_scales) = _operands(library.config, a, weight)
+        own = torch.empty(a.shape[0], weight.shape[0], dtype=torch.float16, device=a.device)
+        launch = library.bind(left, right, own, left_scales, right_scales)
+
+        def run(out: Tensor | None) -> Tensor:
+            if out is None:
+                launch()
+                return own
+            library.bind(left, right, out, left_scales, right_scales)()
+            return out
+
+        return run
+
+    return Subject(library.name, bind, takes_out=True, out_dtype=torch.float16)
+
+
+def _config_of(path: Path) -> Any:
+    """Find the configuration that a library was built from, by the name that it gives."""
+    if not path.is_file():
+        raise ValueError(f"so: got {path}, want the shared library of a built kernel")
+    try:
+        built = ctypes.CDLL(str(path))
+        for function in (built.dispatcher_get_kernel_name, built.dispatcher_get_arch):
+            function.restype = ctypes.c_char_p
+        name, arch = built.dispatcher_get_kernel_name().decode(), built.dispatcher_get_arch().decode()
+    except (OSError, AttributeError) as error:
+        raise ValueError(f"so: got {path}, want the shared library of a built kernel ({error})") from error
+    operations = importlib.import_module("mxgemm.dispatcher.operations").OPERATIONS
+    known = {config.name: config for operation in operations.values() for config in operation.default_configs(arch)}
+    if name not in known:
+        raise ValueError(f"so: {path} holds {name}, want one of the default kernels: {', '.join(known)}")
+    return known[name]
+
+
+def _operands(config: Any, a: Tensor, weight: MXTensor) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+    if config.operation == "rowcolquant":
+        sides = (rowwise(a), rowwise(weight.dequantize(torch.bfloat16)))
+        return tuple((data, scale.flatten()) for data, scale in sides)  # type: ignore[return-value]
+    if config.dtype == "fp4":
+        left, right = quantize(a), weight
+    else:
+        left, right = (quantize(x, format="e4m3") for x in (a, weight.dequantize(torch.bfloat16)))
+    return (left.data, left.scales), (right.data, right.scales)
