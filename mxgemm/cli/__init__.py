@@ -1,4 +1,4 @@
-"""The command line: ``mxgemm bench | explain | doctor``, a file each; a command is added by importing its file here."""
+"""The command line, a file a command; one is added by importing its file here."""
 
 import sys
 
@@ -8,7 +8,7 @@ try:
 except ImportError as error:
     sys.exit(f"the mxgemm command needs typer and rich: pip install 'mxgemm[cli]' ({error})")
 
-from mxgemm.cli import bench, doctor, explain  # noqa: F401  # each registers its command
+from mxgemm.cli import bench, doctor, explain, submission  # noqa: F401  # each registers its command
 from mxgemm.cli.app import app, main
 
 __all__ = ["app", "main"]
