@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, fields
+from dataclasses import astuple
 from typing import Any
 
 from mxgemm import tables
@@ -23,10 +23,9 @@ def tiles_of_table() -> dict[tuple[int, int, int], tuple[Any, ...]]:
 def render() -> str:
     """Return the tiles as the text of a module."""
     rows = "\n".join(f"    {shape}: {tile},".replace("'", '"') for shape, tile in tiles_of_table().items())
-    names = ", ".join(field.name for field in fields(TileConfig))
     return f'''"""Tiles of the published shapes (m, n, k), from routing_tables/gfx950.json.
 
-{names}: predicted from machine code, not measured on an MI355X.
+They are predicted from machine code, not measured on an MI355X. The fields are those of Tile.
 """
 
 TABLE = {{
