@@ -192,7 +192,7 @@ def execute(case: Case, folder: Path, *, strict: bool = False) -> Outcome:
 
 def activations(case: Case) -> Tensor:
     """Random A whose block scales differ; NaN, Inf, a zero block and -0 where the case is awkward."""
-    a = _spread(case.m, case.k, 1)
+    a = spread(case.m, case.k, 1)
     a[-1, :32] = 0
     if case.awkward:
         a[case.m // 2, 5] = torch.nan
@@ -202,38 +202,40 @@ def activations(case: Case) -> Tensor:
     return a.to(getattr(torch, case.a_dtype))
 
 
-def _spread(rows: int, k: int, seed: int) -> Tensor:
+def spread(rows: int, k: int, seed: int) -> Tensor:
+    """Random fp32 ``[rows, k]`` whose blocks of 32 differ in scale by powers of two."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(rows, k, generator=generator)
     powers = torch.randint(-6, 7, (rows, k // 32), generator=generator).float()
     return x * torch.exp2(powers).repeat_interleave(32, dim=1)
 
 
-def _bytes(tensor: Tensor) -> Bytes:
+def raw_bytes(tensor: Tensor) -> Bytes:
+    """Return a tensor's bytes as the emulator takes them."""
     return tensor.contiguous().view(torch.uint8).numpy().reshape(-1)
 
 
 def _run_gemm(case: Case, folder: Path, compiled: dict[str, Any], strict: bool) -> Outcome:
     a = activations(case)
-    weight = mxgemm.quantize(_spread(case.n, case.k, 2), format=case.b_format)  # type: ignore[arg-type]
+    weight = mxgemm.quantize(spread(case.n, case.k, 2), format=case.b_format)  # type: ignore[arg-type]
     bias = torch.linspace(-4, 4, case.n) if case.bias else None
     out_dtype = getattr(torch, case.out_dtype)
     split = int(compiled["config"]["split_k"])
     preshuffled, shuffled = case.layout[0] == "preshuffled", case.layout[1] == "shuffled"
     arrays: dict[str, Bytes] = {
-        "b": _bytes(layouts.preshuffle_weight(weight.data) if preshuffled else weight.data),
-        "b_scales": _bytes(layouts.shuffle_scales(weight.scales) if shuffled else weight.scales),
+        "b": raw_bytes(layouts.preshuffle_weight(weight.data) if preshuffled else weight.data),
+        "b_scales": raw_bytes(layouts.shuffle_scales(weight.scales) if shuffled else weight.scales),
         "out": np.full(case.m * case.n * out_dtype.itemsize, 0xFF, np.uint8),
     }
     operands = ["a", "b", "b_scales"]
     if case.route == "gemm_mx":
         quantized = mxgemm.quantize(a, format=case.a_format)  # type: ignore[arg-type]
-        arrays |= {"a": _bytes(quantized.data), "a_scales": _bytes(quantized.scales)}
+        arrays |= {"a": raw_bytes(quantized.data), "a_scales": raw_bytes(quantized.scales)}
         operands.insert(1, "a_scales")
     else:
-        arrays["a"] = _bytes(a)
+        arrays["a"] = raw_bytes(a)
     if bias is not None:
-        arrays["bias"] = _bytes(bias)
+        arrays["bias"] = raw_bytes(bias)
     if split > 1:
         arrays["partials"] = np.full(4 * split * case.m * case.n, 0xFF, np.uint8)
         arrays["counters"] = np.zeros(COUNTERS, np.uint8)
@@ -244,11 +246,12 @@ def _run_gemm(case: Case, folder: Path, compiled: dict[str, Any], strict: bool) 
     if "counters" in arrays and arrays["counters"].any():
         return Outcome(False, "the split-K counters were not left at zero", counts, launches)
     out = torch.from_numpy(arrays["out"]).view(out_dtype).view(case.m, case.n)
-    passed, detail = _judge(case, out, a, weight, bias)
+    passed, detail = judge(case, out, a, weight, bias)
     return Outcome(passed, detail, counts, launches)
 
 
-def _judge(case: Case, out: Tensor, a: Tensor, weight: mxgemm.MXTensor, bias: Tensor | None) -> tuple[bool, str]:
+def judge(case: Case, out: Tensor, a: Tensor, weight: mxgemm.MXTensor, bias: Tensor | None) -> tuple[bool, str]:
+    """Say whether a product passes both gates, rows that read a NaN being NaN, and its accuracy."""
     if case.a_format == "bf16":
         a64 = a.to(torch.bfloat16).double().numpy()
     else:
@@ -269,13 +272,13 @@ def _run_quantize(case: Case, folder: Path, compiled: dict[str, Any], strict: bo
     expected = mxgemm.quantize(x, format=case.a_format, scale_rounding=case.rounding)  # type: ignore[arg-type]
     scales = layouts.shuffle_scales(expected.scales) if case.layout[1] == "shuffled" else expected.scales
     arrays = {
-        "x": _bytes(x),
+        "x": raw_bytes(x),
         "data": np.full(expected.data.numel(), 0xA5, np.uint8),
         "scales": np.full(scales.numel(), 0xA5, np.uint8),
     }
     after, counts, launches = _launch(folder, compiled, [["x", "data", "scales"]], arrays, strict)
     for name, tensor in (("data", expected.data), ("scales", scales)):
-        wrong = np.nonzero(after[name] != _bytes(tensor))[0]
+        wrong = np.nonzero(after[name] != raw_bytes(tensor))[0]
         if wrong.size:
             first = int(wrong[0])
             detail = f"{name}: {wrong.size} bytes differ, the first at {first}: {after[name][first]:#x}"

@@ -1,0 +1,133 @@
+"""Build kernel sources on demand: one text, whatever compiler there is, each result kept by everything that decided it.
+
+    image = build("shuffle_scales.hip", arch="gfx950")
+
+Results lie in the build cache (``mxgemm/build_cache.py``) with a digest beside them, so that a damaged file is noticed
+and built again. Where the cache cannot be written, the build is done all the same, and said so once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from mxgemm import build_cache
+from mxgemm.hip import code_object, compilers
+from mxgemm.hip.compilers import BuildError, Compiler
+
+__all__ = ["KERNELS", "BuildError", "build", "compiler_refusal", "texts_of"]
+
+KERNELS: Final = Path(__file__).parent / "kernels"
+_INCLUDE: Final = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+_NO_DEFINES: Final[Mapping[str, int | str]] = {}
+
+logger = logging.getLogger("mxgemm")
+_in_memory: dict[str, bytes] = {}
+"""What was built while the cache could not be written."""
+
+
+def compiler_refusal(arch: str) -> str | None:
+    """Say why nothing here can build kernels for ``arch``, or return None; the search is made once."""
+    found = compilers.find(arch)
+    return found if isinstance(found, str) else None
+
+
+def build(source: str, *, arch: str, defines: Mapping[str, int | str] = _NO_DEFINES) -> bytes:
+    """Return the code object (``gfx*``) or cubin (``sm_*``) of a source, from the cache or built now.
+
+    Args:
+        source: name of a file in ``mxgemm/hip/kernels``.
+        arch: "gfx950", "sm_90", ...
+        defines: macros, ``-DNAME=value``.
+
+    Raises:
+        BuildError: no compiler, or it refuses; the message has its output.
+        ValueError: there is no such source.
+    """
+    compiler = compilers.find(arch)
+    if isinstance(compiler, str):
+        raise BuildError(compiler)
+    texts = texts_of(source)
+    parts = {
+        "texts": texts,
+        "defines": {name: str(value) for name, value in defines.items()},
+        "arch": arch,
+        "compiler": (compiler.path, compiler.version, compiler.flags),
+    }
+    name = f"{Path(source).stem}.{'hsaco' if arch.startswith('gfx') else 'cubin'}"
+
+    def compile_into(folder: Path) -> None:
+        image = _compiled(compiler, source, texts, defines)
+        (folder / name).write_bytes(image)
+        (folder / _DIGEST).write_text(_digest(image), encoding="ascii")
+
+    try:
+        return _intact(parts, name, compile_into, f"{source} for {arch}")
+    except OSError as error:
+        key = build_cache.digest(parts)
+        if key not in _in_memory:
+            if not _in_memory:
+                logger.warning(
+                    "the build cache %s cannot be used (%s): kernels are kept in memory", build_cache.folder(), error
+                )
+            _in_memory[key] = _compiled(compiler, source, texts, defines)
+        return _in_memory[key]
+
+
+def texts_of(source: str) -> dict[str, str]:
+    """Return the texts of a source and of the headers that it includes, however deep, by file name.
+
+    Raises:
+        ValueError: there is no such source.
+    """
+    found: dict[str, str] = {}
+    wanted = [source]
+    while wanted:
+        name = wanted.pop()
+        if name in found:
+            continue
+        path = KERNELS / name
+        if not path.is_file():
+            have = ", ".join(sorted(file.name for file in KERNELS.glob("*.hip")))
+            raise ValueError(f"source: got {name!r}, want one of {have} (or a header beside them)")
+        found[name] = path.read_text(encoding="utf-8")
+        wanted += _INCLUDE.findall(found[name])
+    return found
+
+
+_DIGEST: Final = "sha256"
+
+
+def _digest(image: bytes) -> str:
+    return hashlib.sha256(image).hexdigest()
+
+
+def _compiled(compiler: Compiler, source: str, texts: Mapping[str, str], defines: Mapping[str, int | str]) -> bytes:
+    image = compiler.compile(source, texts, defines)
+    try:
+        reason = code_object.refusal(code_object.inspect(image), compiler.arch)
+    except code_object.CodeObjectError as error:
+        reason = str(error)
+    if reason:
+        raise BuildError(f"{compiler} made of {source} something else than was asked for: {reason}")
+    return image
+
+
+def _intact(parts: Mapping[str, object], name: str, compile_into: object, what: str) -> bytes:
+    """Return the cached file, built once more if it is not what was written."""
+    for last in (False, True):
+        file = build_cache.cached(parts, name, compile_into, what)  # type: ignore[arg-type]
+        image = file.read_bytes()
+        digest = file.parent / _DIGEST
+        if digest.is_file() and digest.read_text(encoding="ascii", errors="replace") == _digest(image):
+            return image
+        if last:
+            raise OSError(f"{file} changes while it is read")
+        logger.warning("%s is damaged: building it again", file)
+        shutil.rmtree(file.parent, ignore_errors=True)
+    raise AssertionError("the second round returns or raises")

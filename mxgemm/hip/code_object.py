@@ -1,0 +1,207 @@
+"""What a built kernel file is for: architecture, and each kernel's arguments, registers and shared memory.
+
+AMD code objects (LLVM, "User Guide for AMDGPU Backend": ELF header and metadata) and NVIDIA cubins are ELF files. Both
+are read here, so that a file for another GPU is refused with a sentence before a driver sees it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+EM_AMDGPU: Final = 224
+EM_CUDA: Final = 190
+_SHT_NOTE: Final = 7
+_NT_AMDGPU_METADATA: Final = 32
+_BUNDLES: Final = (b"__CLANG_OFFLOAD_BUNDLE__", b"CCOB")
+_EIATTR_CBANK_PARAM_SIZE: Final = 0x19
+
+
+class CodeObjectError(ValueError):
+    """Not a code object, a damaged one, or one for another architecture."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelInfo:
+    """One kernel of a code object.
+
+    Attributes:
+        name: as ``Module.function`` takes it.
+        kernarg_bytes: size of its explicit arguments, padding included.
+        shared_bytes: LDS (AMD) or static shared memory (NVIDIA) of a workgroup.
+        registers: vector registers of a lane, accumulation registers included; 0 for cubins, as all below.
+        scratch_bytes: of a lane; above 0 something did not fit registers.
+        max_threads: largest workgroup.
+    """
+
+    name: str
+    kernarg_bytes: int
+    shared_bytes: int
+    registers: int
+    scratch_bytes: int
+    max_threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class CodeObject:
+    """What :func:`inspect` read.
+
+    Attributes:
+        arch: "gfx950", "sm_90", ...
+        target: the full target, with the features that it insists on ("gfx950:sramecc+:xnack-").
+        kernels: by name.
+    """
+
+    arch: str
+    target: str
+    kernels: Mapping[str, KernelInfo]
+
+
+def inspect(image: bytes) -> CodeObject:
+    """Read an AMD code object or a cubin.
+
+    Raises:
+        CodeObjectError: neither, or truncated or damaged.
+    """
+    if image.startswith(_BUNDLES):
+        raise CodeObjectError("image: got an offload bundle, want one code object (--no-gpu-bundle-output)")
+    if image[:5] != b"\x7fELF\x02":
+        raise CodeObjectError(f"image: got {len(image)} bytes that start with {image[:8]!r}, want a 64-bit ELF file")
+    try:
+        machine = struct.unpack_from("<H", image, 18)[0]
+        if machine == EM_AMDGPU:
+            return _amd(image)
+        if machine == EM_CUDA:
+            return _nvidia(image)
+    except (struct.error, IndexError, KeyError, ValueError) as error:
+        raise CodeObjectError(f"image: damaged or truncated ELF file of {len(image)} bytes ({error})") from error
+    raise CodeObjectError(
+        f"image: got an ELF file for machine {machine}, want AMDGPU ({EM_AMDGPU}) or CUDA ({EM_CUDA})"
+    )
+
+
+def refusal(found: CodeObject, arch: str) -> str | None:
+    """Say why a code object cannot be loaded on a GPU of architecture ``arch``, or return None if it can."""
+    return None if found.arch == arch else f"the code object is for {found.target}; this device is {arch}"
+
+
+class _Section(NamedTuple):
+    name: str
+    kind: int
+    offset: int
+    size: int
+
+
+def _sections(image: bytes) -> list[_Section]:
+    (table,) = struct.unpack_from("<Q", image, 0x28)
+    entry, count, names = struct.unpack_from("<HHH", image, 0x3A)
+    raw = [struct.unpack_from("<IIQQQQII", image, table + i * entry) for i in range(count)]
+    at = raw[names][4]
+    return [
+        _Section(_text(image, at + name), kind, offset, size) for name, kind, _flags, _address, offset, size, *_ in raw
+    ]
+
+
+def _text(image: bytes, at: int) -> str:
+    return image[at : image.index(b"\0", at)].decode()
+
+
+def _amd(image: bytes) -> CodeObject:
+    metadata = _metadata(image)
+    target = metadata["amdhsa.target"].rpartition("--")[2].lstrip("-")
+    kernels = {}
+    for kernel in metadata["amdhsa.kernels"]:
+        explicit = [a for a in kernel.get(".args", ()) if not a.get(".value_kind", "").startswith("hidden_")]
+        name = kernel[".symbol"].removesuffix(".kd")
+        kernels[name] = KernelInfo(
+            name,
+            kernarg_bytes=max((a[".offset"] + a[".size"] for a in explicit), default=0),
+            shared_bytes=kernel[".group_segment_fixed_size"],
+            registers=kernel[".vgpr_count"],
+            scratch_bytes=kernel[".private_segment_fixed_size"],
+            max_threads=kernel.get(".max_flat_workgroup_size", 0),
+        )
+    return CodeObject(target.split(":")[0], target, kernels)
+
+
+def _metadata(image: bytes) -> dict[str, Any]:
+    for section in _sections(image):
+        at = section.offset
+        while section.kind == _SHT_NOTE and at + 12 <= section.offset + section.size:
+            name_size, size, kind = struct.unpack_from("<III", image, at)
+            start = at + 12 + (name_size + 3 & ~3)
+            if kind == _NT_AMDGPU_METADATA and image[at + 12 : at + 18] == b"AMDGPU":
+                found: dict[str, Any] = _MsgPack(image[start : start + size]).value()
+                return found
+            at = start + (size + 3 & ~3)
+    raise ValueError("no AMDGPU metadata note")
+
+
+class _MsgPack:
+    """A reader of the msgpack that LLVM writes as metadata: maps, lists, text, integers, booleans."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self._at = data, 0
+
+    def _number(self, size: int, signed: bool = False) -> int:
+        raw = self._data[self._at : self._at + size]
+        if len(raw) < size:
+            raise ValueError("metadata ends early")
+        self._at += size
+        return int.from_bytes(raw, "big", signed=signed)
+
+    def value(self) -> Any:
+        kind = self._number(1)
+        if kind < 0x80 or kind >= 0xE0:
+            return kind if kind < 0x80 else kind - 256
+        if kind < 0x90 or kind in (0xDE, 0xDF):
+            return {self.value(): self.value() for _ in range(self._count(kind, 0x80, 0xDE))}
+        if kind < 0xA0 or kind in (0xDC, 0xDD):
+            return [self.value() for _ in range(self._count(kind, 0x90, 0xDC))]
+        if kind < 0xC0 or kind in (0xD9, 0xDA, 0xDB):
+            size = kind - 0xA0 if kind < 0xC0 else self._number(1 << kind - 0xD9)
+            self._at += size
+            return self._data[self._at - size : self._at].decode()
+        if kind in (0xC2, 0xC3):
+            return kind == 0xC3
+        if 0xCC <= kind <= 0xD3:
+            return self._number(1 << (kind - 0xCC & 3), signed=kind >= 0xD0)
+        raise ValueError(f"metadata holds msgpack byte 0x{kind:02x}")
+
+    def _count(self, kind: int, small: int, large: int) -> int:
+        return kind - small if kind < small + 16 else self._number(2 << kind - large)
+
+
+def _nvidia(image: bytes) -> CodeObject:
+    (flags,) = struct.unpack_from("<I", image, 0x30)
+    # CUDA 13 (ELF ABI version 8) moved the compute capability up by a byte.
+    capability = flags >> 8 & 0xFF if image[8] >= 8 else flags & 0xFF
+    sections = _sections(image)
+    by_name = {section.name: section for section in sections}
+    kernels = {}
+    for section in sections:
+        if section.name.startswith(".text."):
+            name = section.name.removeprefix(".text.")
+            shared = by_name.get(f".nv.shared.{name}")
+            kernels[name] = KernelInfo(
+                name,
+                kernarg_bytes=_cubin_parameters(image, by_name.get(f".nv.info.{name}")),
+                shared_bytes=shared.size if shared else 0,
+                registers=0,
+                scratch_bytes=0,
+                max_threads=0,
+            )
+    return CodeObject(f"sm_{capability}", f"sm_{capability}", kernels)
+
+
+def _cubin_parameters(image: bytes, section: _Section | None) -> int:
+    """Read the size of a kernel's parameters from its ``.nv.info``: records of (form, attribute, 16 bits[, data])."""
+    at, end = (section.offset, section.offset + section.size) if section else (0, 0)
+    while at < end:
+        form, attribute, value = struct.unpack_from("<BBH", image, at)
+        if attribute == _EIATTR_CBANK_PARAM_SIZE:
+            return int(value)
+        at += 4 + (value if form == 4 else 0)
+    return 0

@@ -1,0 +1,258 @@
+"""The fused MFMA GEMM of ``kernels/fused_gemm.hip``: its configuration, what is legal and why, its macros and its launch.
+
+No tensors and no compiler here: a problem and a configuration become macros, a grid and a layout of arguments.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from mxgemm.errors import Refusal
+from mxgemm.formats import E2M1, scale_addend
+from mxgemm.problem import Problem
+from mxgemm.routes.base import Config
+from mxgemm.routes.tile import contiguity_refusal
+
+SOURCE: Final = "fused_gemm.hip"
+KERNEL: Final = "fused_gemm"
+ARGUMENTS: Final = "PPPPPIII"
+"""a, weight, scales, bias, c; then m, and the bytes between rows of A and of C (letters of ``mxgemm.hip.kernarg``)."""
+
+ARCH: Final = "gfx950"
+TILE: Final = 16
+"""Rows and columns of the matrix instruction."""
+TILE_K: Final = 128
+"""Its depth."""
+XCDS: Final = 8
+"""Dies among which the kernel deals the blocks along N; the same constant is in the source."""
+LANES: Final = 64
+
+BLOCKS_M: Final = (16, 32, 64)
+BLOCKS_N: Final = (16, 32, 64, 128)
+BLOCKS_K: Final = (128, 256)
+MAX_WAVES: Final = 16
+MAX_UNROLL: Final = 4
+LDS_BYTES: Final = 64 * 1024
+"""What a workgroup may declare without the driver being asked; gfx950 has 160 KB for all that share a CU."""
+MAX_GRID_Y: Final = 65535
+REGISTERS: Final = 512
+"""Of a SIMD lane, for all its waves; one wave gets at most half of them."""
+_OTHER_REGISTERS: Final = 32
+"""Addresses, scales and what a quantisation needs: seen in compiled code (bench/results/isa_hip_gfx950.json)."""
+
+C_TYPES: Final = {torch.bfloat16: "__bf16", torch.float16: "_Float16", torch.float32: "float"}
+
+
+@dataclass(frozen=True, slots=True)
+class FusedConfig(Config):
+    """How a workgroup divides its work.
+
+    Attributes:
+        block_m: rows of A and C of a workgroup.
+        block_n: columns of C of a workgroup.
+        block_k: elements along K of a wave's step; 256 is what one dword of shuffled scales covers.
+        waves: waves of a workgroup, which share K.
+        unroll: steps of a wave whose loads are in flight together.
+    """
+
+    block_m: int = 16
+    block_n: int = 16
+    block_k: int = 256
+    waves: int = 4
+    unroll: int = 1
+
+
+def fused_refusal(route: str, problem: Problem, config: FusedConfig | None = None) -> Refusal | None:
+    """Say why the kernel cannot take ``problem`` (with ``config``, if one is given), or None if it can.
+
+    The machine and its compiler are not asked about: see ``mxgemm.routes.hip_fused``.
+    """
+    reason = next(_problem_clauses(problem), None)
+    if reason is None:
+        strided = contiguity_refusal(route, problem)
+        if strided or config is None:
+            return strided
+        reason = next(_config_clauses(problem, config), None)
+    return Refusal(route, *reason) if reason else None
+
+
+_Reason = tuple[str, object, str]
+"""Field, value, what is needed."""
+
+
+def _problem_clauses(p: Problem) -> Iterator[_Reason]:
+    """Yield what no configuration can change."""
+    if p.a_quantized:
+        yield "a", "quantised already", "bf16 activations: the kernel quantises them"
+    if p.a_format != "e2m1":
+        yield "a_format", p.a_format, '"e2m1"'
+    if p.a_dtype != torch.bfloat16:
+        yield "a.dtype", p.a_dtype, "torch.bfloat16: a dword of the kernel is two of them"
+    if p.b_format != "e2m1":
+        yield "b.format", p.b_format, '"e2m1"'
+    if p.weight_layout != "preshuffled":
+        yield "weight_layout", p.weight_layout, "preshuffled: a lane loads 16 bytes of it (call prepare())"
+    if p.scale_layout != "shuffled":
+        yield "scale_layout", p.scale_layout, "shuffled: a lane loads a dword of four scales (call prepare())"
+    if p.n % TILE:
+        yield "n", p.n, f"a multiple of {TILE}, the columns of a matrix instruction"
+    if p.k % TILE_K:
+        yield "k", p.k, f"a multiple of {TILE_K}, the depth of a matrix instruction"
+    if not p.aligned:
+        yield "alignment", "less than 16 bytes", "operands at multiples of 16 bytes"
+    if p.has_bias and p.bias_dtype not in C_TYPES:
+        yield "bias.dtype", p.bias_dtype, "bfloat16, float16 or float32"
+    if p.strides is not None:
+        yield from _stride_clauses(p)
+
+
+def _stride_clauses(p: Problem) -> Iterator[_Reason]:
+    s = p.strides
+    assert s is not None
+    if s.a[1] != 1 or (p.m > 1 and s.a[0] % 8):
+        yield "strides of a", s.a, "(a multiple of 8, 1): 16-byte loads along K"
+    if s.out[1] != 1 or (p.m > 1 and s.out[0] % 4):
+        yield "strides of out", s.out, "(a multiple of 4, 1): four columns are stored at once"
+    if p.has_bias and s.bias != 1:
+        yield "stride of bias", s.bias, "1: four values are loaded at once"
+
+
+def _config_clauses(p: Problem, c: FusedConfig) -> Iterator[_Reason]:
+    for field, choices in (("block_m", BLOCKS_M), ("block_n", BLOCKS_N), ("block_k", BLOCKS_K)):
+        value = getattr(c, field)
+        if value not in choices:
+            yield field, value, f"one of {', '.join(map(str, choices))}"
+            return
+    if p.k % c.block_k:
+        yield "block_k", c.block_k, f"a divisor of K = {p.k}"
+    most = min(MAX_WAVES, p.k // c.block_k)
+    if not 1 <= c.waves <= most:
+        yield "waves", c.waves, f"1 to {most}: a workgroup has at most {MAX_WAVES}, each with a step of K = {p.k}"
+        return
+    most = min(MAX_UNROLL, p.k // c.block_k // c.waves)
+    if not 1 <= c.unroll <= most:
+        yield "unroll", c.unroll, f"1 to {most}: at most {MAX_UNROLL} steps, and no more than a wave has"
+        return
+    if lds_bytes(c) > LDS_BYTES:
+        yield "lds", f"{lds_bytes(c)} bytes", f"at most {LDS_BYTES}: 4 a wave for each element of the block"
+    registers = min(REGISTERS // 2, REGISTERS // -(-c.waves // 4))
+    if registers_needed(p, c) > registers:
+        yield "registers", registers_needed(p, c), f"at most {registers} a lane with {c.waves} waves: what is in flight"
+    if -(-p.m // c.block_m) > MAX_GRID_Y:
+        yield "m", p.m, f"at most {MAX_GRID_Y * c.block_m} with block_m = {c.block_m}: the grid's second dimension"
+    for name, row in (("a", row_bytes(p)[0]), ("out", row_bytes(p)[1])):
+        if c.block_m * row >= 2**31:
+            yield f"strides of {name}", f"{row} bytes a row", "blocks within 2 GiB: offsets in one have 32 bits"
+
+
+def lds_bytes(c: FusedConfig) -> int:
+    """Return the bytes of LDS that a workgroup declares: an fp32 sum for each wave and element of the block."""
+    return 4 * c.waves * c.block_m * c.block_n
+
+
+def rounds(k: int, c: FusedConfig) -> int:
+    """Return how often a wave loads ``unroll`` steps; with more than one, two rounds are held at a time."""
+    return k // c.block_k // (c.waves * c.unroll)
+
+
+def registers_needed(p: Problem, c: FusedConfig) -> int:
+    """Return a bound of the vector registers of a lane: sums, and the steps in flight."""
+    tiles_m, tiles_n, tiles_k = c.block_m // TILE, c.block_n // TILE, c.block_k // TILE_K
+    step = tiles_m * tiles_k * 16 + tiles_n * tiles_k * 4 + -(-tiles_n // 2)
+    held = c.unroll * step * min(2, rounds(p.k, c))
+    return 4 * tiles_m * tiles_n + held + _OTHER_REGISTERS
+
+
+def row_bytes(p: Problem) -> tuple[int, int]:
+    """Return the bytes from a row of A to the next, and from a row of the result to the next; 0 for a single row."""
+    if p.m == 1:  # the stride of a dimension of one element means nothing
+        return 0, 0
+    a, out = (p.k, p.n) if p.strides is None else (p.strides.a[0], p.strides.out[0])
+    return 2 * a, p.out_dtype.itemsize * out
+
+
+def defines(p: Problem, c: FusedConfig) -> dict[str, int | str]:
+    """Return the macros that make the kernel of one weight, one configuration and one set of dtypes."""
+    named: dict[str, int | str] = {
+        "GEMM_N": p.n,
+        "GEMM_K": p.k,
+        "BLOCK_M": c.block_m,
+        "BLOCK_N": c.block_n,
+        "BLOCK_K": c.block_k,
+        "WAVES": c.waves,
+        "UNROLL": c.unroll,
+        # The fp32 rule on the upper half of the bits: the lower half of a bf16 is zero and cannot carry.
+        "SCALE_ADDEND": scale_addend(E2M1, p.scale_rounding) >> 16,
+        "OUT_TYPE": C_TYPES[p.out_dtype],
+    }
+    if p.has_bias:
+        named["BIAS_TYPE"] = C_TYPES[p.bias_dtype]
+    return named
+
+
+def grid(p: Problem, c: FusedConfig) -> tuple[int, int, int]:
+    """Return the workgroups: XCDs, blocks along M, blocks along N of one XCD. Workgroup 0 goes to XCD 0, 1 to 1, ..."""
+    return XCDS, -(-p.m // c.block_m), -(-blocks_n(p, c) // XCDS)
+
+
+def block(c: FusedConfig) -> tuple[int, int, int]:
+    """Return the work items of a workgroup."""
+    return LANES * c.waves, 1, 1
+
+
+def blocks_n(p: Problem, c: FusedConfig) -> int:
+    """Return the blocks along N, the last of which may be partly empty."""
+    return -(-p.n // c.block_n)
+
+
+def candidates(route: str, p: Problem) -> Sequence[FusedConfig]:
+    """Return legal configurations, the one that should be fastest by :func:`estimate` first."""
+    legal = [c for c in _considered(p.k) if fused_refusal(route, p, c) is None]
+    return sorted(legal, key=lambda c: (estimate(p, c), -c.block_k, -c.unroll, c.waves, c.block_m))
+
+
+def _considered(k: int) -> Iterator[FusedConfig]:
+    """Yield configurations whose waves all have the same number of steps, or that share out what cannot be even."""
+    for block_k in BLOCKS_K:
+        if k % block_k:
+            continue
+        steps = k // block_k
+        even = [waves for waves in range(2, min(MAX_WAVES, steps) + 1) if steps % waves == 0]
+        for waves in even or [min(MAX_WAVES, steps)]:
+            for unroll in (1, 2, 4):
+                if steps // waves % unroll == 0:
+                    for block_m, block_n in itertools.product(BLOCKS_M, BLOCKS_N):
+                        yield FusedConfig(block_m, block_n, block_k, waves, unroll)
+
+
+# Of the estimate: instructions counted in compiled code, and rates of the CDNA4 documents.
+_QUANTIZE: Final = 44
+"""Instructions that load and quantise a 16 x 128 tile of A."""
+_AROUND: Final = 110
+"""Instructions around a wave's steps: addresses, sums to LDS, the result."""
+_CYCLES_AN_INSTRUCTION: Final = 4
+_L1_BYTES_A_CYCLE: Final = 64
+_LATENCY_CYCLES: Final = 2000
+"""From a load to its data, when that comes from HBM."""
+
+
+def estimate(p: Problem, c: FusedConfig) -> float:
+    """Return cycles of the busiest CU: what its waves issue or what passes its L1, whichever is more, and first waits.
+
+    A guess to choose among configurations by, before any was measured.
+    """
+    tiles_m, tiles_n, tiles_k = c.block_m // TILE, c.block_n // TILE, p.k // TILE_K
+    steps = p.k // c.block_k
+    workgroups = -(-p.m // c.block_m) * blocks_n(p, c)
+    on_one_cu = -(-workgroups // max(1, p.machine.cu_count))
+    adding = 3 * c.waves * -(-tiles_m * tiles_n // c.waves)
+    multiplying = -(-steps // c.waves) * (tiles_k / steps) * (tiles_m * _QUANTIZE + tiles_n + tiles_m * tiles_n)
+    issued = on_one_cu * -(-c.waves // 4) * (_AROUND + adding + multiplying) * _CYCLES_AN_INSTRUCTION
+    passed = on_one_cu * (2 * c.block_m * p.k + c.block_n * p.k / 2) / _L1_BYTES_A_CYCLE
+    waited = max(1.0, rounds(p.k, c) / 2) * _LATENCY_CYCLES
+    return max(issued, passed) + waited

@@ -1,0 +1,35 @@
+"""Kernels of this package's sources, built and loaded once per device and set of macros."""
+
+from __future__ import annotations
+
+import threading
+
+import torch
+
+from mxgemm.device import machine_of
+from mxgemm.hip.build import build
+from mxgemm.hip.runtime import Module, load
+
+_lock = threading.Lock()
+_modules: dict[tuple[str, torch.device, tuple[tuple[str, int | str], ...]], Module] = {}
+
+
+def module(source: str, device: torch.device, **defines: int | str) -> Module:
+    """Return the loaded module of a source in ``mxgemm/hip/kernels``.
+
+    Args:
+        source: the file's name.
+        device: a GPU, with its index.
+        defines: macros to build with.
+
+    Raises:
+        BuildError, DriverError: as ``build`` and ``load`` say.
+    """
+    key = (source, device, tuple(sorted(defines.items())))
+    found = _modules.get(key)
+    if found is None:
+        with _lock:
+            found = _modules.get(key)
+            if found is None:
+                found = _modules[key] = load(build(source, arch=machine_of(device).arch, defines=defines), device)
+    return found
