@@ -7,14 +7,17 @@ Made by mxgemm 0.1.0 (python -m mxgemm.submission) from that library's kernels; 
 
 For each shape the first of these forms is used that builds and, on synthetic operands, agrees with plain arithmetic:
 
-  1. one Triton launch that quantises A in registers (two where K is split);
-  2. AITER's quantiser, scale shuffle and gemm_a4w4, three launches;
+  1. one HIP launch, compiled by hiprtc, for the published shapes on gfx950;
+  2. one Triton launch that quantises A in registers (two where K is split);
+  3. AITER's quantiser, scale shuffle and gemm_a4w4, three launches;
 
 The published shapes are built when this file is imported, others at their first call. Tiles are predicted from machine
 code, not measured on an MI355X; the kernels were executed for gfx950 in an emulator only.
 """
 
+import ctypes
 import os
+import struct
 import sys
 import torch
 import triton
@@ -646,6 +649,10 @@ Form = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """``(A, B_shuffle, B_scale_sh) -> C``, in fresh memory."""
 
 
+class NotHere(Exception):
+    """A form is not meant for this machine or shape; the next one is, and nothing is wrong."""
+
+
 class KernelLaunch(NamedTuple):
     """One launch but for its tensors: kernel, programs, run-time integers, constants, compiler options."""
 
@@ -780,6 +787,455 @@ def disagrees(form: Form, operands: tuple[torch.Tensor, ...]) -> str | None:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
+# mxgemm.submission.parts.hip_data
+#
+# The HIP kernel's text (mxgemm/hip/kernels), and its configurations for the published shapes (m, n, k).
+#
+# They are estimated, not measured on an MI355X. The fields are those of HipConfig.
+# ----------------------------------------------------------------------------------------------------------------------
+
+HIP_TABLE = {
+    (4, 2880, 512): (16, 16, 128, 4, 1),
+    (16, 2112, 7168): (16, 16, 256, 7, 4),
+    (32, 4096, 512): (16, 32, 128, 4, 1),
+    (32, 2880, 512): (16, 32, 128, 4, 1),
+    (64, 7168, 2048): (16, 128, 256, 8, 1),
+    (256, 3072, 1536): (32, 128, 128, 4, 1),
+    (8, 2112, 7168): (16, 16, 256, 7, 4),
+    (16, 3072, 1536): (16, 16, 256, 3, 2),
+    (64, 3072, 1536): (16, 64, 256, 3, 2),
+    (256, 2880, 512): (32, 128, 128, 4, 1),
+}
+HIP_SOURCE = r"""
+// ---- fused_gemm.hip
+// C[M, N] = quantise(A[M, K]) * W[N, K]^T + bias in one launch: bf16 A to e2m1 in registers, e2m1 weight, scaled MFMA.
+//
+// A workgroup computes BLOCK_M x BLOCK_N of C. Its WAVES waves share K: each takes steps of BLOCK_K elements and keeps
+// sums of the whole block; at the end the waves' sums are added in LDS, in the order of the waves, so that runs agree to
+// the bit. Nothing else passes through LDS: a lane loads just the blocks of 32 that it feeds to the matrix unit.
+//
+//   A        bf16, rows a_stride bytes apart (a multiple of 16)    lane l: 64 bytes, block l / 16 of row l % 16
+//   weight   preshuffled e2m1 [N/16, K/128, 64 lanes, 16 bytes]    lane l: 16 bytes
+//   scales   shuffled E8M0 [N/32, K/256, 64 lanes, 4 bytes]        lane l: a dword, byte 2 * (k / 128 % 2) + n / 16 % 2
+//   bias     BIAS_TYPE [N], where that is defined
+//   C        OUT_TYPE, rows c_stride bytes apart (a multiple of 4 elements)
+//
+// Generated for one weight: GEMM_N, GEMM_K, BLOCK_M, BLOCK_N, BLOCK_K, WAVES, UNROLL, SCALE_ADDEND (to the bits of a
+// bf16) and OUT_TYPE are defined on the command line. mxgemm/hip/fused.py says which values are legal, and why.
+// ---- mfma.h
+// ---- quantize_bf16.h
+// ---- vectors.h
+// Types and helpers of the freestanding kernels: no HIP header is needed, so any clang with gfx950 compiles them.
+
+using u8 = unsigned char;
+using u16 = unsigned short;
+using u32 = unsigned int;
+using u64 = unsigned long long;
+using u16x2 = u16 __attribute__((ext_vector_type(2)));
+using u32x4 = u32 __attribute__((ext_vector_type(4)));
+using i32x8 = int __attribute__((ext_vector_type(8)));
+using f32x4 = float __attribute__((ext_vector_type(4)));
+using fp16x2 = _Float16 __attribute__((ext_vector_type(2)));
+using bf16x2 = __bf16 __attribute__((ext_vector_type(2)));
+
+#define DEVICE static __attribute__((device)) __attribute__((always_inline))
+#define KERNEL extern "C" __attribute__((global))
+#define SHARED __attribute__((shared))
+
+// By value: clang 22's bit_cast of an element of a vector reads element 0 instead.
+template <class To, class From> DEVICE To bits_as(From value) { return __builtin_bit_cast(To, value); }
+
+constexpr u32 ceil_div(u32 a, u32 b) { return (a + b - 1) / b; }
+
+// 32 bf16 that one lane holds, a block of A along K, to e2m1: no other lane is asked.
+//
+// The scale byte is that of mxgemm/formats.py:scale_addend on the upper half of the fp32 bits; the lower half of a bf16
+// is zero and cannot carry. Zero and tiny blocks give byte 0. A block with NaN or Inf gives 255 and arbitrary codes:
+// whatever the matrix unit multiplies by that scale is NaN.
+
+constexpr u32 BF16_INFINITY = 0x7f80;
+constexpr u32 FP16_INFINITY = 0x7c00;
+constexpr u32 E8M0_NAN = 255;
+constexpr u32 E2M1_EMAX = 2;
+
+using Bf16Block = u32x4[4];  // element k in half k % 2 of dword k / 2
+
+struct Fp4Block {
+  u32x4 codes;  // element k in bits 4 * (k % 8) of dword k / 8
+  u32 scale;    // E8M0 byte
+};
+
+DEVICE u32 larger_half(u32 halves) {
+  const u32 high = halves >> 16, low = halves & 0xffff;
+  return high > low ? high : low;
+}
+
+// Bits of the largest magnitude. Integers order magnitudes, keep subnormals, and put NaN above infinity.
+DEVICE u32 largest_magnitude(const Bf16Block &block) {
+  u16x2 largest = {0, 0};
+#pragma unroll
+  for (int i = 0; i < 16; i++)
+    largest = __builtin_elementwise_max(largest, bits_as<u16x2>(block[i / 4][i % 4] & 0x7fff7fffu));
+  return larger_half(bits_as<u32>(largest));
+}
+
+// The same in half the instructions: read as fp16, magnitudes below fp16's infinity keep the order of their bits, and
+// gfx950 has a packed maximum of three that negates for free. Where a magnitude is FP16_INFINITY or more (2^121 as a bf16)
+// the result is too, but not the largest: a NaN of fp16 wins every maximum.
+#if __has_builtin(__builtin_elementwise_maximum)
+DEVICE u32 largest_magnitude_as_fp16(const Bf16Block &block) {
+  fp16x2 largest[2] = {{0, 0}, {0, 0}};  // two that take turns, because each would have to wait for itself
+#pragma unroll
+  for (int i = 0; i < 16; i++) {
+    const fp16x2 pair = bits_as<fp16x2>(block[i / 4][i % 4]);
+    largest[i % 2] = __builtin_elementwise_maximum(__builtin_elementwise_maximum(largest[i % 2], pair), -pair);
+  }
+  return larger_half(bits_as<u32>(__builtin_elementwise_maximum(largest[0], largest[1])));
+}
+#else
+DEVICE u32 largest_magnitude_as_fp16(const Bf16Block &) { return FP16_INFINITY; }
+#endif
+
+template <u32 ADDEND> DEVICE u32 scale_of(u32 magnitude) {
+  return __builtin_elementwise_sub_sat((magnitude + ADDEND) >> 7, E2M1_EMAX);
+}
+
+template <u32 ADDEND> DEVICE Fp4Block quantize(const Bf16Block &block) {
+  u32 magnitude = largest_magnitude_as_fp16(block);
+  u32 scale = scale_of<ADDEND>(magnitude);
+  if (__builtin_expect(__builtin_amdgcn_ballot_w64(magnitude >= FP16_INFINITY) != 0, 0)) {  // the same for all lanes
+    magnitude = largest_magnitude(block);
+    scale = magnitude >= BF16_INFINITY ? E8M0_NAN : scale_of<ADDEND>(magnitude);
+  }
+  // A convert divides by the power of two in its scale's exponent and writes one byte of its destination. The order lets
+  // the codes take the place of the first quarter as it is used up, and no write follows one to the same register closely.
+  const float divisor = bits_as<float>(scale << 23);
+  u32x4 codes = block[0];
+#define CONVERT(dword, byte)                                                                                             \
+  codes[dword] =                                                                                                         \
+      __builtin_amdgcn_cvt_scalef32_pk_fp4_bf16(codes[dword], bits_as<bf16x2>(block[dword][byte]), divisor, byte)
+  CONVERT(0, 0), CONVERT(0, 1), CONVERT(1, 0), CONVERT(0, 2);
+  CONVERT(2, 0), CONVERT(0, 3), CONVERT(3, 0), CONVERT(1, 1);
+  CONVERT(2, 1), CONVERT(3, 1), CONVERT(1, 2), CONVERT(2, 2);
+  CONVERT(3, 2), CONVERT(1, 3), CONVERT(2, 3), CONVERT(3, 3);
+#undef CONVERT
+  return {codes, scale};
+}
+
+// One scaled matrix instruction: C[16 n, 16 m] += W[16 n, 128 k] * A[16 m, 128 k], both e2m1, on one wave.
+//
+// Lane l holds of either operand row l % 16, elements 32 * (l / 16) to 32 * (l / 16) + 31: one block and its scale. The
+// weight comes first, so that lane l ends up with n = 4 * (l / 16) to 4 * (l / 16) + 3 of row m = l % 16: neighbours.
+
+constexpr int E2M1 = 4;  // code of the format in the instruction
+
+// SCALE_BYTE: which byte of `scales` belongs to the weight's block.
+template <u32 SCALE_BYTE> DEVICE f32x4 multiply_add(u32x4 weight, u32 scales, Fp4Block a, f32x4 sum) {
+  const i32x8 w8 = {(int)weight[0], (int)weight[1], (int)weight[2], (int)weight[3]};  // e2m1 takes half the registers
+  const i32x8 a8 = {(int)a.codes[0], (int)a.codes[1], (int)a.codes[2], (int)a.codes[3]};
+  return __builtin_amdgcn_mfma_scale_f32_16x16x128_f8f6f4(w8, a8, sum, E2M1, E2M1, SCALE_BYTE, scales, 0, a.scale);
+}
+
+constexpr u32 LANES = 64;
+constexpr u32 XCDS = 8;  // dies with an L2 of their own, to which workgroups are dealt in turn
+constexpr u32 TILES_M = BLOCK_M / 16, TILES_N = BLOCK_N / 16, TILES_K = BLOCK_K / 128;  // of a matrix instruction
+constexpr u32 TILES = TILES_M * TILES_N;
+constexpr u32 SCALE_DWORDS = ceil_div(TILES_N, 2);
+constexpr u32 ALL_TILES_N = GEMM_N / 16;
+constexpr u32 WEIGHT_TILE_BYTES = 16 * GEMM_K / 2, SCALE_TILE_BYTES = ceil_div(GEMM_K, 256) * 256;
+constexpr u32 BLOCKS_N = ceil_div(GEMM_N, BLOCK_N), BLOCKS_N_OF_XCD = ceil_div(BLOCKS_N, XCDS);
+constexpr u32 STEPS = GEMM_K / BLOCK_K;
+constexpr u32 ROUNDS = STEPS / (WAVES * UNROLL);  // in a round each wave takes UNROLL steps
+constexpr u32 STEPS_IN_ROUNDS = ROUNDS * WAVES * UNROLL;
+
+using out_x4 = OUT_TYPE __attribute__((ext_vector_type(4)));
+#ifdef BIAS_TYPE
+using bias_x4 = BIAS_TYPE __attribute__((ext_vector_type(4)));
+#endif
+
+// Where a workgroup's operands begin (the same for all lanes), and how far into them a lane's lie.
+struct Operands {
+  const u8 *a, *weight, *scales;
+  u32 a_lane[TILES_M], lane;
+  u32 first_tile_n;
+};
+
+// What a lane holds of BLOCK_K elements.
+struct Step {
+  u32x4 weight[TILES_N][TILES_K];
+  u32 scales[SCALE_DWORDS];
+  Bf16Block a[TILES_M][TILES_K];
+};
+
+// Steps whose loads are in flight together.
+struct Round {
+  Step steps[UNROLL];
+};
+
+struct Sums {
+  f32x4 of[TILES_M][TILES_N];
+};
+
+// Bytes from the weight of the first tile to that of tile n; past the last it stands in, and is not stored.
+DEVICE u32 weight_tile_offset(const Operands &from, u32 n) {
+  if constexpr (GEMM_N % BLOCK_N == 0) return n * WEIGHT_TILE_BYTES;
+  const u32 left = ALL_TILES_N - 1 - from.first_tile_n;
+  return (n < left ? n : left) * WEIGHT_TILE_BYTES;
+}
+
+DEVICE void load(const Operands &from, u32 step, Step &to) {
+  // The weight first: it comes from HBM. A is in L2, as soon as one workgroup has read it.
+#pragma unroll
+  for (u32 n = 0; n < TILES_N; n++)
+#pragma unroll
+    for (u32 k = 0; k < TILES_K; k++) {
+      const u8 *tile = from.weight + weight_tile_offset(from, n) + (step * TILES_K + k) * (LANES * 16);
+      to.weight[n][k] = *(const u32x4 *)(tile + from.lane * 16);
+    }
+#pragma unroll
+  for (u32 pair = 0; pair < SCALE_DWORDS; pair++) {
+    const u8 *tile = from.scales + pair * SCALE_TILE_BYTES + step * TILES_K / 2 * (LANES * 4);
+    to.scales[pair] = *(const u32 *)(tile + from.lane * 4);
+  }
+#pragma unroll
+  for (u32 m = 0; m < TILES_M; m++)
+#pragma unroll
+    for (u32 k = 0; k < TILES_K; k++)
+#pragma unroll
+      for (u32 quarter = 0; quarter < 4; quarter++) {
+        const u8 *tile = from.a + step * (BLOCK_K * 2) + k * 256 + quarter * 16;
+        to.a[m][k][quarter] = *(const u32x4 *)(tile + from.a_lane[m]);
+      }
+}
+
+// Tile K_TILE of a step: quantise A, once for all tiles along N.
+template <u32 K_TILE> DEVICE void accumulate_tile(const Step &step, u32 scale_shift, Sums &sums) {
+#pragma unroll
+  for (u32 m = 0; m < TILES_M; m++) {
+    const Fp4Block a = quantize<SCALE_ADDEND>(step.a[m][K_TILE]);
+#pragma unroll
+    for (u32 n = 0; n < TILES_N; n += 2) {
+      const u32 scales = step.scales[n / 2] >> scale_shift;
+      sums.of[m][n] = multiply_add<2 * K_TILE>(step.weight[n][K_TILE], scales, a, sums.of[m][n]);
+      if constexpr (TILES_N > 1)
+        sums.of[m][n + 1] = multiply_add<2 * K_TILE + 1>(step.weight[n + 1][K_TILE], scales, a, sums.of[m][n + 1]);
+    }
+  }
+}
+
+DEVICE void accumulate(const Operands &from, const Step &step, u32 number, Sums &sums) {
+  // A dword of scales covers two tiles along N and two along K: what a narrower step does not take is shifted out.
+  const u32 scale_shift = (TILES_N == 1 ? from.first_tile_n % 2 * 8 : 0) + (TILES_K == 1 ? number % 2 * 16 : 0);
+  accumulate_tile<0>(step, scale_shift, sums);
+  if constexpr (TILES_K > 1) accumulate_tile<1>(step, scale_shift, sums);
+}
+
+DEVICE u32 first_step(u32 round, u32 wave) { return (round * WAVES + wave) * UNROLL; }
+
+DEVICE void load(const Operands &from, u32 round, u32 wave, Round &to) {
+#pragma unroll
+  for (u32 i = 0; i < UNROLL; i++) load(from, first_step(round, wave) + i, to.steps[i]);
+}
+
+DEVICE void accumulate(const Operands &from, const Round &held, u32 round, u32 wave, Sums &sums) {
+#pragma unroll
+  for (u32 i = 0; i < UNROLL; i++) accumulate(from, held.steps[i], first_step(round, wave) + i, sums);
+}
+
+// One wave's part of K. While a round is multiplied, the next one's loads are in flight.
+DEVICE void accumulate_wave(const Operands &from, u32 wave, Sums &sums) {
+  if constexpr (ROUNDS > 0) {
+    Round even, odd;
+    load(from, 0, wave, even);
+#pragma unroll 1
+    for (u32 round = 0; round + 2 < ROUNDS; round += 2) {
+      load(from, round + 1, wave, odd);
+      accumulate(from, even, round, wave, sums);
+      load(from, round + 2, wave, even);
+      accumulate(from, odd, round + 1, wave, sums);
+    }
+    if constexpr (ROUNDS % 2 == 0) {
+      load(from, ROUNDS - 1, wave, odd);
+      accumulate(from, even, ROUNDS - 2, wave, sums);
+      accumulate(from, odd, ROUNDS - 1, wave, sums);
+    } else {
+      accumulate(from, even, ROUNDS - 1, wave, sums);
+    }
+  }
+  if constexpr (STEPS_IN_ROUNDS < STEPS) {
+#pragma unroll 1
+    for (u32 step = STEPS_IN_ROUNDS + wave; step < STEPS; step += WAVES) {
+      Step held;
+      load(from, step, held);
+      accumulate(from, held, step, sums);
+    }
+  }
+}
+
+KERNEL __attribute__((amdgpu_flat_work_group_size(WAVES *LANES, WAVES *LANES), amdgpu_waves_per_eu(1, 8)))
+void fused_gemm(const u8 *__restrict__ a, const u8 *__restrict__ weight, const u8 *__restrict__ scales,
+                [[maybe_unused]] const u8 *__restrict__ bias, u8 *__restrict__ c, u32 m, u32 a_stride, u32 c_stride) {
+  SHARED static f32x4 partial[WAVES][TILES][LANES];
+  const u32 thread = __builtin_amdgcn_workitem_id_x(), lane = thread % LANES;
+  const u32 wave = __builtin_amdgcn_readfirstlane(thread / LANES);
+  // Grid (XCD, block along M, block along N of that XCD): a part of the weight is read through one L2, for all of M.
+  const u32 block_n = __builtin_amdgcn_workgroup_id_x() * BLOCKS_N_OF_XCD + __builtin_amdgcn_workgroup_id_z();
+  if (BLOCKS_N % XCDS != 0 && block_n >= BLOCKS_N) return;
+  const u32 first_row = __builtin_amdgcn_workgroup_id_y() * BLOCK_M, rows = m - first_row;  // rows: of this block and below
+  const u32 first_tile_n = block_n * TILES_N;
+
+  Operands from;
+  from.a = a + (u64)first_row * a_stride;
+  from.weight = weight + (u64)first_tile_n * WEIGHT_TILE_BYTES;
+  from.scales = scales + (u64)(first_tile_n / 2) * SCALE_TILE_BYTES;
+  from.lane = lane;
+  from.first_tile_n = first_tile_n;
+#pragma unroll
+  for (u32 i = 0; i < TILES_M; i++) {
+    const u32 row = i * 16 + lane % 16, last = rows - 1;  // rows past the end read the last one, and are not stored
+    from.a_lane[i] = (row < last ? row : last) * a_stride + lane / 16 * 64;
+  }
+
+  Sums sums = {};
+  accumulate_wave(from, wave, sums);
+#pragma unroll
+  for (u32 tile = 0; tile < TILES; tile++) partial[wave][tile][lane] = sums.of[tile / TILES_N][tile % TILES_N];
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+  __builtin_amdgcn_s_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+
+  u8 *corner = c + (u64)first_row * c_stride + block_n * (BLOCK_N * sizeof(OUT_TYPE));
+  for (u32 tile = wave; tile < TILES; tile += WAVES) {
+    f32x4 sum = partial[0][tile][lane];
+#pragma unroll
+    for (u32 other = 1; other < WAVES; other++) sum += partial[other][tile][lane];
+    const u32 row = tile / TILES_N * 16 + lane % 16, column = tile % TILES_N * 16 + lane / 16 * 4;
+    if (GEMM_N % BLOCK_N != 0 && first_tile_n + tile % TILES_N >= ALL_TILES_N) continue;
+#ifdef BIAS_TYPE
+    const bias_x4 added = ((const bias_x4 *)bias)[(block_n * BLOCK_N + column) / 4];
+    sum += __builtin_convertvector(added, f32x4);
+#endif
+    if (row < rows) *(out_x4 *)(corner + row * c_stride + column * sizeof(OUT_TYPE)) = __builtin_convertvector(sum, out_x4);
+  }
+}
+"""
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# mxgemm.submission.parts.hip_form
+#
+# The HIP form: one launch, compiled in this process for a size of the weight.
+# ----------------------------------------------------------------------------------------------------------------------
+
+LANES = 64
+KERNEL_NAME = b"fused_gemm"
+PARAMETERS = struct.Struct("<5Q3I")
+"""Of the kernel: A, weight, scales, bias, C; m and the bytes between rows of A and of C."""
+MEMORY_OF_PARAMETERS, SIZE_OF_PARAMETERS, END_OF_LIST = 1, 2, 3  # hipModuleLaunchKernel's list ``extra``
+
+
+class HipConfig(NamedTuple):
+    """Rows and columns of C of a workgroup; elements of K of a wave's step; waves; steps whose loads are in flight."""
+
+    block_m: int
+    block_n: int
+    block_k: int
+    waves: int
+    unroll: int
+
+
+loaded_kernels: dict[tuple[int, int, HipConfig], ctypes.c_void_p] = {}
+
+
+def hip_form(m: int, n: int, k: int, device: torch.device, arch: str) -> Form:
+    """Return a function that multiplies operands of one shape.
+
+    Raises:
+        NotHere: another GPU, or a shape without a configuration.
+        OSError, RuntimeError: hiprtc or the HIP library is missing or refuses.
+    """
+    if arch != "gfx950" or (m, n, k) not in HIP_TABLE:
+        raise NotHere("the HIP kernel is for the published shapes on gfx950")
+    config = HipConfig(*HIP_TABLE[m, n, k])
+    kernel = loaded_kernel(n, k, config)
+    blocks_n = ceil_divide(n, config.block_n)
+    grid = (XCDS_OF_MI355X, ceil_divide(m, config.block_m), ceil_divide(blocks_n, XCDS_OF_MI355X))
+    counts = [ctypes.c_uint(count) for count in (*grid, config.waves * LANES, 1, 1, 0)]
+    default_queue = no_pointers = None
+    hip = rocm_library("libamdhip64")
+    known = torch.empty(1, device=device)  # a second copy of the library would not know of it, nor of the operands
+    checked(hip, "hipMemGetAddressRange", None, None, ctypes.c_void_p(known.data_ptr()))
+
+    def multiply(a: torch.Tensor, b_shuffle: torch.Tensor, b_scale_sh: torch.Tensor) -> torch.Tensor:
+        out = torch.empty((m, n), dtype=torch.bfloat16, device=device)
+        operands = (a.data_ptr(), b_shuffle.data_ptr(), b_scale_sh.data_ptr(), 0, out.data_ptr())
+        memory = ctypes.create_string_buffer(PARAMETERS.pack(*operands, m, 2 * k, 2 * n), PARAMETERS.size)
+        size = ctypes.c_size_t(PARAMETERS.size)
+        extra = (ctypes.c_void_p * 5)(
+            MEMORY_OF_PARAMETERS, ctypes.addressof(memory), SIZE_OF_PARAMETERS, ctypes.addressof(size), END_OF_LIST
+        )
+        checked(hip, "hipModuleLaunchKernel", kernel, *counts, default_queue, no_pointers, extra)
+        return out
+
+    return multiply
+
+
+def loaded_kernel(n: int, k: int, config: HipConfig) -> ctypes.c_void_p:
+    """Compile and load the kernel for a weight, once."""
+    key = (n, k, config)
+    if key not in loaded_kernels:
+        hip = rocm_library("libamdhip64")
+        module, kernel = ctypes.c_void_p(), ctypes.c_void_p()
+        checked(hip, "hipModuleLoadData", ctypes.byref(module), compiled_code(n, k, config))
+        checked(hip, "hipModuleGetFunction", ctypes.byref(kernel), module, KERNEL_NAME)
+        loaded_kernels[key] = kernel
+    return loaded_kernels[key]
+
+
+def compiled_code(n: int, k: int, config: HipConfig) -> bytes:
+    """Compile the kernel for a weight to a code object."""
+    defines = {
+        "GEMM_N": n,
+        "GEMM_K": k,
+        "BLOCK_M": config.block_m,
+        "BLOCK_N": config.block_n,
+        "BLOCK_K": config.block_k,
+        "WAVES": config.waves,
+        "UNROLL": config.unroll,
+        "SCALE_ADDEND": EVEN_RULE >> 16,  # the upper half of the bits: the lower half of a bf16 is zero
+        "OUT_TYPE": "__bf16",
+    }
+    options = ["--offload-arch=gfx950", "-O3", "-std=c++20", *(f"-D{name}={value}" for name, value in defines.items())]
+    texts = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+    rtc = rocm_library("libhiprtc")
+    program, size = ctypes.c_void_p(), ctypes.c_size_t()
+    checked(rtc, "hiprtcCreateProgram", ctypes.byref(program), HIP_SOURCE.encode(), b"fused_gemm.hip", 0, None, None)
+    if rtc.hiprtcCompileProgram(program, len(options), texts):
+        checked(rtc, "hiprtcGetProgramLogSize", program, ctypes.byref(size))
+        log = ctypes.create_string_buffer(size.value)
+        checked(rtc, "hiprtcGetProgramLog", program, log)
+        raise RuntimeError(f"hiprtc does not compile the kernel: {log.value.decode(errors='replace')}")
+    checked(rtc, "hiprtcGetCodeSize", program, ctypes.byref(size))
+    code = ctypes.create_string_buffer(size.value)
+    checked(rtc, "hiprtcGetCode", program, code)
+    checked(rtc, "hiprtcDestroyProgram", ctypes.byref(program))
+    return code.raw
+
+
+def rocm_library(name: str) -> Any:
+    """Open the copy that torch brings, else the system's: two copies would know nothing of each other's memory."""
+    own = os.path.join(os.path.dirname(torch.__file__), "lib", f"{name}.so")
+    return ctypes.CDLL(own if os.path.exists(own) else f"{name}.so.{str(torch.version.hip).partition('.')[0]}")
+
+
+def checked(library: Any, function: str, *arguments: Any) -> None:
+    """Call a function of a library that returns 0 if all is well."""
+    status = getattr(library, function)(*arguments)
+    if status:
+        raise RuntimeError(f"{function}: error {status}")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
 # mxgemm.submission.parts.aiter_form
 #
 # The last resort: the three launches of AITER that the task itself describes.
@@ -811,7 +1267,19 @@ def aiter_form(m: int, n: int, k: int, device: torch.device, arch: str) -> Form:
 # The forms of the product, in the order in which they are tried.
 # ----------------------------------------------------------------------------------------------------------------------
 
-FORMS = {"triton": triton_form, "aiter": aiter_form}
+FORMS = {"hip": hip_form, "triton": triton_form, "aiter": aiter_form}
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# mxgemm.submission.parts.shapes
+#
+# The published shapes (m, n, k): six that rank, four that test.
+# ----------------------------------------------------------------------------------------------------------------------
+
+PUBLISHED = (
+    *((4, 2880, 512), (16, 2112, 7168), (32, 4096, 512), (32, 2880, 512), (64, 7168, 2048), (256, 3072, 1536)),
+    *((8, 2112, 7168), (16, 3072, 1536), (64, 3072, 1536), (256, 2880, 512)),
+)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -819,12 +1287,6 @@ FORMS = {"triton": triton_form, "aiter": aiter_form}
 #
 # ``custom_kernel``: the first form of a shape that builds and agrees with plain arithmetic.
 # ----------------------------------------------------------------------------------------------------------------------
-
-PUBLISHED = (
-    *((4, 2880, 512), (16, 2112, 7168), (32, 4096, 512), (32, 2880, 512), (64, 7168, 2048), (256, 3072, 1536)),
-    *((8, 2112, 7168), (16, 3072, 1536), (64, 3072, 1536), (256, 2880, 512)),
-)
-"""The benchmark and test shapes (m, n, k), built when this file is imported."""
 
 chosen_forms: dict[tuple[int, int, int, torch.device], Form] = {}
 said: set[str] = set()
@@ -864,6 +1326,9 @@ def choose_form(m: int, n: int, k: int, device: torch.device) -> Form:
         try:
             form = build(m, n, k, device, architecture_of(device))
             reason = disagrees(form, operands)
+        except NotHere as error:
+            reasons.append(f"{name}: {error}")
+            continue
         except Exception as error:  # a form that fails, however it does, makes way for the next
             reason = f"{type(error).__name__}: {error}"
         if reason is None:

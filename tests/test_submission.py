@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from bench import leaderboard
-from bench.leaderboard_task import BENCHMARKS, TESTS, Case
+from bench.leaderboard_task import BENCHMARKS, TESTS, Case, disagreement, make_inputs
 from mxgemm import submission, tables
 from mxgemm.device import KNOWN_MACHINES
 from mxgemm.problem import Problem
@@ -70,7 +70,7 @@ def test_text_is_what_the_leaderboard_takes(text: str) -> None:
             imported |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             imported.add((node.module or "").partition(".")[0])
-    assert imported <= {"torch", "triton", "aiter", "os", "sys", "typing", "collections", "ctypes", "pathlib"}
+    assert imported <= {"torch", "triton", "aiter", "os", "sys", "typing", "collections", "ctypes", "struct"}
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     tricks = {"id", "gc", "inspect", "globals", "locals", "eval", "exec", "_getframe", "currentframe", "modules"}
@@ -141,8 +141,6 @@ def test_tiles_are_the_librarys(module: ModuleType) -> None:
     "case", [Case(1, 16, 64, 1), Case(5, 80, 192, 2), Case(17, 272, 512, 3), Case(8, 16, 1088, 4)], ids=str
 )
 def test_numbers_in_the_interpreter(case: Case, module: ModuleType) -> None:
-    from bench.leaderboard_task import disagreement, make_inputs
-
     skip_without_kernels("cpu")
     inputs = make_inputs(case, CPU)
     first = module.custom_kernel(inputs.data)
@@ -269,8 +267,6 @@ def test_published_shapes_in_leaderboard_mode(tmp_path: Path) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("shape", [(1, 16, 64), (3, 48, 192), (33, 272, 2880), (129, 528, 1088)])
 def test_other_shapes_on_the_gpu(shape: tuple[int, int, int], module: ModuleType) -> None:
-    from bench.leaderboard_task import disagreement, make_inputs
-
     inputs = make_inputs(Case(*shape, seed=5), torch.device("cuda", torch.cuda.current_device()))
     assert disagreement(module.custom_kernel(inputs.data), inputs.expected) is None
 

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Final
 
 from mxgemm._version import __version__
-from mxgemm.submission import tiles
+from mxgemm.submission import hip_text, tiles
 from mxgemm.submission.bundle import PACKAGE, bundle
 
 FORMS: Final = {
+    "hip": "one HIP launch, compiled by hiprtc, for the published shapes on gfx950",
     "triton": "one Triton launch that quantises A in registers (two where K is split)",
     "aiter": "AITER's quantiser, scale shuffle and gemm_a4w4, three launches",
 }
@@ -37,7 +38,11 @@ def render(forms: Sequence[str] = tuple(FORMS)) -> str:
     """
     if not forms or len(set(forms)) != len(forms) or not set(forms) <= FORMS.keys():
         raise ValueError(f"forms: got {', '.join(forms) or 'none'}, want some of {', '.join(FORMS)}, each once")
-    replacements = {f"{_PARTS}.table": tiles.render(), f"{_PARTS}.forms": _forms_module(forms)}
+    replacements = {
+        f"{_PARTS}.table": tiles.render(),
+        f"{_PARTS}.hip_data": hip_text.render(),
+        f"{_PARTS}.forms": _forms_module(forms),
+    }
     text = f"{TAGS}\n{_description(forms)}\n{bundle(f'{_PARTS}.entry', replacements)}"
     check(text)
     return text

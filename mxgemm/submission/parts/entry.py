@@ -7,13 +7,8 @@ import torch
 
 from mxgemm.submission.parts.check import disagrees, synthetic_operands
 from mxgemm.submission.parts.forms import FORMS
-from mxgemm.submission.parts.triton_form import Form
-
-PUBLISHED = (
-    *((4, 2880, 512), (16, 2112, 7168), (32, 4096, 512), (32, 2880, 512), (64, 7168, 2048), (256, 3072, 1536)),
-    *((8, 2112, 7168), (16, 3072, 1536), (64, 3072, 1536), (256, 2880, 512)),
-)
-"""The benchmark and test shapes (m, n, k), built when this file is imported."""
+from mxgemm.submission.parts.shapes import PUBLISHED
+from mxgemm.submission.parts.triton_form import Form, NotHere
 
 chosen_forms: dict[tuple[int, int, int, torch.device], Form] = {}
 said: set[str] = set()
@@ -53,6 +48,9 @@ def choose_form(m: int, n: int, k: int, device: torch.device) -> Form:
         try:
             form = build(m, n, k, device, architecture_of(device))
             reason = disagrees(form, operands)
+        except NotHere as error:
+            reasons.append(f"{name}: {error}")
+            continue
         except Exception as error:  # a form that fails, however it does, makes way for the next
             reason = f"{type(error).__name__}: {error}"
         if reason is None:

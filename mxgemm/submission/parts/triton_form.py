@@ -19,6 +19,10 @@ Form = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """``(A, B_shuffle, B_scale_sh) -> C``, in fresh memory."""
 
 
+class NotHere(Exception):
+    """A form is not meant for this machine or shape; the next one is, and nothing is wrong."""
+
+
 class KernelLaunch(NamedTuple):
     """One launch but for its tensors: kernel, programs, run-time integers, constants, compiler options."""
 
