@@ -112,6 +112,15 @@ def analyse(text: str, *, waves: int, lds: int, arch: str = "gfx950") -> Figures
     )
 
 
+def without_cold_blocks(text: str) -> str:
+    """Cut what follows the end of the program that comes after the last matrix instruction.
+
+    LLVM puts blocks there that the source calls unlikely; they jump back, and would be taken for loops.
+    """
+    end = text.index("s_endpgm", text.rindex("v_mfma")) + len("s_endpgm")
+    return text[:end] + "\n" + text[text.index(".Lfunc_end", end) :]
+
+
 def instruction_order(text: str) -> list[tuple[str, str]]:
     """Return (mnemonic, operands) of the kernel in program order."""
     return [(op, arguments) for op, arguments in _instructions(text) if op]

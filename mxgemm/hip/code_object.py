@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 EM_AMDGPU: Final = 224
 EM_CUDA: Final = 190
 _SHT_NOTE: Final = 7
+_SHT_NOBITS: Final = 8
 _NT_AMDGPU_METADATA: Final = 32
 _BUNDLES: Final = (b"__CLANG_OFFLOAD_BUNDLE__", b"CCOB")
 _EIATTR_CBANK_PARAM_SIZE: Final = 0x19
@@ -95,10 +96,14 @@ class _Section(NamedTuple):
 
 
 def _sections(image: bytes) -> list[_Section]:
-    (table,) = struct.unpack_from("<Q", image, 0x28)
-    entry, count, names = struct.unpack_from("<HHH", image, 0x3A)
+    segments, table = struct.unpack_from("<QQ", image, 0x20)
+    segment_size, segment_count, entry, count, names = struct.unpack_from("<HHHHH", image, 0x36)
     raw = [struct.unpack_from("<IIQQQQII", image, table + i * entry) for i in range(count)]
     at = raw[names][4]
+    ends = [offset + size for _, kind, _, _, offset, size, *_ in raw if kind != _SHT_NOBITS]
+    end = max(*ends, segments + segment_size * segment_count)
+    if end > len(image):
+        raise ValueError(f"its parts reach to byte {end}")
     return [
         _Section(_text(image, at + name), kind, offset, size) for name, kind, _flags, _address, offset, size, *_ in raw
     ]

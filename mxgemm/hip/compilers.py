@@ -27,7 +27,8 @@ _PLAIN_CLANGS: Final = range(30, 19, -1)
 """gfx950 came with LLVM 20."""
 
 _AMD_FLAGS: Final = (
-    *("-x", "hip", "--offload-device-only", "--no-gpu-bundle-output", "-nogpulib", "-nogpuinc", "-O3", "-std=c++20"),
+    *("--offload-device-only", "--no-gpu-bundle-output", "-nogpulib", "-nogpuinc", "-O3", "-std=c++20"),
+    "-fuse-cuid=none",  # else a symbol is named after the temporary folder, and no two builds are the same
 )
 _NVCC_FLAGS: Final = ("-x", "cu", "-cubin", "-O3", "-std=c++20")
 
@@ -103,7 +104,7 @@ def _find(arch: str, environment: tuple[str | None, ...]) -> Compiler | str:
 
 
 def _amd_candidates(arch: str) -> Iterator[Compiler | str]:
-    flags = (*_AMD_FLAGS[:2], f"--offload-arch={arch}", *_AMD_FLAGS[2:])
+    flags = ("-x", "hip", f"--offload-arch={arch}", *_AMD_FLAGS)
     named = os.environ.get(HIPCC_VARIABLE)
     if named:
         path = shutil.which(named)

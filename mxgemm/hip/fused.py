@@ -217,13 +217,13 @@ def candidates(route: str, p: Problem) -> Sequence[FusedConfig]:
 
 
 def _considered(k: int) -> Iterator[FusedConfig]:
-    """Yield configurations whose waves all have the same number of steps, or that share out what cannot be even."""
+    """Yield configurations whose waves all have the same number of steps, and those with the most waves."""
     for block_k in BLOCKS_K:
         if k % block_k:
             continue
         steps = k // block_k
-        even = [waves for waves in range(2, min(MAX_WAVES, steps) + 1) if steps % waves == 0]
-        for waves in even or [min(MAX_WAVES, steps)]:
+        most = min(MAX_WAVES, steps)
+        for waves in (w for w in range(1, most + 1) if steps % w == 0 or w == most):
             for unroll in (1, 2, 4):
                 if steps // waves % unroll == 0:
                     for block_m, block_n in itertools.product(BLOCKS_M, BLOCKS_N):

@@ -194,8 +194,13 @@ def load(image: bytes, device: torch.device, *, using: Driver | None = None) -> 
         raise CodeObjectError(f"image: {reason}")
     chosen = using or driver()
     with torch.cuda.device(device):
-        torch.empty(1, device=device)  # the device's context exists from here on, and is this thread's current one
+        _start(device)
         return Module(chosen, chosen.load(image), chosen.context(), found, device)
+
+
+def _start(device: torch.device) -> None:
+    """Make torch's context on a device exist and be this thread's current one."""
+    torch.empty(1, device=device)
 
 
 class Module:

@@ -6,6 +6,7 @@ stream of its operand's device and allocates nothing but its result.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Final
 
 import torch
@@ -162,7 +163,7 @@ def _launch_scales(
     tile_columns = tiled_columns // SCALE_PAD_COLUMNS
     tiles = tiled_rows // _TILE_ROWS * tile_columns
     kernarg = _SCALES.pack(source.data_ptr(), target.data_ptr(), *row_major, tile_columns, tiles)
-    kernel = loaded.module("shuffle_scales.hip", source.device).function(name)
+    kernel = _kernel("shuffle_scales.hip", name, source.device)
     kernel.launch((-(-tiles // _TILES_PER_GROUP), 1, 1), _THREADS, kernarg)
 
 
@@ -171,8 +172,13 @@ def _launch_weight(name: str, source: Tensor, target: Tensor, row_stride: int) -
     units = columns // _UNIT_BYTES
     groups = -(-units // _UNITS_PER_GROUP)
     kernarg = _WEIGHT.pack(source.data_ptr(), target.data_ptr(), row_stride, units, groups)
-    kernel = loaded.module("preshuffle_weight.hip", source.device).function(name)
+    kernel = _kernel("preshuffle_weight.hip", name, source.device)
     kernel.launch((n // WEIGHT_TILE_ROWS * groups, 1, 1), _THREADS, kernarg)
+
+
+@cache
+def _kernel(source: str, name: str, device: torch.device) -> runtime.Function:
+    return loaded.module(source, device).function(name)
 
 
 def _width(row_stride: int, address: int, most: int) -> int:

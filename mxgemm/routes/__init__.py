@@ -9,11 +9,17 @@ from mxgemm.routes.base import Config, Launch, Operands, Route
 from mxgemm.routes.dequant_mm import DequantMM
 from mxgemm.routes.fp8_fold import FP8Fold
 from mxgemm.routes.gemm_mx import GemmMX
+from mxgemm.routes.hip_fused import HipFused
 from mxgemm.routes.reference import Reference
 from mxgemm.routes.w4a16 import W4A16
 
 ROUTES: Final[dict[str, Route]] = {
-    route.name: route for route in (A16WFP4(), W4A16(), GemmMX(), FP8Fold(), DequantMM(), Reference())
+    route.name: route
+    for route in (
+        *(A16WFP4(), W4A16(), GemmMX(), FP8Fold(), DequantMM(), Reference()),
+        # Behind the one that takes everything: chosen by name or by a table's row only.
+        HipFused(),
+    )
 }
 """Every route by name, in the order in which the router tries them when neither table nor rule decides."""
 

@@ -21,12 +21,12 @@ typedef long long i64;
 #define MX_DEVICE static __device__ __forceinline__
 #define MX_SHARED __shared__
 
-struct __align__(8) u32x2 {
+struct alignas(8) u32x2 {
   u32 word[2];
   __device__ u32& operator[](int i) { return word[i]; }
   __device__ u32 operator[](int i) const { return word[i]; }
 };
-struct __align__(16) u32x4 {
+struct alignas(16) u32x4 {
   u32 word[4];
   __device__ u32& operator[](int i) { return word[i]; }
   __device__ u32 operator[](int i) const { return word[i]; }

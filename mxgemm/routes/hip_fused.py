@@ -1,0 +1,85 @@
+"""Route ``hip_fused``: one HIP launch that quantises A in registers, multiplies by scaled MFMA and splits K over waves.
+
+Built on the user's machine for each weight size and configuration, by whatever compiler is there. It has not run on an
+MI355X, so no rule names it and the router never falls back to it: a measured table row, ``route=`` or tuning does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from mxgemm.errors import Refusal
+from mxgemm.hip import fused
+from mxgemm.hip.fused import FusedConfig, fused_refusal
+from mxgemm.hip.kernarg import Layout
+from mxgemm.problem import Problem
+from mxgemm.routes.base import Config, Launch, Operands, Route
+
+if TYPE_CHECKING:
+    from mxgemm.hip.runtime import Function
+
+_pack = Layout(fused.ARGUMENTS).pack
+
+
+class HipFused(Route):
+    """Quantise, multiply and add the waves' sums in one kernel."""
+
+    name = "hip_fused"
+    config_type = FusedConfig
+
+    def can_implement(self, problem: Problem) -> Refusal | None:
+        """Prepared e2m1 weights and bf16 activations on gfx950, where a compiler for it is."""
+        if problem.arch != fused.ARCH:
+            return Refusal(self.name, "arch", problem.arch, f"{fused.ARCH}: scaled MFMA and its convert to fp4")
+        refusal = fused_refusal(self.name, problem)
+        if refusal is None and not self.configs(problem):  # it is too large; the largest block says for what
+            refusal = fused_refusal(self.name, problem, FusedConfig(max(fused.BLOCKS_M), block_k=128, waves=1))
+        if refusal:
+            return refusal
+        from mxgemm.hip.build import compiler_refusal
+
+        missing = compiler_refusal(problem.arch)
+        return Refusal(self.name, "compiler", "missing", missing) if missing else None
+
+    def configs(self, problem: Problem) -> Sequence[FusedConfig]:
+        """Return what tuning should try, the best guess first."""
+        return fused.candidates(self.name, problem)
+
+    def check_config(self, problem: Problem, config: Config) -> Refusal | None:
+        """See :func:`mxgemm.hip.fused.fused_refusal`."""
+        assert isinstance(config, FusedConfig)
+        return fused_refusal(self.name, problem, config)
+
+    def bind(self, problem: Problem, config: Config) -> Launch:
+        """Build the kernel, unless it is in the cache, and return the launcher, which loads it on its first call.
+
+        Raises:
+            BuildError: the compiler refuses the source; the message has its output.
+        """
+        assert isinstance(config, FusedConfig)
+        from mxgemm.hip.build import build
+
+        build(fused.SOURCE, arch=problem.arch, defines=fused.defines(problem, config))
+        return _Launch(problem, config)
+
+
+class _Launch:
+    """The one launch of a problem, on one device: a plan has no other."""
+
+    def __init__(self, problem: Problem, config: FusedConfig) -> None:
+        self._defines = fused.defines(problem, config)
+        self._grid, self._block = fused.grid(problem, config), fused.block(config)
+        self._sizes = (problem.m, *fused.row_bytes(problem))
+        self._function: Function | None = None
+
+    def __call__(self, operands: Operands) -> None:
+        """Launch on the current stream of the operands' device."""
+        a, _, b, b_scales, bias, out, _ = operands
+        function = self._function
+        if function is None:
+            from mxgemm.hip.loaded import module
+
+            function = self._function = module(fused.SOURCE, a.device, **self._defines).function(fused.KERNEL)
+        pointers = (a.data_ptr(), b.data_ptr(), b_scales.data_ptr(), 0 if bias is None else bias.data_ptr())
+        function.launch(self._grid, self._block, _pack(*pointers, out.data_ptr(), *self._sizes))
