@@ -66,11 +66,17 @@ def _quantize(options: dict[str, Any]) -> KernelCall:
 
 def compile_job(job: dict[str, Any], folder: Path) -> None:
     """Compile one job and write what the emulator needs."""
-    calls, config = calls_of(job)
+    write_launches(job["name"], *calls_of(job), folder)
+
+
+def write_launches(name: str, calls: list[KernelCall], config: dict[str, Any], folder: Path) -> list[Any]:
+    """Compile launches, write their code objects and ``<name>.json``, and return triton's compiled kernels."""
     launches = []
+    kernels = []
     for index, call in enumerate(calls):
         compiled = compile_call(call, ARCH)
-        code = folder / f"{job['name']}.{index}.hsaco"
+        kernels.append(compiled)
+        code = folder / f"{name}.{index}.hsaco"
         code.write_bytes(compiled.asm["hsaco"])
         parameters = call.kernel.params[len(call.dtypes) :]
         passed = [
@@ -90,7 +96,8 @@ def compile_job(job: dict[str, Any], folder: Path) -> None:
             }
         )
     found = {"config": config, "triton": ".".join(map(str, triton_version() or ())), "launches": launches}
-    (folder / f"{job['name']}.json").write_text(json.dumps(found), encoding="utf-8")
+    (folder / f"{name}.json").write_text(json.dumps(found), encoding="utf-8")
+    return kernels
 
 
 def main() -> None:

@@ -1,0 +1,10 @@
+"""One self-contained file for the GPU MODE leaderboard amd-mxfp4-mm, made from this library's kernels.
+
+    python -m mxgemm.submission -o submission.py
+
+See docs/submission.md.
+"""
+
+from mxgemm.submission.generate import FORMS, render, write
+
+__all__ = ["FORMS", "render", "write"]

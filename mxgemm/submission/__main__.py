@@ -1,0 +1,24 @@
+"""``python -m mxgemm.submission -o submission.py``: the same as ``mxgemm submission``, without its dependencies."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from mxgemm.submission.generate import FORMS, write
+
+
+def main() -> None:
+    """Write the file that the command line names."""
+    parser = argparse.ArgumentParser(prog="python -m mxgemm.submission", description=__doc__)
+    parser.add_argument("-o", "--output", default="submission.py")
+    parser.add_argument("--form", action="append", choices=FORMS, help="carry this form; repeat; default: all")
+    options = parser.parse_args()
+    try:
+        print(f"wrote {write(options.output, options.form or tuple(FORMS))}")
+    except (ValueError, OSError) as error:
+        sys.exit(f"mxgemm.submission: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Put the submission file together: leaderboard tags, what it is, and the bundled modules."""
+
+from __future__ import annotations
+
+import ast
+import os
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from mxgemm._version import __version__
+from mxgemm.submission import hip_text, tiles
+from mxgemm.submission.bundle import PACKAGE, bundle
+
+FORMS: Final = {
+    "hip": "one HIP launch, compiled by hiprtc, for the published shapes on gfx950",
+    "triton": "one Triton launch that quantises A in registers (two where K is split)",
+    "aiter": "AITER's quantiser, scale shuffle and gemm_a4w4, three launches",
+}
+"""The forms of the product that a file can carry, in the order in which it tries them."""
+
+TAGS: Final = "#!POPCORN leaderboard amd-mxfp4-mm\n#!POPCORN gpu MI355X\n"
+FORBIDDEN: Final = "".join(("str", "eam"))
+"""The leaderboard refuses a file with this anywhere in it, in any case, in code and comments alike."""
+
+_PARTS: Final = "mxgemm.submission.parts"
+
+
+def render(forms: Sequence[str] = tuple(FORMS)) -> str:
+    """Return the text of a submission.
+
+    Args:
+        forms: which to carry, in the order in which they are tried.
+
+    Raises:
+        ValueError: a form that there is none of, none at all, or a text that the leaderboard would refuse.
+    """
+    if not forms or len(set(forms)) != len(forms) or not set(forms) <= FORMS.keys():
+        raise ValueError(f"forms: got {', '.join(forms) or 'none'}, want some of {', '.join(FORMS)}, each once")
+    replacements = {
+        f"{_PARTS}.table": tiles.render(),
+        f"{_PARTS}.hip_data": hip_text.render(),
+        f"{_PARTS}.forms": _forms_module(forms),
+    }
+    text = f"{TAGS}\n{_description(forms)}\n{bundle(f'{_PARTS}.entry', replacements)}"
+    check(text)
+    return text
+
+
+def write(path: str | os.PathLike[str], forms: Sequence[str] = tuple(FORMS)) -> Path:
+    """Write a submission and return its path; see :func:`render`."""
+    target = Path(path)
+    target.write_text(render(forms), encoding="utf-8")
+    return target
+
+
+def check(text: str) -> None:
+    """Refuse a text that the leaderboard would refuse, or that does not stand alone.
+
+    Raises:
+        ValueError: says what is wrong, and where.
+    """
+    for number, line in enumerate(text.splitlines(), 1):
+        if FORBIDDEN in line.lower():
+            raise ValueError(f"line {number}: contains {FORBIDDEN!r}, which the leaderboard refuses: {line.strip()!r}")
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, (ast.Import, ast.ImportFrom)):
+            continue
+        names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+        if any(name.partition(".")[0] == PACKAGE for name in names):
+            raise ValueError(f"line {node.lineno}: imports {PACKAGE}; a submission must stand alone")
+    if not text.startswith(TAGS):
+        raise ValueError(f"line 1: want the tags {TAGS!r}")
+
+
+def _forms_module(forms: Sequence[str]) -> str:
+    imports = [f"from {_PARTS}.{form}_form import {form}_form" for form in forms]
+    items = ", ".join(f'"{form}": {form}_form' for form in forms)
+    return "\n".join(
+        ['"""The forms of the product, in the order in which they are tried."""', *imports, f"FORMS = {{{items}}}", ""]
+    )
+
+
+def _description(forms: Sequence[str]) -> str:
+    listed = "\n".join(f"{index}. {FORMS[form]};" for index, form in enumerate(forms, 1))
+    return f'''"""MXFP4 GEMM for the GPU MODE leaderboard amd-mxfp4-mm: bf16 A, quantised to MXFP4, times MXFP4 B.
+
+Made by mxgemm {__version__} (python -m mxgemm.submission) from that library's kernels; do not edit, make it anew.
+
+For each shape the first of these forms is used that builds and, on synthetic operands, agrees with plain arithmetic:
+
+{textwrap.indent(listed, "  ")}
+
+The published shapes are built when this file is imported, others at their first call. Tiles are predicted from machine
+code, not measured on an MI355X; the kernels were executed for gfx950 in an emulator only.
+"""
+'''

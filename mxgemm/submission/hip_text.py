@@ -1,0 +1,61 @@
+"""The fused HIP kernel as one text, headers in place, and its configurations for the published shapes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import astuple
+from typing import Any, Final
+
+from mxgemm.device import KNOWN_MACHINES
+from mxgemm.hip import fused
+from mxgemm.hip.build import texts_of
+from mxgemm.problem import Problem
+from mxgemm.submission.parts.shapes import PUBLISHED
+
+_INCLUDE: Final = re.compile(r'^#include "([^"]+)"\n', re.MULTILINE)
+
+
+def inlined_source() -> str:
+    """Return the kernel's source with each of its headers in place of its first include."""
+    texts, placed = texts_of(fused.SOURCE), set[str]()
+
+    def inline(name: str) -> str:
+        if name in placed:
+            return ""
+        placed.add(name)
+        text = texts[name].replace("#pragma once\n", "")
+        return f"// ---- {name}\n{_INCLUDE.sub(lambda found: inline(found[1]), text)}"
+
+    return inline(fused.SOURCE)
+
+
+def configurations() -> dict[tuple[int, int, int], tuple[Any, ...]]:
+    """Return (m, n, k) -> the fields of the configuration that the library would try first on gfx950."""
+    found = {}
+    for m, n, k in PUBLISHED:
+        problem = Problem(m, n, k, KNOWN_MACHINES["gfx950"], weight_layout="preshuffled", scale_layout="shuffled")
+        found[m, n, k] = astuple(fused.candidates("hip_fused", problem)[0])
+    return found
+
+
+def render() -> str:
+    """Return text and configurations as the text of a module.
+
+    Raises:
+        ValueError: the source holds what would end the literal.
+    """
+    source = inlined_source()
+    if '"""' in source or source.endswith("\\"):
+        raise ValueError(f'{fused.SOURCE}: holds """ or ends in a backslash, cannot be a literal')
+    rows = "\n".join(f"    {shape}: {config}," for shape, config in configurations().items())
+    return f'''"""The HIP kernel's text (mxgemm/hip/kernels), and its configurations for the published shapes (m, n, k).
+
+They are estimated, not measured on an MI355X. The fields are those of HipConfig.
+"""
+
+HIP_TABLE = {{
+{rows}
+}}
+HIP_SOURCE = r"""
+{source}"""
+'''
