@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mxgemm.accuracy import Accuracy, judge
-from mxgemm.benchmark import quartiles, time_calls
+from mxgemm.benchmark.timing import call_us
 from mxgemm.device import machine_of
 from mxgemm.layouts import Layout, preshuffle_refusal, preshuffle_weight, shuffle_scales
 from mxgemm.mx import MXTensor, quantize
@@ -138,9 +138,8 @@ class Trial:
             )
             if not accuracy.passed:
                 return Outcome(accuracy)
-            times = time_calls(lambda: launch(self._operands), device, seconds)
-        low, middle, high = quartiles(times)
-        return Outcome(accuracy, middle, low, high, len(times))
+            time = call_us(lambda: launch(self._operands), device, seconds)
+        return Outcome(accuracy, time.us, time.low, time.high, time.runs)
 
 
 def _two(tensor: Tensor) -> tuple[int, int]:

@@ -17,7 +17,8 @@ import torch
 
 from mxgemm import tables
 from mxgemm._version import __version__
-from mxgemm.benchmark import METHOD, Shape, inputs
+from mxgemm.benchmark import Shape, inputs
+from mxgemm.benchmark.timing import CALL_METHOD
 from mxgemm.device import machine_of
 from mxgemm.formats import ActivationFormat
 from mxgemm.routes import ROUTES, Config, Route
@@ -109,7 +110,7 @@ def source_of(device: torch.device, prepared: bool, now: datetime | None = None)
     units = f", {machine.cu_count} compute units" if machine.cu_count else ""
     return f"tune {date}", {
         "title": f"mxgemm tune on {machine.name}{units}, {date}, {', '.join(versions)}",
-        "covers": f"{METHOD[device.type]}; weights {'prepared' if prepared else 'row-major, not prepared'}",
+        "covers": f"{CALL_METHOD[device.type]}; weights {'prepared' if prepared else 'row-major, not prepared'}",
     }
 
 

@@ -17,7 +17,8 @@ import torch
 from mxgemm import layouts
 from mxgemm._version import __version__
 from mxgemm.accuracy import NORM_GATE
-from mxgemm.benchmark import METHOD, Shape, inputs, quartiles, time_calls
+from mxgemm.benchmark import Shape, inputs
+from mxgemm.benchmark.timing import CALL_METHOD, call_us
 from mxgemm.device import machine_of
 from mxgemm.doctor import Findings
 from mxgemm.errors import Refusal, RouteUnavailable
@@ -114,7 +115,7 @@ def report(verdicts: Sequence[Verdict], found: Findings, device: torch.device) -
         "cuda": torch.version.cuda,
         "platform": platform.platform(),
         "found": dict(found.facts) | {ability.name: ability.missing or ability.found for ability in found.abilities},
-        "method": METHOD[device.type],
+        "method": CALL_METHOD[device.type],
         "gates": {"norm": NORM_GATE, "element": "32 + K / 64, 4 for Hopper's fp8 sums"},
         "counts": {state: states.count(state) for state in ("passed", "failed", "refused")},
         "results": [
@@ -139,13 +140,12 @@ def _shuffles(shape: Shape, weight: MXTensor, seconds: float) -> Verdict:
             data = shuffle.preshuffle_weight(weight.data)
             equal &= torch.equal(data, layouts.preshuffle_weight(weight.data))
             equal &= torch.equal(shuffle.unpreshuffle_weight(data), weight.data)
-        times = time_calls(lambda: shuffle.shuffle_scales(weight.scales, shuffled), device, seconds)
+        time = call_us(lambda: shuffle.shuffle_scales(weight.scales, shuffled), device, seconds)
     except Exception as error:  # as for a route
         return Verdict(*case, "failed", f"{type(error).__name__}: {error}")
     if not equal:
         return Verdict(*case, "failed", "bytes differ from those of mxgemm.layouts")
-    low, middle, high = quartiles(times)
-    return Verdict(*case, "passed", us=middle, us_low=low, us_high=high, runs=len(times))
+    return Verdict(*case, "passed", us=time.us, us_low=time.low, us_high=time.high, runs=time.runs)
 
 
 def _verdict(route: str, weight: str, trials: dict[tuple[str, bool], Trial], seconds: float) -> Verdict:

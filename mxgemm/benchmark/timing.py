@@ -7,6 +7,7 @@
   until all of them are there, between two events.
 * ``event``: one eager call on an idle device, event, call, event: what a caller who waits for every result sees.
 * ``host``: how long a call keeps the host, the device not waited for.
+* ``flushed``: device time of one call, the caches overwritten before it.
 * ``wall``: on a CPU, where the three are the same: one call after unmeasured ones, the weight in what cache it fits.
 """
 
@@ -20,6 +21,7 @@ from typing import Any, Final
 
 import torch
 
+from mxgemm.benchmark.rotation import FACTOR, cache_bytes
 from mxgemm.benchmark.spread import Clock, Effort, Spread, repeat, spread_of
 
 Call = Callable[[], object]
@@ -29,6 +31,10 @@ REPLAY_US: Final = 1000.0
 MAX_QUEUED: Final = 50
 """Calls queued at a time; a driver's queue takes about a thousand launches before the host waits."""
 WARM_UP: Final = 3
+CALL_METHOD: Final = {
+    "cpu": "wall time of one call after three unmeasured ones; median over the repetitions",
+    "cuda": "device time of one call between two events, caches overwritten before and the host's time hidden; median",
+}
 _HIDE_HOST_TICKS: Final = 400_000
 """About 0.2 ms at 2 GHz: longer than any call here keeps the host."""
 
@@ -134,6 +140,21 @@ def queued_us(calls: Sequence[Call], effort: Effort) -> Spread:
         return float(before.elapsed_time(after)) * 1e3 / MAX_QUEUED
 
     return spread_of(repeat(run, effort), "queued")
+
+
+def call_us(call: Call, device: torch.device, seconds: float) -> Spread:
+    """Time one call after another: on a GPU its device time with cold caches, on a CPU its wall time.
+
+    For what need not be told apart to a microsecond (``mxgemm tune``, ``mxgemm doctor --verify``): one copy of the
+    operands will do, and no graph is captured. :data:`CALL_METHOD` says it in words.
+    """
+    effort = Effort(seconds)
+    if device.type == "cpu":
+        return wall_us([call], effort)
+    for _ in range(WARM_UP):
+        call()
+    timer = single_device_us(device, FACTOR * cache_bytes(device))
+    return spread_of(repeat(lambda: timer(call), effort), "flushed")
 
 
 def single_device_us(device: torch.device, flush_bytes: int) -> Callable[[Call], float]:

@@ -15,7 +15,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from mxgemm import benchmark
-from mxgemm.cli.app import Device, app, console, parse_shape
+from mxgemm.cli.app import Device, app, console
 from mxgemm.device import default_device
 from mxgemm.doctor import Findings, examine
 
@@ -34,7 +34,7 @@ def doctor(
     found = examine()
     _print_findings(found)
     if verify:
-        shapes = [parse_shape(text) for text in shape] if shape else list(benchmark.LEADERBOARD)
+        shapes = benchmark.select([], shape or [])
         _verify(found, shapes, torch.device(device) if device else default_device(), seconds, json_file)
     elif shape or json_file:
         raise ValueError("--shape and --json: got them without --verify, want --verify too")

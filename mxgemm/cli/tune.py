@@ -11,7 +11,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from mxgemm import benchmark
-from mxgemm.cli.app import AFormat, Device, app, console, parse_shape
+from mxgemm.cli.app import AFormat, Device, app, console
 from mxgemm.device import default_device, machine_of
 from mxgemm.tables import TABLES_VARIABLE
 
@@ -32,7 +32,7 @@ def tune(
     from mxgemm.tune import rows, source_of, write
     from mxgemm.tune import tune as measure
 
-    shapes = [parse_shape(text) for text in shape] if shape else list(benchmark.LEADERBOARD)
+    shapes = benchmark.select([], shape or [])
     where = torch.device(device) if device else default_device()
     done = []
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
