@@ -5,6 +5,9 @@ from pathlib import Path
 import pytest
 
 from mxgemm import tables
+from mxgemm.f4gemm import KERNELS
+from mxgemm.routes import ROUTES
+from mxgemm.routes.ck_gemm import CK_PREFIX
 
 GOOD = {
     "kind": tables.KIND,
@@ -88,3 +91,10 @@ def test_shipped_gfx950_rows_keep_aiters_contract() -> None:
     assert len(aiter) > 1500
     assert not [row for row in aiter if row.k % 256 or row.n % 32]
     assert {row.config["kernel"].split("_")[0] for row in aiter} == {"f4gemm", "a4w4"}
+    for row in aiter:
+        ROUTES[row.route].config_type.from_mapping(row.config)
+        kernel = KERNELS.get(row.config["kernel"])
+        assert kernel or row.config["kernel"].startswith(CK_PREFIX)
+        assert kernel is None or kernel.broken(row.m, row.n, row.k) is None, row
+        assert row.route == "ck_gemm" or kernel
+    assert "128x512" in table.sources["aiter"]["dropped"]

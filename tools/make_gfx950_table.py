@@ -3,7 +3,7 @@
     python tools/make_gfx950_table.py --commit e4048607 a4w4_blockscale_tuned_gemm.csv [more.csv ...]
 
 AITER's files are in its repository under aiter/configs (MIT license). Rows that break the contract of AITER's own
-kernels are dropped, and the reason is counted on standard error.
+kernels (``mxgemm.f4gemm``) are dropped; the table's source says how many, and why.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import argparse
 import collections
 import csv
 import json
-import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from mxgemm import f4gemm
+from mxgemm.routes.ck_gemm import CK_PREFIX
+
 SMALL_M = 32  # the seed's bound between the fused_asm and the ck_gemm route
-WHOLE_TILES_ONLY = {(192, 256), (224, 256), (256, 256), (128, 512)}
-"""f4gemm tiles whose columns past N wrap into the next row: they need N % tile_N == 0."""
 
 V93 = (  # M, N, K, route, benchmark microseconds
     (4, 2880, 512, "a16wfp4", 9.7),
@@ -46,7 +46,7 @@ def main() -> None:
     rows = [*_v93_rows(), *(row for path in arguments.csv for row in _aiter_rows(path, dropped))]
     rows += _predicted_rows(arguments.isa) if arguments.isa else []
     rows.sort(key=lambda row: (row["n"], row["k"], row["m"], row["grade"], row["route"]))
-    arguments.output.write_text(_to_text(rows, arguments.commit), encoding="utf-8")
+    arguments.output.write_text(_to_text(rows, arguments.commit, dropped), encoding="utf-8")
     print(f"{arguments.output}: {len(rows)} rows", file=sys.stderr)
     for reason, count in dropped.most_common():
         print(f"dropped {count} rows: {reason}", file=sys.stderr)
@@ -56,8 +56,9 @@ def _aiter_rows(path: Path, dropped: collections.Counter[str]) -> Iterator[Row]:
     with path.open(newline="", encoding="utf-8") as handle:
         for line in csv.DictReader(handle):
             m, n, k = int(line["M"]), int(line["N"]), int(line["K"])
-            tile = re.fullmatch(r"_ZN5aiter\d+(f4gemm_\w+_(\d+)x(\d+))E", line["kernelName"])
-            reason = _refusal(n, k, int(line["splitK"]), (int(tile[2]), int(tile[3])) if tile else None)
+            name = line["kernelName"]
+            kernel = f4gemm.of_symbol(name)
+            reason = _dropped_because(m, n, k, int(line["splitK"]), name)
             if reason:
                 dropped[reason] += 1
                 continue
@@ -66,24 +67,22 @@ def _aiter_rows(path: Path, dropped: collections.Counter[str]) -> Iterator[Row]:
                 "n": n,
                 "k": k,
                 "cu_count": int(line["cu_num"]),
-                "route": "fused_asm" if tile and m <= SMALL_M else "ck_gemm",
-                "config": {"kernel": tile[1] if tile else line["kernelName"]},
+                "route": "fused_asm" if kernel and m <= SMALL_M else "ck_gemm",
+                "config": {"kernel": kernel.name if kernel else name},
                 "us": float(line["us"]),
                 "grade": "measured",
                 "source": "aiter",
             }
 
 
-def _refusal(n: int, k: int, split_k: int, tile: tuple[int, int] | None) -> str | None:
-    if k % 256:
-        return "K % 256 != 0 reads scale padding that AITER's shuffle leaves unwritten"
-    if n % 32:
-        return "N % 32 != 0"
-    if split_k:
-        return "split-K adds bf16 partials atomically: not reproducible, and outside the error gates"
-    if tile in WHOLE_TILES_ONLY and n % tile[1]:
-        return f"tile {tile[0]}x{tile[1]} writes past the end of a row unless N % {tile[1]} == 0"
-    return None
+def _dropped_because(m: int, n: int, k: int, log2_splits: int, name: str) -> str | None:
+    if log2_splits:
+        return "split-K: bf16 partial sums are added atomically, not reproducible and outside the error gates"
+    kernel = f4gemm.of_symbol(name)
+    if kernel is None and not name.startswith(CK_PREFIX):
+        return f"{name} is not among the kernels that are known"
+    broken = kernel.broken(m, n, k) if kernel else f4gemm.broken_by_any(n, k)
+    return f"{broken.field.upper()} is not {broken.needed}" if broken else None
 
 
 def _v93_rows() -> Iterator[Row]:
@@ -117,7 +116,7 @@ def _predicted_rows(path: Path) -> Iterator[Row]:
         }
 
 
-def _to_text(rows: Iterable[Row], commit: str) -> str:
+def _to_text(rows: Iterable[Row], commit: str, dropped: collections.Counter[str]) -> str:
     head = {
         "kind": "mxgemm-routing-table",
         "version": 1,
@@ -129,6 +128,7 @@ def _to_text(rows: Iterable[Row], commit: str) -> str:
                 "license": "MIT",
                 "machine": "MI355X, 256 CUs",
                 "covers": "the GEMM kernel alone, both operands quantised and shuffled already",
+                "dropped": "; ".join(f"{count} rows: {reason}" for reason, count in dropped.most_common()),
             },
             "v93": {
                 "title": "GPU MODE amd-mxfp4-mm submission v93 (733989), its routing rule and benchmark times",
