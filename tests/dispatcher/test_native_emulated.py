@@ -50,9 +50,7 @@ def test_product(name: str, strict: bool, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.mark.parametrize("name", DEFAULTS)
-def test_the_numpy_reference_agrees(
-    name: str, tmp_path_factory: pytest.TempPathFactory, runtime: Path
-) -> None:
+def test_the_numpy_reference_agrees(name: str, tmp_path_factory: pytest.TempPathFactory, runtime: Path) -> None:
     operands = draw(name, 33, 48, 288)
     out = opened(name, tmp_path_factory, runtime).host(operands)
     np.testing.assert_allclose(out, operands.fp32_reference(), rtol=2**-10, atol=2**-10)
@@ -126,9 +124,7 @@ def test_wide_variant(name: str, tmp_path_factory: pytest.TempPathFactory) -> No
 
 
 @pytest.mark.parametrize("name", ["mx-fp4", "rowcol-fp8"])
-def test_with_the_other_triton(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: Path
-) -> None:
+def test_with_the_other_triton(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: Path) -> None:
     installation = other_triton()
     if installation is None:
         pytest.skip(MISSING)
