@@ -1,4 +1,4 @@
-"""Run a native library of the dispatcher, whole, on the CPU: its own C code, its own code object, in the gfx950 emulator.
+"""Run a native library of the dispatcher, whole, on the CPU: its own C code and code object, in the gfx950 emulator.
 
 run = EmulatedLibrary(build_native(config, "gfx950", folder), config, EmulatedHip.build(folder), strict=True)
 out = run.host(operands("e4m3", "block", 33, 128, 256))
@@ -57,37 +57,27 @@ class EmulatedLibrary:
 
     def host(self, operands: Operands, time_ms: Any = None) -> NDArray[np.float16]:
         """Run the entry that takes host pointers, into poisoned memory between guards."""
-        m, n = operands.a.shape[0], operands.b.shape[0]
+        m, n, k = operands.sizes
         guard = 64
         memory = np.full(m * n + 2 * guard, POISON, np.uint16)
         out = memory[guard : guard + m * n]
-        arrays = (operands.a, operands.b, operands.a_scales, operands.b_scales)
-        self.checked(self.call("", *(array.ctypes.data for array in arrays), out.ctypes.data, operands, time_ms))
+        pointers = tuple(array.ctypes.data for array in (*operands.arrays, out))
+        self.checked(self.call_sizes("", pointers, (m, n, k), time_ms))
         if (memory[:guard] != POISON).any() or (memory[-guard:] != POISON).any():
             raise RuntimeError("the library wrote beside C")
-        return out.view(np.float16).reshape(m, n).copy()
+        return np.array(out.view(np.float16).reshape(m, n))
 
     def device(self, operands: Operands, stream: int = 0, time_ms: Any = None) -> NDArray[np.float16]:
         """Run the entry that takes device pointers, on buffers made here."""
-        m, n = operands.a.shape[0], operands.b.shape[0]
-        out = np.full((m, n), POISON, np.uint16)
-        arrays = (operands.a, operands.b, operands.a_scales, operands.b_scales, out)
-        addresses = [self.hip.upload(array) for array in arrays]
+        m, n, k = operands.sizes
+        poisoned = np.full((m, n), POISON, np.uint16)
+        pointers = tuple(self.hip.upload(array) for array in (*operands.arrays, poisoned))
         try:
-            self.checked(self.call("_device", *addresses, operands, time_ms, stream))
-            bytes_of_out = (ctypes.c_uint16 * out.size).from_address(addresses[-1])
-            return np.frombuffer(bytes_of_out, np.float16).reshape(m, n).copy()
+            self.checked(self.call_sizes("_device", pointers, (m, n, k), time_ms, stream))
+            return np.array(self.hip.memory(pointers[-1]).view(np.float16).reshape(m, n))
         finally:
-            for address in addresses:
+            for address in pointers:
                 self.hip.free(address)
-
-    def call(
-        self, entry: str, a: int, b: int, a_scales: int, b_scales: int, out: int, operands: Operands, time_ms: Any,
-        stream: int | None = None,
-    ) -> int:  # fmt: skip
-        """Call an entry point ("" or "_device") with addresses and the sizes of ``operands``; return its result."""
-        m, k = operands.a64.shape
-        return self.call_sizes(entry, (a, b, a_scales, b_scales, out), (m, operands.b64.shape[0], k), time_ms, stream)
 
     def call_sizes(
         self, entry: str, pointers: tuple[int, ...], sizes: tuple[int, int, int], time_ms: Any = None,

@@ -41,6 +41,16 @@ class Operands:
     a64: Array
     b64: Array
 
+    @property
+    def arrays(self) -> tuple[Array, Array, Array, Array]:
+        """A, B, the scales of A, those of B."""
+        return self.a, self.b, self.a_scales, self.b_scales
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """M, N, K."""
+        return self.a64.shape[0], self.b64.shape[0], self.a64.shape[1]
+
     def exact(self) -> Array:
         """Return the exact product, float64 ``[M, N]``."""
         return reference.matmul(self.a64, self.b64)

@@ -1,4 +1,4 @@
-"""The dispatcher's Triton kernels on a torch device: those of the native libraries, compiled when they are called.
+"""The dispatcher's Triton kernels on a torch device: the family of the native libraries, compiled when it is called.
 
 For GPUs that the libraries are not built for (NVIDIA's), for ROCm without a build, and for Triton's interpreter.
 """

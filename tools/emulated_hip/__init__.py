@@ -4,9 +4,9 @@
     hip.emulate(strict=True)
     os.environ["MXGEMM_LIBAMDHIP64"] = str(hip.path)    # before the library's dispatcher_initialize
 
-The library under test then does everything that it does on a GPU: it allocates, copies, packs arguments, launches, copies
-back and frees. The code object is the one embedded in it. Memory is host memory of exactly the size that was asked for, full of
-NaN, and the emulator checks every access of the kernel against it; only the output may be written.
+The library under test then does all that it does on a GPU: it allocates, copies, packs arguments, launches, copies
+back and frees. The code object is the one embedded in it. Memory is host memory of exactly the size that was asked for,
+full of NaN, and the emulator checks every access of the kernel against it; only the output may be written.
 """
 
 from __future__ import annotations
@@ -127,6 +127,11 @@ class EmulatedHip:
         count = self._library.emulated_allocations(addresses, sizes)
         return {int(addresses[i] or 0): int(sizes[i]) for i in range(count)}
 
+    def memory(self, address: int) -> NDArray[np.uint8]:
+        """Return the device memory that starts at an address, to read and to write."""
+        raw = (ctypes.c_uint8 * self.allocations()[address]).from_address(address)
+        return np.ctypeslib.as_array(raw)
+
     def upload(self, array: NDArray[Any]) -> int:
         """Copy an array into new device memory and return its address."""
         contiguous = np.ascontiguousarray(array)
@@ -174,9 +179,7 @@ class EmulatedHip:
 
         def run(launch: Launch) -> None:
             values = table.unpack(launch.kernarg)
-            memory = {name: values[name] for name in POINTERS}
-            sizes = self.allocations()
-            arrays = {name: _view(address, sizes[address]) for name, address in memory.items()}
+            arrays = {name: self.memory(values[name]) for name in POINTERS}
             after, stats = run_code_object(
                 launch.code,
                 launch.kernel,
@@ -192,7 +195,3 @@ class EmulatedHip:
             self.stats.append(stats)
 
         self.on_launch(run)
-
-
-def _view(address: int, size: int) -> NDArray[np.uint8]:
-    return np.frombuffer((ctypes.c_uint8 * size).from_address(address), np.uint8)
