@@ -25,7 +25,7 @@ from tests.dispatcher.toolchain import HEADERS, calls, make_hipcc
 
 Built = dict[str, tuple[KernelConfig, Path]]
 SIZES = {"mx_fp8": Problem(64, 32, 256), "mx_fp4": Problem(32, 96, 128), "row_fp8": Problem(80, 64, 512)}
-SIZES["row_bf8_gfx942"] = Problem(80, 128, 256)
+SIZES |= {"row_bf8_gfx942": Problem(80, 128, 256), "tensor_fp8": Problem(16, 64, 256)}
 
 
 @pytest.mark.parametrize("name", SIZES)
@@ -66,7 +66,7 @@ def call(built: Built, name: str, problem: Problem, **changes: int) -> None:
         ("mx_fp8", Problem(32, 48, 128), "N: got 48, want a multiple of 32"),
         ("mx_fp4", Problem(32, 32, 160), "K: got 160, want a multiple of 128"),
         ("mx_fp8", Problem(32, 32, 128, k_batch=2), "k_batch: got 2, want 1"),
-        ("row_fp8", Problem(64, 64, 256), "M: got 64, want more than 64"),
+        ("row_fp8", Problem(64, 64, 256), "M: got 64, want at least 65"),
         ("row_fp8", Problem(81, 64, 256), "M: got 81, want a multiple of 16"),
         ("row_fp8", Problem(80, 65, 256), "N: got 65, want a multiple of 64"),
         ("row_fp8", Problem(80, 64, 255), "K: got 255, want a multiple of 256"),

@@ -2,7 +2,14 @@ import dataclasses
 
 import pytest
 
-from mxgemm.dispatcher import KernelConfig, MxGemmKernelConfig, RowColQuantKernelConfig, arch, ck_tile
+from mxgemm.dispatcher import (
+    KernelConfig,
+    MxGemmKernelConfig,
+    RowColQuantKernelConfig,
+    TensorQuantKernelConfig,
+    arch,
+    ck_tile,
+)
 from mxgemm.dispatcher.operations import OPERATIONS
 
 MX = "mx_gemm_{}_rcr_comp_async_cshuffle_intrawave_False_False_False_128x128x128_2x2x1_16x16x128"
@@ -21,6 +28,10 @@ ROW = "gemm_rowcolquant_{}_rcr_compv3_cshuffle_intrawave_16x64x256_1x4x1_16x16x{
         (RowColQuantKernelConfig(), ROW.format("fp8", 128)),
         (RowColQuantKernelConfig(variant_key="bf8", double_smem_buffer=True), ROW.format("bf8", 128)),
         (RowColQuantKernelConfig(warp_tile_k=32, gfx_arch="gfx942"), ROW.format("fp8", 32)),
+        (
+            TensorQuantKernelConfig(variant_key="bf8"),
+            "gemm_tensor_quant_bf8_rcr_compv3_cshuffle_intrawave_16x64x256_1x4x1_16x16x128",
+        ),
     ],
 )
 def test_names_are_cks_to_the_byte(config: KernelConfig, name: str) -> None:

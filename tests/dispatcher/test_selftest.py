@@ -36,7 +36,7 @@ def test_names() -> None:
         "gemm_rowcolquant_fp8_rcr_compv3_cshuffle_intrawave_16x64x256_1x4x1_16x16x32",
         "gemm_rowcolquant_bf8_rcr_compv3_cshuffle_intrawave_16x64x256_1x4x1_16x16x32",
     ]
-    assert len(run("names").split()) == 6
+    assert len(run("names").split()) == 10
 
 
 def test_a_run_is_judged(ck: None) -> None:
@@ -84,7 +84,7 @@ def test_nothing_computed_is_not_a_pass(ck: None, monkeypatch: pytest.MonkeyPatc
 def test_what_cannot_be_built_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MXGEMM_CK_INCLUDE", raising=False)
     text = run("selftest", "--source", "ck_tile")
-    assert text.count("NOT RUN") == 16
+    assert text.count("NOT RUN") == 24
     assert "set MXGEMM_CK_INCLUDE" in text
     assert "no other has the scaled instruction" in text  # mx_gemm on gfx942
 
@@ -103,7 +103,7 @@ def test_a_failed_build_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_user_errors(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, message in (
-        (["selftest", "--op", "conv"], "op: got 'conv', want one of mx_gemm, rowcolquant"),
+        (["selftest", "--op", "conv"], "op: got 'conv', want one of mx_gemm, rowcolquant, tensor_quant"),
         (["names", "--arch", "sm_90"], "gfx_arch: got 'sm_90'"),
         (["build", "--source", "cuda"], "source: got 'cuda'"),
     ):
