@@ -131,7 +131,7 @@ class TestRotationAndFloor:
         def refuse(size: int, device: torch.device):
             raise RuntimeError("no such unit\nat line 3")
 
-        monkeypatch.setattr(floor, "_products", lambda device: {"fp32": floor._fp32, "fp4": refuse})
+        monkeypatch.setattr(floor, "_products", lambda device: {"fp32": (floor._fp32, 64), "fp4": (refuse, 64)})
         roof = floor.measure_roof(CPU)
         assert roof.refused == {"fp4": "no such unit"}
         assert set(roof.tflop_per_s) == {"fp32"}

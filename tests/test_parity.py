@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from mxgemm import gemm
-from mxgemm.benchmark import parity
+from mxgemm import gemm, gemm_mx
+from mxgemm.benchmark import parity, subjects
 from mxgemm.benchmark.parity import Settings, Subject
 from mxgemm.benchmark.subjects import subject_of
+from mxgemm.mx import MXTensor
 
 CPU = torch.device("cpu")
 SHAPE = (3, 32, 64)
@@ -145,6 +146,40 @@ def test_routes_peers_and_functions_as_subjects(monkeypatch: pytest.MonkeyPatch)
         assert 0 < row.difference < 0.5, "bf16 activations against MXFP4 ones"
     assert not subject_of("python:mine:plain", CPU).takes_out
     assert subject_of("python:mine:into", CPU).takes_out
+
+
+class Library:
+    """A stand-in for the dispatcher's: the reference route behind the bridge's calls."""
+
+    def __init__(self, path: str, config) -> None:
+        self.config, self.name = config, config.name
+
+    def bind(self, a, b, c, a_scales, b_scales):
+        assert c.dtype == torch.float16
+        left, right = (MXTensor.wrap(x, s, format=self.config.form) for x, s in ((a, a_scales), (b, b_scales)))
+        return lambda: gemm_mx(left, right, out=c, out_dtype=torch.float16)
+
+
+@pytest.mark.parametrize("dtype, form", [("fp4", "e2m1"), ("fp8", "e4m3")])
+def test_built_kernels_get_operands_as_they_take_them(
+    dtype: str, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = types.SimpleNamespace(operation="mx_gemm", dtype=dtype, form=form, name=f"mx_gemm_{dtype}")
+    stand_in = types.ModuleType("library")
+    stand_in.Library = Library
+    monkeypatch.setitem(sys.modules, "mxgemm.dispatcher", types.ModuleType("dispatcher"))
+    monkeypatch.setitem(sys.modules, "mxgemm.dispatcher.library", stand_in)
+    monkeypatch.setattr(subjects, "_config_of", lambda path: config)
+    monkeypatch.setattr(subjects, "_missing_for_libraries", lambda device: "")
+    built = subject_of(f"so:{tmp_path / 'kernel.so'}", CPU)
+    assert (built.name, built.out_dtype) == (f"mx_gemm_{dtype}", torch.float16)
+    settings = Settings(lambda call: (call(), 1.0)[1], warm_up=1, repeats=1)
+    (row,) = parity.parity(built, subject_of("route:reference", CPU), [SHAPE], CPU, settings)
+    assert not row.failure
+    assert row.difference < (4e-3 if dtype == "fp4" else 0.3), "fp8 keeps more of the activations"
+    config.operation = "tensor_quant"
+    (row,) = parity.parity(built, built, [SHAPE], CPU, settings)
+    assert "want mx_gemm in fp4 or fp8, or rowcolquant in fp8" in row.failure
 
 
 @pytest.mark.parametrize(

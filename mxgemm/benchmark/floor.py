@@ -21,6 +21,7 @@ _GPU_BYTES = 1 << 31
 _CPU_BYTES = 1 << 26
 _GPU_SIZE = 8192
 _CPU_SIZE = 1024
+_CPU_SIZE_BF16 = 512  # slow without units for it, and then not the best rate; with them large enough
 _EFFORT = Effort(seconds=0.2, least=3, most=20)
 
 
@@ -65,8 +66,7 @@ def measure_roof(device: torch.device) -> Roof:
     bandwidths = {name: moved / us(call) / 1e3 for name, moved, call in _streams(nbytes, device)}
     rates: dict[str, float] = {}
     refused: dict[str, str] = {}
-    size = _GPU_SIZE if gpu else _CPU_SIZE
-    for name, make in _products(device).items():
+    for name, (make, size) in _products(device).items():
         try:
             rates[name] = 2 * size**3 / us(make(size, device)) / 1e6
         except (RuntimeError, ValueError, TypeError, AttributeError) as error:  # not in this torch or on this device
@@ -92,10 +92,10 @@ def _best_us(call: Callable[[], object], runs: int = 3) -> float:
 Product = Callable[[int, torch.device], Callable[[], object]]
 
 
-def _products(device: torch.device) -> dict[str, Product]:
+def _products(device: torch.device) -> dict[str, tuple[Product, int]]:
     if device.type != "cuda":
-        return {"fp32": _fp32, "bf16": _bf16}
-    return {"bf16": _bf16, "fp8": _fp8, "fp4": _fp4}
+        return {"fp32": (_fp32, _CPU_SIZE), "bf16": (_bf16, _CPU_SIZE_BF16)}
+    return {"bf16": (_bf16, _GPU_SIZE), "fp8": (_fp8, _GPU_SIZE), "fp4": (_fp4, _GPU_SIZE)}
 
 
 def _fp32(size: int, device: torch.device) -> Callable[[], object]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import importlib
+import importlib.util
 import inspect
 from collections.abc import Callable
 from pathlib import Path
@@ -88,10 +88,9 @@ def _function(path: str, device: torch.device) -> Subject:
 
 
 def _library(path: str, device: torch.device) -> Subject:
-    if importlib.util.find_spec("mxgemm.dispatcher") is None:
-        raise ValueError("so: this release has no mxgemm.dispatcher, which loads built kernels")
-    if device.type != "cuda" or torch.version.hip is None:
-        raise ValueError(f"so: got device {device}, want an AMD GPU: built kernels are for one")
+    missing = _missing_for_libraries(device)
+    if missing:
+        raise ValueError(f"so: {missing}")
     library = importlib.import_module("mxgemm.dispatcher.library").Library(path, _config_of(Path(path)))
 
     def bind(a: Tensor, weight: MXTensor) -> Run:
@@ -109,6 +108,14 @@ def _library(path: str, device: torch.device) -> Subject:
         return run
 
     return Subject(library.name, bind, takes_out=True, out_dtype=torch.float16)
+
+
+def _missing_for_libraries(device: torch.device) -> str:
+    if importlib.util.find_spec("mxgemm.dispatcher") is None:
+        return "this release has no mxgemm.dispatcher, which loads built kernels"
+    if device.type != "cuda" or torch.version.hip is None:
+        return f"got device {device}, want an AMD GPU: built kernels are for one"
+    return ""
 
 
 def _config_of(path: Path) -> Any:
@@ -130,11 +137,18 @@ def _config_of(path: Path) -> Any:
 
 
 def _operands(config: Any, a: Tensor, weight: MXTensor) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    if config.operation == "rowcolquant":
-        sides = (rowwise(a), rowwise(weight.dequantize(torch.bfloat16)))
-        return tuple((data, scale.flatten()) for data, scale in sides)  # type: ignore[return-value]
-    if config.dtype == "fp4":
-        left, right = quantize(a), weight
-    else:
-        left, right = (quantize(x, format="e4m3") for x in (a, weight.dequantize(torch.bfloat16)))
-    return (left.data, left.scales), (right.data, right.scales)
+    """Quantise both sides as a kernel takes them: bytes and scales of A, then of B."""
+    kind = config.operation, config.dtype
+    values = weight.dequantize(torch.bfloat16)
+    if kind == ("rowcolquant", "fp8"):
+        (left, left_scales), (right, right_scales) = rowwise(a), rowwise(values)
+        return (left, left_scales.flatten()), (right, right_scales.flatten())
+    if kind == ("mx_gemm", "fp4"):
+        return _bytes(quantize(a)), _bytes(weight)
+    if kind == ("mx_gemm", "fp8"):
+        return _bytes(quantize(a, format="e4m3")), _bytes(quantize(values, format="e4m3"))
+    raise ValueError(f"so: got a kernel of {kind}, want mx_gemm in fp4 or fp8, or rowcolquant in fp8")
+
+
+def _bytes(x: MXTensor) -> tuple[Tensor, Tensor]:
+    return x.data, x.scales
