@@ -2,8 +2,8 @@
 
     python bench/hip_isa.py [-o bench/results/isa_hip_gfx950.json]
 
-Needs clang-22 and no GPU. The predicted time is arithmetic on the machine code, by the rules of ``bench/isa_table.py``, and not
-a measurement. Counts are of the path that all finite data below 2^121 take.
+Needs clang-22 and no GPU. The predicted time is arithmetic on the machine code, by the rules of ``bench/isa_table.py``,
+and not a measurement. Counts are of the path that all finite data below 2^121 take.
 """
 
 from __future__ import annotations

@@ -127,8 +127,8 @@ def test_quantisation_is_the_library_s_to_the_bit(rounding: str) -> None:
         weight = mxgemm.quantize(torch.eye(128) * 2.0**power)
         run = FusedRun(wanted, a=a, weight=weight)
         out, _ = run.launch()
-        expected = mxgemm.quantize(a, scale_rounding=rounding).dequantize().double() * 2.0**power  # type: ignore[arg-type]
-        assert torch.equal(out.double(), expected), (rounding, least)
+        quantized = mxgemm.quantize(a, scale_rounding=rounding)  # type: ignore[arg-type]
+        assert torch.equal(out.double(), quantized.dequantize().double() * 2.0**power), (rounding, least)
 
 
 def _all_magnitudes(rows: int, k: int, least: int, most: int) -> Tensor:
@@ -149,9 +149,9 @@ def test_a_value_that_fp16_takes_for_nan_or_infinity(value: float) -> None:
     a[:, 32:] = 1
     run = FusedRun(case(32, 16, 128, out_dtype="float32"), a=a, weight=mxgemm.quantize(torch.full((16, 128), 2.0**-20)))
     out, _ = run.launch()
-    expected = a.double().sum(1, keepdim=True) * 2.0**-20 * torch.ones(1, 16)
-    torch.testing.assert_close(out.double(), expected if abs(value) < torch.inf else torch.full((32, 16), torch.nan).double(),
-                               rtol=1e-6, atol=0, equal_nan=True)  # fmt: skip
+    quantized = value if abs(value) < torch.inf else torch.nan
+    expected = torch.full((32, 16), (quantized + 96) * 2.0**-20, dtype=torch.float64)
+    torch.testing.assert_close(out.double(), expected, rtol=1e-6, atol=0, equal_nan=True)
 
 
 def test_nan_in_a_weight_scale() -> None:
@@ -178,7 +178,11 @@ def test_a_missing_wait_or_barrier_is_noticed() -> None:
 
     found = mutate(run.code, [stats], is_right)
     print(found)
-    assert found.share >= 0.8, found
+    # A load in flight is NaN to the emulator. Where only the search for the largest magnitude reads it, the kernel
+    # takes the exact way, which comes after the wait for the whole block: those three mutants are right, if slow.
+    assert found.total - len(found.survived) >= 6, found
+    assert len(found.survived) <= 3, found
+    assert all("vmcnt" in instruction for instruction in found.survived), found
 
 
 @pytest.mark.slow

@@ -4,8 +4,8 @@
     out, stats = run.launch(strict=True)
     passed, detail = run.judge(out)
 
-A case is one of ``tools/gfx950_cases.py``, whose data and judgement it shares. Buffers are exactly as large as the tensors, so
-that an access beside one raises; scale padding holds NaN, and the output is poisoned.
+A case is one of ``tools/gfx950_cases.py``, whose data and judgement it shares. Buffers are exactly as large as the
+tensors, so that an access beside one raises; scale padding holds NaN, and the output is poisoned.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Compile a HIP kernel of this package for gfx950 with a plain clang, warnings being errors: code object, or assembly.
 
-What a user's machine builds goes through ``mxgemm/hip/build.py``; the assembly text, which ``tools/isa.py`` reads, and the
-warnings are wanted here only.
+What a user's machine builds goes through ``mxgemm/hip/build.py``; the assembly text, which ``tools/isa.py`` reads, and
+the warnings are wanted here only.
 """
 
 from __future__ import annotations

@@ -113,12 +113,28 @@ def analyse(text: str, *, waves: int, lds: int, arch: str = "gfx950") -> Figures
 
 
 def without_cold_blocks(text: str) -> str:
-    """Cut what follows the end of the program that comes after the last matrix instruction.
+    """Cut the blocks that nothing falls into and that jump back: what the source calls unlikely.
 
-    LLVM puts blocks there that the source calls unlikely; they jump back, and would be taken for loops.
+    LLVM puts them behind a loop or behind the end of the program; they would be taken for loops.
     """
-    end = text.index("s_endpgm", text.rindex("v_mfma")) + len("s_endpgm")
-    return text[:end] + "\n" + text[text.index(".Lfunc_end", end) :]
+    kept: list[str] = []
+    block: list[str] = []
+    seen: set[str] = set()
+    falls_into = True
+    for line in [*text.splitlines(), ".Lend_of_text:"]:
+        label = re.match(r"^([\w.$]+):", line)
+        if label:
+            instructions = [words for raw in block if (words := raw.split(";")[0].split()) and words[0][0] not in ".;"]
+            last = [words for words in instructions if not words[0].endswith(":")][-1:]
+            cold = not falls_into and bool(last) and last[0][0] == "s_branch" and last[0][1] in seen
+            if not cold:
+                kept += block
+            if last:
+                falls_into = last[0][0] not in ("s_branch", "s_endpgm")
+            seen.add(label[1])
+            block = []
+        block.append(line)
+    return "\n".join(kept)
 
 
 def instruction_order(text: str) -> list[tuple[str, str]]:

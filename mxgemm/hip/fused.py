@@ -1,4 +1,4 @@
-"""The fused MFMA GEMM of ``kernels/fused_gemm.hip``: its configuration, what is legal and why, its macros and its launch.
+"""The fused MFMA GEMM of ``kernels/fused_gemm.hip``: its configuration, what is legal and why, its macros and grid.
 
 No tensors and no compiler here: a problem and a configuration become macros, a grid and a layout of arguments.
 """
