@@ -232,6 +232,14 @@ def test_a_dying_process_is_a_failure(tmp_path: Path) -> None:
     assert "terminated abruptly" in document["cases"][0]["error"]
 
 
+def test_a_submission_that_hangs_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(leaderboard.LIMIT_SECONDS, "test", 1)
+    path = written(tmp_path, "\nimport time\ndef custom_kernel(data):\n    time.sleep(600)\n")
+    document = leaderboard.evaluate(Path(path), "test", [SMALL, SMALL], CPU)
+    assert "took longer than the 1 s" in document["cases"][0]["error"]
+    assert document["seconds"] < 60
+
+
 def test_benchmark_mode_needs_a_gpu(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="on a CPU, which only checks"):
         leaderboard.evaluate(Path(written(tmp_path, "\ncustom_kernel = honest\n")), "benchmark", [SMALL], CPU)

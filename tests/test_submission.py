@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 import torch
 
+import mxgemm
 from bench import leaderboard
 from bench.leaderboard_task import BENCHMARKS, TESTS, Case, disagreement, make_inputs
-from mxgemm import submission, tables
+from mxgemm import layouts, reference, submission, tables
 from mxgemm.device import KNOWN_MACHINES
 from mxgemm.problem import Problem
 from mxgemm.routes import ROUTES
@@ -194,8 +195,6 @@ def test_counters_are_made_anew_after_a_failure(module: ModuleType, monkeypatch:
 
 def wrong_rule(m: int, n: int, k: int, device: torch.device, arch: str) -> Callable[..., torch.Tensor]:
     """A form that rounds A's scales down (the OCP rule) instead of to even."""
-    import mxgemm
-    from mxgemm import layouts
 
     def multiply(a: torch.Tensor, b_shuffle: torch.Tensor, b_scale_sh: torch.Tensor) -> torch.Tensor:
         data = layouts.unpreshuffle_weight(b_shuffle)
@@ -227,6 +226,63 @@ def test_forms_that_differ_or_do_not_build_make_way(
     monkeypatch.setattr(module, "FORMS", {"broken": broken})
     with pytest.raises(RuntimeError, match="no form works for"):
         module.choose_form(6, 48, 256, CPU)
+
+
+class Aiter:
+    """The four functions of AITER that the form calls, from the documented layouts."""
+
+    bf16 = torch.bfloat16
+    fp4x2 = getattr(torch, "float4_e2m1fn_x2", torch.uint8)
+    fp8_e8m0 = getattr(torch, "float8_e8m0fnu", torch.uint8)
+
+    @staticmethod
+    def dynamic_mxfp4_quant(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        quantized = mxgemm.quantize(x)
+        return quantized.data, quantized.scales.t().contiguous().t()  # AITER's scales are column-major
+
+    @staticmethod
+    def e8m0_shuffle(scales: torch.Tensor) -> torch.Tensor:
+        return layouts.shuffle_scales(scales)
+
+    @classmethod
+    def gemm_a4w4(
+        cls, a: torch.Tensor, b: torch.Tensor, a_scale: torch.Tensor, b_scale: torch.Tensor, *, dtype: object,
+        bpreshuffle: bool,
+    ) -> torch.Tensor:  # fmt: skip
+        assert (a.dtype, b.dtype, a_scale.dtype, b_scale.dtype) == (cls.fp4x2, cls.fp4x2, cls.fp8_e8m0, cls.fp8_e8m0)
+        assert dtype == cls.bf16
+        assert bpreshuffle
+        weight = layouts.unpreshuffle_weight(b.view(torch.uint8))
+        decoded = [
+            reference.decode(data.numpy(), layouts.unshuffle_scales(scales.view(torch.uint8), *of).numpy(), "e2m1")
+            for data, scales, of in (
+                (a.view(torch.uint8), a_scale, (a.shape[0], a.shape[1] // 16)),
+                (weight, b_scale, (b.shape[0], b.shape[1] // 16)),
+            )
+        ]
+        return torch.from_numpy(reference.matmul(*decoded)).to(torch.bfloat16)
+
+
+def test_aiter_form(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = (
+        "aiter",
+        "aiter.ops",
+        "aiter.ops.triton",
+        "aiter.ops.triton.quant",
+        "aiter.utility",
+        "aiter.utility.fp4_utils",
+    )
+    for name in names:
+        package = ModuleType(name)
+        for function in ("dynamic_mxfp4_quant", "e8m0_shuffle", "gemm_a4w4"):
+            setattr(package, function, getattr(Aiter, function))
+        package.dtypes = Aiter  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, name, package)
+    monkeypatch.setattr(module, "FORMS", {"broken": broken, "aiter": module.aiter_form})
+    module.chosen_forms.clear()
+    inputs = make_inputs(Case(5, 64, 256, 6), CPU)
+    assert disagreement(module.custom_kernel(inputs.data), inputs.expected) is None
+    module.chosen_forms.clear()
 
 
 def test_sizes_outside_the_contract(module: ModuleType) -> None:
