@@ -347,6 +347,11 @@ class TestDocument:
         refused = benchmark.run(request(route="gemm_mx", peers=False, a_format="bf16"))["refusals"]
         assert "a_format is bf16" in refused[0]["reason"]
 
+    def test_a_named_route_that_can_take_nothing_is_no_success(self) -> None:
+        document = benchmark.run(request(route="fp8_fold", peers=False, all_routes=False))
+        assert document["results"] == []
+        assert not benchmark.passed(document)
+
     def test_the_table_has_a_row_a_result(self, document: dict) -> None:
         rows = text.rows(document)
         assert len(rows) == len(document["results"])

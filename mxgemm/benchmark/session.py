@@ -5,6 +5,7 @@ Results are JSON objects from the start, so that what is printed, written, plott
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import math
 from collections.abc import Callable, Sequence
@@ -117,6 +118,12 @@ def run(request: Request, tell: Tell | None = None) -> dict[str, Any]:
         tell: called as it goes.
     """
     tell = tell or (lambda done, what: None)
+    on_gpu = request.device.type == "cuda"
+    with torch.cuda.device(request.device) if on_gpu else contextlib.nullcontext():
+        return _run(request, tell)
+
+
+def _run(request: Request, tell: Tell) -> dict[str, Any]:
     device = request.device
     tell(0, "bandwidth and rates")
     roof = measure_roof(device)
@@ -146,10 +153,10 @@ def run(request: Request, tell: Tell | None = None) -> dict[str, Any]:
 
 
 def passed(document: dict[str, Any]) -> bool:
-    """Say whether every route that ran passed the gates; peers answer for themselves."""
+    """Say whether a route ran, and every one that did passed the gates; peers answer for themselves."""
     ours = [record for record in document["results"] if record["kind"] == "route"]
     failed = [failure for failure in document["failures"] if failure["kind"] == "route"]
-    return not failed and all(record["accuracy"]["passed"] for record in ours)
+    return bool(ours) and not failed and all(record["accuracy"]["passed"] for record in ours)
 
 
 def measure(contender: Contender, oracle: Oracle, loaded: Any, device: torch.device, effort: Effort) -> dict[str, Any]:
