@@ -7,6 +7,7 @@ python bench/plot.py --map gfx950 -o folder                     route maps of an
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from mxgemm.benchmark import compare, plots
@@ -31,4 +32,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (ValueError, ImportError) as error:  # a file that is no benchmark, or no matplotlib
+        sys.exit(f"bench/plot.py: {error}")

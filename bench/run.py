@@ -11,9 +11,9 @@ docs/benchmarks.md.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -43,13 +43,19 @@ def main() -> int:
         effort=benchmark.Effort(seconds=arguments.seconds),
     )
     total = len(request.shapes)
-    document = benchmark.run(request, lambda done, what: print(f"[{done}/{total}] {what}", file=sys.stderr, flush=True))
+
+    def tell(done: int, what: str) -> None:
+        print(f"[{done}/{total}] {what}", file=sys.stderr, flush=True)
+
+    def keep(document: dict[str, Any]) -> None:
+        if arguments.json:
+            benchmark.write(document, arguments.json)
+
+    document = benchmark.run(request, tell, keep)
+    keep(document)
     print(text.title(document))
     print(text.aligned(text.COLUMNS, text.rows(document)))
     print("\n".join(text.notes(document)))
-    if arguments.json:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return int(not benchmark.passed(document))
 
 
@@ -71,4 +77,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except ValueError as error:  # a size, name or file that is none
+        sys.exit(f"bench/run.py: {error}")

@@ -2,6 +2,7 @@
 
 import json
 import types
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -346,6 +347,22 @@ class TestDocument:
         assert [record["name"] for record in records] == ["gemm_mx"]
         refused = benchmark.run(request(route="gemm_mx", peers=False, a_format="bf16"))["refusals"]
         assert "a_format is bf16" in refused[0]["reason"]
+
+    def test_what_was_measured_is_kept_after_each_size(self, tmp_path: Path) -> None:
+        sizes, path = [], tmp_path / "new" / "r.json"
+
+        def keep(document: dict) -> None:
+            benchmark.write(document, path)
+            sizes.append(len(json.loads(path.read_text())["results"]))
+
+        benchmark.run(request(shapes=[(1, 32, 32), (2, 32, 32)], route="reference", peers=False), keep=keep)
+        assert sizes == [1, 2]
+        assert list(path.parent.iterdir()) == [path]
+
+    def test_a_named_route_that_can_take_nothing_is_no_success(self) -> None:
+        document = benchmark.run(request(route="fp8_fold", peers=False, all_routes=False))
+        assert document["results"] == []
+        assert not benchmark.passed(document)
 
     def test_the_table_has_a_row_a_result(self, document: dict) -> None:
         rows = text.rows(document)

@@ -1,6 +1,6 @@
 """Benchmarks that can be trusted: sizes, timing, floors, peers, comparison, pictures, A/B (docs/benchmarks.md)."""
 
-from mxgemm.benchmark.session import Request, inputs, passed, run
+from mxgemm.benchmark.session import Request, inputs, passed, run, write
 from mxgemm.benchmark.shapes import LEADERBOARD, SETS, Shape, select, shape_set
 from mxgemm.benchmark.spread import Effort, Spread, quartiles
 
@@ -17,4 +17,5 @@ __all__ = [
     "run",
     "select",
     "shape_set",
+    "write",
 ]

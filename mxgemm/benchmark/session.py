@@ -5,11 +5,14 @@ Results are JSON objects from the start, so that what is printed, written, plott
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -109,14 +112,23 @@ def _normal(rows: int, columns: int, device: torch.device, seed: int) -> Tensor:
     return torch.randn(rows, columns, generator=generator, dtype=torch.bfloat16, device=device)
 
 
-def run(request: Request, tell: Tell | None = None) -> dict[str, Any]:
+def run(
+    request: Request, tell: Tell | None = None, keep: Callable[[dict[str, Any]], None] | None = None
+) -> dict[str, Any]:
     """Measure, and return the document (docs/benchmarks.md describes its fields).
 
     Args:
         request: what to measure.
         tell: called as it goes.
+        keep: called with the unfinished document after each size, so that an interrupted run leaves what it measured.
     """
     tell = tell or (lambda done, what: None)
+    on_gpu = request.device.type == "cuda"
+    with torch.cuda.device(request.device) if on_gpu else contextlib.nullcontext():
+        return _run(request, tell, keep or (lambda document: None))
+
+
+def _run(request: Request, tell: Tell, keep: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     device = request.device
     tell(0, "bandwidth and rates")
     roof = measure_roof(device)
@@ -141,15 +153,24 @@ def run(request: Request, tell: Tell | None = None) -> dict[str, Any]:
         if weight is None or tuple(weight.shape) != (n, k):
             weight = weight_of(n, k, device, request.seed)
         _measure_size(request, (m, n, k), weight, roof, document, lambda what, done=done: tell(done, what))  # type: ignore[misc]
+        keep(document)
     document["clocks"]["end"] = clocks(device)
     return document
 
 
+def write(document: dict[str, Any], path: Path) -> None:
+    """Write a document as JSON, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    part.replace(path)
+
+
 def passed(document: dict[str, Any]) -> bool:
-    """Say whether every route that ran passed the gates; peers answer for themselves."""
+    """Say whether a route ran, and every one that did passed the gates; peers answer for themselves."""
     ours = [record for record in document["results"] if record["kind"] == "route"]
     failed = [failure for failure in document["failures"] if failure["kind"] == "route"]
-    return not failed and all(record["accuracy"]["passed"] for record in ours)
+    return bool(ours) and not failed and all(record["accuracy"]["passed"] for record in ours)
 
 
 def measure(contender: Contender, oracle: Oracle, loaded: Any, device: torch.device, effort: Effort) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, Final
 
 import torch
@@ -35,8 +36,10 @@ CALL_METHOD: Final = {
     "cpu": "wall time of one call after three unmeasured ones; median over the repetitions",
     "cuda": "device time of one call between two events, caches overwritten before and the host's time hidden; median",
 }
-_HIDE_HOST_TICKS: Final = 400_000
-"""About 0.2 ms at 2 GHz: longer than any call here keeps the host."""
+HIDE_REPLAY_US: Final = 200.0
+"""The device is kept busy this long before a graph is replayed: longer than the launch of a graph."""
+HIDE_CALL_US: Final = 1000.0
+"""And this long before a single call: longer than any peer keeps the host."""
 
 
 def wall_us(calls: Sequence[Call], effort: Effort, clock: Clock = time.perf_counter, warm_up: int = WARM_UP) -> Spread:
@@ -105,7 +108,7 @@ def graph_us(calls: Sequence[Call], effort: Effort) -> Spread:
     with torch.cuda.stream(side):
         for call in itertools.islice(itertools.cycle(calls), WARM_UP):
             call()
-        guess = max(1.0, _hidden_host_us(calls[0]))
+        guess = max(1.0, _hidden_host_us(calls[0], HIDE_CALL_US))
     torch.cuda.synchronize()
     rounds = max(1, math.ceil(REPLAY_US / (guess * len(calls))))
     graph = torch.cuda.CUDAGraph()
@@ -115,7 +118,7 @@ def graph_us(calls: Sequence[Call], effort: Effort) -> Spread:
     for _ in range(WARM_UP):
         graph.replay()
     count = rounds * len(calls)
-    return spread_of(repeat(lambda: _hidden_host_us(graph.replay) / count, effort), "graph")
+    return spread_of(repeat(lambda: _hidden_host_us(graph.replay, HIDE_REPLAY_US) / count, effort), "graph")
 
 
 def queued_us(calls: Sequence[Call], effort: Effort) -> Spread:
@@ -126,12 +129,11 @@ def queued_us(calls: Sequence[Call], effort: Effort) -> Spread:
         next(turn)()
     host_seconds = (time.perf_counter() - start) / WARM_UP
     torch.cuda.synchronize()
-    # The kernel spins for a number of clock ticks; clocks stay near 2 GHz.
-    ticks = int(4e9 * min(0.1, max(1e-4, host_seconds * MAX_QUEUED)))
+    busy_us = min(1e5, max(HIDE_CALL_US, 2e6 * host_seconds * MAX_QUEUED))
 
     def run() -> float:
         before, after = _events()
-        _keep_busy(ticks)
+        _keep_busy(busy_us)
         before.record()
         for _ in range(MAX_QUEUED):
             next(turn)()
@@ -168,7 +170,7 @@ def single_device_us(device: torch.device, flush_bytes: int) -> Callable[[Call],
 
     def timer(call: Call) -> float:
         flush.zero_()
-        return _hidden_host_us(call)
+        return _hidden_host_us(call, HIDE_CALL_US)
 
     return timer
 
@@ -184,14 +186,23 @@ def single_wall_us(call: Call) -> float:
     return _one(call, time.perf_counter)
 
 
-def _hidden_host_us(call: Call) -> float:
+def _hidden_host_us(call: Call, busy_us: float) -> float:
     """Time one call between two events, queued while the device is busy with something else."""
-    _keep_busy(_HIDE_HOST_TICKS)
+    _keep_busy(busy_us)
     return _between_events(call)
 
 
-def _keep_busy(ticks: int) -> None:
-    torch.cuda._sleep(ticks)  # type: ignore[no-untyped-call]
+def _keep_busy(us: float) -> None:
+    torch.cuda._sleep(int(us * _ticks_per_us(torch.cuda.current_device())))  # type: ignore[no-untyped-call]
+
+
+@cache
+def _ticks_per_us(device: int) -> float:
+    """Return how fast the clock runs that the spinning kernel counts: GHz on NVIDIA, 100 MHz on some AMD GPUs."""
+    del device  # the current one; the cache's key
+    ticks = 1_000_000
+    times = [_between_events(lambda: torch.cuda._sleep(ticks)) for _ in range(3)]  # type: ignore[no-untyped-call]
+    return ticks / min(times)
 
 
 def _one(call: Call, clock: Clock) -> float:

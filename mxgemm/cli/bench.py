@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -61,12 +60,10 @@ def bench(
             plots.require_matplotlib()  # before the work, not after it
         except ImportError as error:
             raise ValueError(f"--plot: {error}") from error
-    document = _measure(request)
+    document = _measure(request, json_file)
     console.print(_table(text.title(document), text.COLUMNS, text.rows(document)))
     console.print("\n".join(text.notes(document)), highlight=False, soft_wrap=True, markup=False)
     if json_file:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        json_file.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
         console.print(f"wrote {json_file}", highlight=False, soft_wrap=True)
     if plot:
         for path in plots.draw(document, plot):
@@ -75,7 +72,10 @@ def bench(
         raise typer.Exit(1)
 
 
-def _measure(request: benchmark.Request) -> dict[str, Any]:
+def _measure(request: benchmark.Request, json_file: Path | None) -> dict[str, Any]:
+    """Measure with a progress bar; the file is written after each size, and again at the end."""
+    keep = (lambda document: benchmark.write(document, json_file)) if json_file else None
+
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -85,7 +85,12 @@ def _measure(request: benchmark.Request) -> dict[str, Any]:
     )
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("", total=len(request.shapes))
-        return benchmark.run(request, lambda done, what: progress.update(task, completed=done, description=what))
+        document = benchmark.run(
+            request, lambda done, what: progress.update(task, completed=done, description=what), keep
+        )
+    if keep:
+        keep(document)
+    return document
 
 
 def _compare(old_path: Path, new_path: Path, metric: str) -> None:

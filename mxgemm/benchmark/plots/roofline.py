@@ -34,7 +34,8 @@ def draw_roofline(document: Mapping[str, Any], folder: Path, name: str) -> list[
     ridge = best / bandwidth
     axis.plot([low, ridge, high], [low * bandwidth, best, best], color="black", linewidth=1.8)
     for form, rate in roof["tflop_per_s"].items():
-        axis.plot([rate / bandwidth, high], [rate, rate], color=style.GREY, linewidth=1, linestyle="--")
+        if rate < best:  # the best one is the roof
+            axis.plot([rate / bandwidth, high], [rate, rate], color=style.GREY, linewidth=1, linestyle="--")
         text = f"{form} GEMM {rate:.4g} TFLOP/s"
         axis.text(high * 0.96, rate * 1.06, text, ha="right", va="bottom", color=style.GREY, fontsize=9)
     for pair in kinds:

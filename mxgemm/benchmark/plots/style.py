@@ -100,5 +100,5 @@ def plain_log_labels(axis: Any, low: float, high: float) -> None:
 
     steps = (1, 2, 5) if high / low < MANY_DECADES else (1,)
     axis.set_major_locator(LogLocator(base=10, subs=steps, numticks=30))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}" if value >= 1000 else f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
