@@ -9,7 +9,7 @@ For each shape the first of these forms is used that builds and, on synthetic op
 
   1. one HIP launch, compiled by hiprtc, for the published shapes on gfx950;
   2. one Triton launch that quantises A in registers (two where K is split);
-  3. AITER's quantiser, scale shuffle and gemm_a4w4, three launches;
+  3. AITER's quantiser, scale shuffle and gemm_a4w4, three launches.
 
 The published shapes are built when this file is imported, others at their first call. Tiles are predicted from machine
 code, not measured on an MI355X; the kernels were executed for gfx950 in an emulator only.
