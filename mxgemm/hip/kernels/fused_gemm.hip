@@ -122,6 +122,13 @@ DEVICE void accumulate(const Operands &from, const Round &held, u32 round, u32 w
   for (u32 i = 0; i < UNROLL; i++) accumulate(from, held.steps[i], first_step(round, wave) + i, sums);
 }
 
+// What follows is not to begin before the sums are there. The compiler would put matrix instructions off until after the next
+// loads, which would then need registers of their own, and copies of all that they load.
+DEVICE void finish(Sums &sums) {
+#pragma unroll
+  for (u32 tile = 0; tile < TILES; tile++) asm volatile("" : "+v"(sums.of[tile / TILES_N][tile % TILES_N]) : : "memory");
+}
+
 // One wave's part of K. While a round is multiplied, the next one's loads are in flight.
 DEVICE void accumulate_wave(const Operands &from, u32 wave, Sums &sums) {
   if constexpr (ROUNDS > 0) {
@@ -131,8 +138,10 @@ DEVICE void accumulate_wave(const Operands &from, u32 wave, Sums &sums) {
     for (u32 round = 0; round + 2 < ROUNDS; round += 2) {
       load(from, round + 1, wave, odd);
       accumulate(from, even, round, wave, sums);
+      finish(sums);
       load(from, round + 2, wave, even);
       accumulate(from, odd, round + 1, wave, sums);
+      finish(sums);
     }
     if constexpr (ROUNDS % 2 == 0) {
       load(from, ROUNDS - 1, wave, odd);
