@@ -1,6 +1,6 @@
 """What the fused HIP kernel of the leaderboard's shapes compiles to, and what that predicts.
 
-    python bench/hip_isa.py [-o bench/results/isa_hip_gfx950.json]
+    python bench/hip_isa.py [-o bench/results/isa_hip_gfx950.json] [--markdown]
 
 Needs clang-22 and no GPU. The predicted time is arithmetic on the machine code, by the rules of ``bench/isa_table.py``,
 and not a measurement. Counts are of the path that all finite data below 2^121 take.
@@ -29,6 +29,7 @@ from tools.cross_compile import problem_of
 from tools.tritons import ROOT
 
 RESULTS = ROOT / "bench" / "results" / "isa_hip_gfx950.json"
+DOCUMENT = ROOT / "docs" / "hip-fused.md"
 COMPARED = ROOT / "bench" / "results" / "isa_gfx950.json"
 L1_BYTES_A_CYCLE = 64
 
@@ -37,10 +38,13 @@ def main() -> None:
     """Compile, print the table, write the JSON file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", type=Path)
+    parser.add_argument("--markdown", action="store_true", help="print the rows of the table in docs/hip-fused.md")
     arguments = parser.parse_args()
     console = Console(width=140)
     rows = [row_of(shape) for shape in track(LEADERBOARD, "compiling", console=console, transient=True)]
     console.print(table_of(rows))
+    if arguments.markdown:
+        print("\n".join(map(markdown_of, rows)))
     if arguments.output:
         document = {
             "kind": "mxgemm-isa-hip",
@@ -57,7 +61,7 @@ def main() -> None:
 
 def table_of(rows: list[dict[str, Any]]) -> Table:
     """Return the rows as a table, beside what was predicted of a16wfp4."""
-    others = {(r["m"], r["n"], r["k"]): r["predicted_us"] for r in json.loads(COMPARED.read_text("utf-8"))["rows"]}
+    others = _predicted_of_a16wfp4()
     title = "gfx950, hip_fused; counts are of one wave, all of it. us: predicted; L1: what A and B take to pass it"
     table = Table(title=title, title_justify="left", box=None)
     for name in (
@@ -86,9 +90,26 @@ def table_of(rows: list[dict[str, Any]]) -> Table:
             " ".join(f"{count}x{width}B" for width, count in f["loads"].items()),
             f"{row['predicted_us']:.1f}",
             f"{row['l1_us']:.1f}",
-            f"{others.get((row['m'], row['n'], row['k']), 0):.1f}",
+            f"{others[row['m'], row['n'], row['k']]:.1f}",
         )
     return table
+
+
+def markdown_of(row: dict[str, Any]) -> str:
+    """Return a row as docs/hip-fused.md has it."""
+    c, f = row["config"], row["figures"]
+    loads = {int(width): count for width, count in f["loads"].items()}
+    cells = (
+        f"{row['m']}, {row['n']}, {row['k']}", f"{c['block_m']} x {c['block_n']} x {c['block_k']}", c["waves"],
+        c["unroll"], f["vgprs"], f["lds"] // 1024, row["mfma"], row["valu"], f"{loads[16]} + {loads[4]}",
+        row["l1_us"], row["predicted_us"], _predicted_of_a16wfp4()[row["m"], row["n"], row["k"]],
+    )  # fmt: skip
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def _predicted_of_a16wfp4() -> dict[Shape, float]:
+    rows = json.loads(COMPARED.read_text(encoding="utf-8"))["rows"]
+    return {(row["m"], row["n"], row["k"]): row["predicted_us"] for row in rows}
 
 
 def row_of(shape: Shape, config: fused.FusedConfig | None = None) -> dict[str, Any]:

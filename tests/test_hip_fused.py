@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from bench.hip_isa import RESULTS, figures_of, row_of
+from bench.hip_isa import DOCUMENT, RESULTS, figures_of, markdown_of, row_of
 from mxgemm import router, tables
 from mxgemm.benchmark import LEADERBOARD
 from mxgemm.device import KNOWN_MACHINES
@@ -262,6 +262,7 @@ def test_committed_figures_are_of_what_the_route_chooses() -> None:
     for row in document["rows"]:
         guess = candidates("hip_fused", problem(row["m"], row["n"], row["k"]))[0]
         assert row["config"] == guess.to_mapping(), "run: python bench/hip_isa.py -o bench/results/isa_hip_gfx950.json"
+        assert markdown_of(row) in DOCUMENT.read_text(encoding="utf-8").splitlines(), "run it with --markdown"
 
 
 @pytest.mark.parametrize("index", range(len(LEADERBOARD)), ids=lambda i: str(LEADERBOARD[i]))
@@ -300,7 +301,9 @@ def test_the_loop_holds_only_wide_loads(clang: object) -> None:
     assert f.in_loop
     assert f.loads == {4: 2, 16: 2 * 2 * (4 + 2)}
     assert (f.scaled_mfma, f.lds_reads, f.lds_writes, f.scratch, f.spills) == (8, 0, 0, 0, 0)
-    assert f.valu / 4 <= 62
+    assert f.vgprs <= fused.registers_needed(problem(k=7168), FusedConfig(16, 32, 256, 4, 1))
+    assert not [op for op in f.whole if op.startswith("v_mov_b64")]
+    assert f.valu / 4 <= 45  # for each 16 x 128 of A: 39 quantise
 
 
 @pytest.mark.slow

@@ -34,8 +34,8 @@ DEVICE u32 largest_magnitude(const Bf16Block &block) {
 }
 
 // The same in half the instructions: read as fp16, magnitudes below fp16's infinity keep the order of their bits, and
-// gfx950 has a packed maximum of three that negates for free. Where a magnitude is FP16_INFINITY or more (2^121 as a bf16)
-// the result is too, but not the largest: a NaN of fp16 wins every maximum.
+// gfx950 has a packed maximum of three that negates for free. Where a magnitude is FP16_INFINITY or more (2^121 as a
+// bf16) the result is too, but maybe not the largest: a NaN of fp16 wins every maximum.
 #if __has_builtin(__builtin_elementwise_maximum)
 DEVICE u32 largest_magnitude_as_fp16(const Bf16Block &block) {
   fp16x2 largest[2] = {{0, 0}, {0, 0}};  // two that take turns, because each would have to wait for itself
@@ -61,12 +61,12 @@ template <u32 ADDEND> DEVICE Fp4Block quantize(const Bf16Block &block) {
     magnitude = largest_magnitude(block);
     scale = magnitude >= BF16_INFINITY ? E8M0_NAN : scale_of<ADDEND>(magnitude);
   }
-  // A convert divides by the power of two in its scale's exponent and writes one byte of its destination. The order lets
-  // the codes take the place of the first quarter as it is used up, and no write follows one to the same register closely.
+  // A convert divides by the power of two in its scale's exponent and writes one byte of its destination. In this order
+  // the codes take the place of the block's first quarter as that is used up, and few writes wait for another.
   const float divisor = bits_as<float>(scale << 23);
   u32x4 codes = block[0];
-#define CONVERT(dword, byte)                                                                                             \
-  codes[dword] =                                                                                                         \
+#define CONVERT(dword, byte) \
+  codes[dword] = \
       __builtin_amdgcn_cvt_scalef32_pk_fp4_bf16(codes[dword], bits_as<bf16x2>(block[dword][byte]), divisor, byte)
   CONVERT(0, 0), CONVERT(0, 1), CONVERT(1, 0), CONVERT(0, 2);
   CONVERT(2, 0), CONVERT(0, 3), CONVERT(3, 0), CONVERT(1, 1);
