@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mxgemm import layouts, trial, verify
+from mxgemm import layouts, trial, tune, verify
 from mxgemm.benchmark import inputs
 from mxgemm.hip import shuffle
 from mxgemm.problem import Problem
@@ -74,6 +74,25 @@ def test_every_form_of_the_weight_is_run(only_reference: None) -> None:
     assert [v.weight for v in verdicts] == [*both, *tiled, *both]  # 30 rows cannot be preshuffled
     assert [v.m for v in verdicts] == rows
     assert all(v.us and v.us > 0 and v.runs >= 5 for v in verdicts)
+
+
+@pytest.mark.gpu
+def test_every_route_of_a_gpu_is_verified_and_tuned() -> None:
+    """Also the quickest look at a machine without the command line's packages."""
+    device = torch.device("cuda", torch.cuda.current_device())
+    verdicts = list(verify.verify([(16, 128, 256), (33, 144, 512)], device=device, seconds=0.02))
+    assert [v for v in verdicts if v.state == "failed"] == []
+    assert {v.route for v in verdicts if v.state == "passed"} >= {
+        "a16wfp4",
+        "w4a16",
+        "gemm_mx",
+        "dequant_mm",
+        "reference",
+    }
+    timings = list(tune.tune([(16, 128, 256)], device=device, routes=["dequant_mm", "reference"], seconds=0.02))
+    rows = tune.rows(timings, device, "e2m1", "me")
+    assert {row.route for row in rows} == {"dequant_mm", "reference"}
+    assert all(row.us and row.cu_count for row in rows)
 
 
 def test_prepared_forms_are_those_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
