@@ -12,6 +12,7 @@ from mxgemm import aiter_backend, aiter_direct, tables
 from mxgemm._version import __version__
 from mxgemm.device import default_device, machine_of
 from mxgemm.formats import E2M1
+from mxgemm.hip.abilities import Ability, abilities
 from mxgemm.problem import Problem, contiguous_strides
 from mxgemm.routes import ROUTES
 from mxgemm.routes.triton_support import interpreting, triton_version
@@ -24,11 +25,13 @@ class Findings:
     Attributes:
         arch: of the default device.
         facts: (name, value) pairs.
+        abilities: what of the HIP part works.
         routes: every route and what it misses, None where it is available.
     """
 
     arch: str
     facts: tuple[tuple[str, str], ...]
+    abilities: tuple[Ability, ...]
     routes: tuple[tuple[str, str | None], ...]
 
 
@@ -56,4 +59,4 @@ def examine() -> Findings:
         ("routing tables", ", ".join(f"{os.path.basename(t.path)} ({len(t.rows)} rows)" for t in shipped) or "none"),
         (f"own tables ({tables.TABLES_VARIABLE})", ", ".join(table.path for table in own) or "none"),
     )
-    return Findings(machine.arch, facts, tuple(routes))
+    return Findings(machine.arch, facts, abilities(machine), tuple(routes))

@@ -1,4 +1,4 @@
-"""The command line: ``mxgemm bench | explain | doctor``, a file each; a command is added by importing its file here."""
+"""The command line, ``mxgemm bench | explain | doctor | tune``: a file each, added by importing it here."""
 
 import sys
 
@@ -8,7 +8,7 @@ try:
 except ImportError as error:
     sys.exit(f"the mxgemm command needs typer and rich: pip install 'mxgemm[cli]' ({error})")
 
-from mxgemm.cli import bench, doctor, explain  # noqa: F401  # each registers its command
+from mxgemm.cli import bench, doctor, explain, tune  # noqa: F401  # each registers its command
 from mxgemm.cli.app import app, main
 
 __all__ = ["app", "main"]

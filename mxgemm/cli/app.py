@@ -28,6 +28,21 @@ def main() -> None:
         sys.exit(2)
 
 
+def parse_shape(text: str) -> tuple[int, int, int]:
+    """Return the (M, N, K) that an option's text says.
+
+    Raises:
+        ValueError: it is no shape that ``gemm`` takes.
+    """
+    try:
+        m, n, k = (int(part) for part in text.replace("x", ",").split(","))
+    except ValueError:
+        raise ValueError(f"--shape: got {text!r}, want M,N,K such as 16,2112,7168") from None
+    if m < 1 or n < 1 or k < 32 or k % 32:
+        raise ValueError(f"--shape: got {text!r}, want M and N of at least 1 and K a positive multiple of 32")
+    return m, n, k
+
+
 def _version(value: bool) -> None:
     if value:
         console.print(__version__, highlight=False)

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 
 from mxgemm import benchmark
-from mxgemm.cli.app import AFormat, Device, RouteName, app, console
+from mxgemm.cli.app import AFormat, Device, RouteName, app, console, parse_shape
 from mxgemm.device import default_device
 
 
@@ -28,7 +28,7 @@ def bench(
     json_file: Annotated[Path | None, typer.Option("--json", help="write the results here")] = None,
 ) -> None:
     """Run shapes: route, error against the float64 oracle, time, GB/s, TFLOP/s."""
-    shapes = [_shape(text) for text in shape] if shape else list(benchmark.LEADERBOARD)
+    shapes = [parse_shape(text) for text in shape] if shape else list(benchmark.LEADERBOARD)
     where = torch.device(device) if device else default_device()
     columns = (
         SpinnerColumn(),
@@ -54,16 +54,6 @@ def bench(
         console.print(f"wrote {json_file}", highlight=False)
     if not all(measurement.passed for measurement in done):
         raise typer.Exit(1)
-
-
-def _shape(text: str) -> benchmark.Shape:
-    try:
-        m, n, k = (int(part) for part in text.replace("x", ",").split(","))
-    except ValueError:
-        raise ValueError(f"--shape: got {text!r}, want M,N,K such as 16,2112,7168") from None
-    if m < 1 or n < 1 or k < 32 or k % 32:
-        raise ValueError(f"--shape: got {text!r}, want M and N of at least 1 and K a positive multiple of 32")
-    return m, n, k
 
 
 def _bench_table(document: dict[str, Any]) -> Table:

@@ -87,6 +87,10 @@ class Route(ABC):
         del problem
         return [self.config_type()]
 
+    def candidates(self, problem: Problem) -> Sequence[Config]:
+        """Return what ``mxgemm tune`` measures besides :meth:`configs`; illegal ones are dropped there."""
+        return self.configs(problem)
+
     def check_config(self, problem: Problem, config: Config) -> Refusal | None:
         """Say why ``config`` is illegal for ``problem``, or None if it is legal."""
         del problem, config

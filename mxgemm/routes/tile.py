@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any, Final
 
 from mxgemm.errors import Refusal
@@ -71,6 +72,19 @@ def tile_refusal(route: str, problem: Problem, c: TileConfig) -> Refusal | None:
         if c.num_warps < 2:
             return Refusal(route, "num_warps", c.num_warps, "at least 2 on gfx950: with one, Triton decodes to bf16")
     return None
+
+
+def tile_candidates(problem: Problem) -> list[TileConfig]:
+    """Return the tiles that tuning tries; those that cut K into parts only where tiles are too few for the machine."""
+    found = []
+    for block_m, block_n, block_k in product((16, 32, 64, 128), (32, 64, 128), (128, 256)):
+        if block_m > 16 and block_m >= 2 * problem.m:
+            continue
+        whole = TileConfig(block_m, block_n, block_k, num_warps=8 if block_m * block_n >= 64 * 128 else 4)
+        few = tiles(problem, whole) < problem.machine.cu_count
+        found += [replace(whole, num_stages=stages) for stages in (2, 3)]
+        found += [replace(whole, split_k=split, one_launch=one) for split in (2, 4, 8) for one in (False, True) if few]
+    return found
 
 
 def contiguity_refusal(route: str, problem: Problem) -> Refusal | None:

@@ -14,7 +14,7 @@ from mxgemm.layouts import preshuffle_refusal
 from mxgemm.problem import Problem
 from mxgemm.routes.base import Config, Launch, Operands, Route
 from mxgemm.routes.kernel_call import KernelCall, Launcher
-from mxgemm.routes.tile import TileConfig, contiguity_refusal, tile_refusal, tiles
+from mxgemm.routes.tile import TileConfig, contiguity_refusal, tile_candidates, tile_refusal, tiles
 from mxgemm.routes.triton_support import interpreting, triton_refusal
 
 _REDUCE_BLOCK_N = 256
@@ -50,6 +50,10 @@ class TritonGemm(Route):
             return [_guess_gfx950(problem)]
         # Decoding to bf16 fills registers and shared memory with the decoded tile: keep it small.
         return [TileConfig(block_m=16 if problem.m <= 16 else 64, block_k=128)]
+
+    def candidates(self, problem: Problem) -> Sequence[TileConfig]:
+        """See :func:`mxgemm.routes.tile.tile_candidates`."""
+        return tile_candidates(problem)
 
     def check_config(self, problem: Problem, config: Config) -> Refusal | None:
         """See :func:`mxgemm.routes.tile.tile_refusal`."""

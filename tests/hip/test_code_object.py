@@ -27,12 +27,12 @@ def test_kernels_of_an_amd_code_object_agree_with_their_descriptors() -> None:
         assert 0 < info.registers <= ((descriptor.rsrc1 & 63) + 1) * 8
 
 
-def test_every_truncation_is_noticed() -> None:
-    for arch in ("gfx950", "sm_90"):
-        image = built("preshuffle_weight.hip", arch)
-        for size in range(0, len(image) - 16, 97):  # the last bytes are padding
-            with pytest.raises(CodeObjectError):
-                code_object.inspect(image[:size])
+@pytest.mark.parametrize("arch", ["gfx950", "sm_90"])
+def test_every_truncation_is_noticed(arch: str) -> None:
+    image = built("preshuffle_weight.hip", arch)
+    for size in range(0, len(image) - 16, 97):  # the last bytes are padding
+        with pytest.raises(CodeObjectError):
+            code_object.inspect(image[:size])
 
 
 def test_other_files_are_named() -> None:

@@ -1,0 +1,71 @@
+"""``mxgemm tune``: measure every configuration of every route, and write a routing table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from mxgemm import benchmark
+from mxgemm.cli.app import AFormat, Device, app, console, parse_shape
+from mxgemm.device import default_device, machine_of
+from mxgemm.tables import TABLES_VARIABLE
+
+
+@app.command()
+def tune(
+    output: Annotated[Path, typer.Option("--output", "-o", help="the table to write or to add to")],
+    shape: Annotated[
+        list[str] | None, typer.Option(help="M,N,K; repeat for more; default: the leaderboard's six")
+    ] = None,
+    device: Device = None,
+    a_format: AFormat = "e2m1",
+    route: Annotated[list[str] | None, typer.Option(help="only this route; repeat for more")] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="weights as they come; otherwise after prepare()")] = False,
+    seconds: Annotated[float, typer.Option(help="time to spend on one configuration")] = 0.2,
+) -> None:
+    """Measure every legal configuration of every route that is right, and write a routing table."""
+    from mxgemm.tune import rows, source_of, write
+    from mxgemm.tune import tune as measure
+
+    shapes = [parse_shape(text) for text in shape] if shape else list(benchmark.LEADERBOARD)
+    where = torch.device(device) if device else default_device()
+    done = []
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("tuning")
+        for timing in measure(
+            shapes,
+            device=where,
+            a_format=a_format,  # type: ignore[arg-type]
+            prepared=not raw,
+            routes=route or (),
+            seconds=seconds,
+        ):
+            done.append(timing)
+            m, n, k = timing.shape
+            progress.update(task, description=f"{len(done)} measured; {timing.route} on {m},{n},{k}: {timing.config}")
+    name, source = source_of(where, not raw)
+    found = rows(done, where, a_format, name)  # type: ignore[arg-type]
+    for timing in done:
+        if timing.us is None:
+            text = f"left out: {timing.route} ({timing.config}) on {timing.shape}: {timing.reason}"
+            console.print(text, highlight=False, markup=False, soft_wrap=True)
+    if not found:
+        console.print("nothing was measured: no route that was asked for took a shape and passed", highlight=False)
+        raise typer.Exit(1)
+    table = Table("M,N,K", "us", "route", "configuration", box=None, pad_edge=False)
+    for row in found:
+        config = ", ".join(f"{field}={value}" for field, value in row.config.items())
+        table.add_row(f"{row.m},{row.n},{row.k}", f"{row.us:g}", row.route, config)
+    console.print(table)
+    write(output, machine_of(where).arch, name, source, found)
+    console.print(
+        f"{len(done)} configurations measured; wrote {output}; to use it: {TABLES_VARIABLE}={output}",
+        highlight=False,
+        soft_wrap=True,
+    )

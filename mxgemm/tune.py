@@ -1,0 +1,164 @@
+"""Measure every legal configuration of every route and write what was found as a routing table.
+
+A row is written for each route that passes both gates, with its fastest configuration: where the fastest route cannot
+take a caller's operands, the next one is measured too. Name the file in ``MXGEMM_TABLES`` to use it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from mxgemm import tables
+from mxgemm._version import __version__
+from mxgemm.benchmark import METHOD, Shape, inputs
+from mxgemm.device import machine_of
+from mxgemm.formats import ActivationFormat
+from mxgemm.routes import ROUTES, Config, Route
+from mxgemm.routes.triton_support import triton_version
+from mxgemm.tables import Row
+from mxgemm.trial import Trial, prepared_form
+
+_SIGNIFICANT: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """One configuration of one route on one shape.
+
+    Attributes:
+        shape: (M, N, K).
+        route: its name.
+        config: what was measured.
+        us: median microseconds, None where it did not pass.
+        reason: why not.
+    """
+
+    shape: Shape
+    route: str
+    config: Config
+    us: float | None
+    reason: str = ""
+
+
+def tune(
+    shapes: Sequence[Shape],
+    *,
+    device: torch.device,
+    a_format: ActivationFormat = "e2m1",
+    prepared: bool = True,
+    routes: Sequence[str] = (),
+    seconds: float = 0.2,
+) -> Iterator[Timing]:
+    """Measure, yielding timings as they come.
+
+    Args:
+        shapes: (M, N, K) triples.
+        device: where to run.
+        a_format: as in ``gemm``.
+        prepared: hand the routes ``weight.prepare()``, as inference does; otherwise the row-major weight.
+        routes: names of the routes to measure; none for all.
+        seconds: time to spend on one configuration, at least five calls.
+
+    Raises:
+        ValueError: a route of that name does not exist.
+    """
+    for name in routes:
+        if name not in ROUTES:
+            raise ValueError(f"route: got {name!r}, want one of {', '.join(ROUTES)}")
+    for shape in shapes:
+        a, weight = inputs(*shape, device)
+        trial = Trial(a, weight, prepared_form(weight) if prepared else weight, a_format, False)
+        for route in (ROUTES[name] for name in routes or ROUTES):
+            if route.can_implement(trial.problem) is None:
+                for config in _legal(route, trial):
+                    yield _measure(shape, route, config, trial, seconds)
+
+
+def rows(timings: Sequence[Timing], device: torch.device, a_format: ActivationFormat, source: str) -> list[Row]:
+    """Return a row for each shape and route, with its fastest configuration."""
+    best: dict[tuple[Shape, str], tuple[float, Timing]] = {}
+    for timing in timings:
+        key = timing.shape, timing.route
+        if timing.us is not None and (key not in best or timing.us < best[key][0]):
+            best[key] = timing.us, timing
+    machine = machine_of(device)
+    return [
+        Row(
+            *(*timing.shape, timing.route, source, "measured", float(f"{us:.{_SIGNIFICANT}g}")),
+            a_format=a_format,
+            cu_count=machine.cu_count,
+            config=timing.config.to_mapping(),
+        )
+        for us, timing in sorted(best.values(), key=lambda item: (item[1].shape, item[0]))
+    ]
+
+
+def source_of(device: torch.device, prepared: bool, now: datetime | None = None) -> tuple[str, dict[str, str]]:
+    """Return a name for this run, and what a table says about it: device, date, versions, what is timed."""
+    machine, version = machine_of(device), triton_version()
+    date = (now or datetime.now(timezone.utc)).isoformat(timespec="seconds")
+    versions = [f"mxgemm {__version__}", f"torch {torch.__version__}"]
+    versions += [f"triton {version[0]}.{version[1]}"] if version else []
+    units = f", {machine.cu_count} compute units" if machine.cu_count else ""
+    return f"tune {date}", {
+        "title": f"mxgemm tune on {machine.name}{units}, {date}, {', '.join(versions)}",
+        "covers": f"{METHOD[device.type]}; weights {'prepared' if prepared else 'row-major, not prepared'}",
+    }
+
+
+def write(path: Path, arch: str, name: str, source: dict[str, str], measured: Sequence[Row]) -> None:
+    """Write a table, or add to the one that is there: rows of the same shapes and formats are replaced, others stay.
+
+    Raises:
+        TableError: the file is no table.
+        ValueError: it is one for another architecture.
+    """
+    sources: dict[str, Any] = {name: source}
+    kept: list[Row] = []
+    rules: list[dict[str, Any]] = []
+    if path.exists():
+        old = tables.load(path)
+        if old.arch != arch:
+            raise ValueError(f"{path}: got a table for {old.arch}, want one for {arch}, or another file")
+        replaced = {_key(row) for row in measured}
+        kept = [row for row in old.rows if _key(row) not in replaced]
+        rules = [asdict(rule) for rule in old.rules]
+        used = {row.source for row in kept} | {rule["source"] for rule in rules}
+        sources |= {title: dict(text) for title, text in old.sources.items() if title in used}
+    document = {
+        "kind": tables.KIND,
+        "version": tables.VERSION,
+        "arch": arch,
+        "sources": sources,
+        "rules": rules,
+        "rows": [asdict(row) | {"config": dict(row.config)} for row in (*kept, *measured)],
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    tables.load(partial)
+    partial.replace(path)
+
+
+def _key(row: Row) -> tuple[int, int, int, str, str]:
+    return row.m, row.n, row.k, row.a_format, row.b_format
+
+
+def _legal(route: Route, trial: Trial) -> list[Config]:
+    legal = dict.fromkeys([*route.configs(trial.problem), *route.candidates(trial.problem)])
+    return [config for config in legal if route.check_config(trial.problem, config) is None]
+
+
+def _measure(shape: Shape, route: Route, config: Config, trial: Trial, seconds: float) -> Timing:
+    try:
+        outcome = trial.run(route, config, seconds)
+    except Exception as error:  # a configuration that cannot be built or run is left out, and said so
+        return Timing(shape, route.name, config, None, f"{type(error).__name__}: {error}")
+    return Timing(shape, route.name, config, outcome.us, "" if outcome.us else "an error beyond its gate")
