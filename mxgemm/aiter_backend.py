@@ -104,13 +104,21 @@ def describe() -> str:
 
 
 def refusal(route: str, function: str) -> Refusal | None:
-    """Say why a route cannot call one of AITER's functions, or None if it can. Imports nothing."""
+    """Say why a route cannot call one of AITER's functions, or None if it can.
+
+    On a ROCm build of torch that takes the import: it can fail there for many reasons, and another route shall serve
+    then. Elsewhere, where the question is hypothetical, nothing is imported.
+    """
     found = find()
     if isinstance(found, Missing):
         return Refusal(route, "aiter", found.value, found.needed)
     problem = _keywords(found, function)
     if isinstance(problem, str):
         return Refusal(route, "aiter", f"amd-aiter {found.version}, {problem}", "a release whose form is known")
+    failure = _import_failure()
+    if failure:
+        value = f"amd-aiter {found.version}, which cannot be imported ({failure})"
+        return Refusal(route, "aiter", value, "an amd-aiter that fits this torch and this ROCm")
     return None
 
 
@@ -284,6 +292,17 @@ def _load(function: str) -> tuple[Callable[..., Any], frozenset[str]]:
 def _module() -> ModuleType:
     logger.info("importing aiter; a first call of one of its functions may build a C++ module, once")
     return importlib.import_module("aiter")
+
+
+@cache
+def _import_failure() -> str | None:
+    if torch.version.hip is None:
+        return None
+    try:
+        _module()
+    except Exception as error:  # whatever a package that builds and loads libraries at import may raise
+        return f"{type(error).__name__}: {error}"
+    return None
 
 
 def _dtypes() -> tuple[torch.dtype, torch.dtype]:

@@ -111,16 +111,19 @@ def on_path(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "aiter"]:
         monkeypatch.delitem(sys.modules, name)
     importlib.invalidate_caches()
-    aiter_backend.find.cache_clear()
-    aiter_backend._module.cache_clear()
+    _clear()
 
 
 def forget() -> None:
     """Drop an installed double again."""
     for name in [name for name in sys.modules if name.split(".")[0] == "aiter"]:
         del sys.modules[name]
-    aiter_backend.find.cache_clear()
-    aiter_backend._module.cache_clear()
+    _clear()
+
+
+def _clear() -> None:
+    for cached in (aiter_backend.find, aiter_backend._module, aiter_backend._import_failure):
+        cached.cache_clear()
 
 
 def wrapper(

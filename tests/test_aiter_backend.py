@@ -100,6 +100,7 @@ def test_what_is_no_aiter_of_use(
     ],
 )
 def test_forms(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, form: str, fused: str | None, ck: str | None) -> None:
+    monkeypatch.setattr(torch.version, "hip", None)
     aiter_double.install(monkeypatch, tmp_path, form, version="4.5.6")
     for route, said in (("fused_asm", fused), ("ck_gemm", ck)):
         refusal = ROUTES[route].can_implement(problem())
@@ -110,6 +111,17 @@ def test_forms(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, form: str, fused
             assert "amd-aiter 4.5.6" in str(refusal)
     assert not [name for name in sys.modules if name.split(".")[0] == "aiter"]
     assert dict(doctor.examine().facts)["aiter"].startswith("amd-aiter 4.5.6")
+
+
+def test_an_aiter_that_cannot_be_imported_leaves_other_routes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    aiter_double.install(monkeypatch, tmp_path)
+    (tmp_path / "aiter" / "__init__.py").write_text("raise OSError('libamdhip64.so.7: cannot open')")
+    assert mxgemm.explain(64, 1024, 2048, device="gfx950", prepared=True).route == "ck_gemm"
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    aiter_backend._import_failure.cache_clear()
+    answer = mxgemm.explain(64, 1024, 2048, device="gfx950", prepared=True)
+    assert answer.route == "a16wfp4"
+    assert "amd-aiter 9.9.9, which cannot be imported (OSError: libamdhip64.so.7: cannot open)" in str(answer)
 
 
 def test_ck_kernels_need_a_release_that_takes_their_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
