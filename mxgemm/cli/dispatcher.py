@@ -65,18 +65,20 @@ def selftest(op: Operations = None, arch: Archs = None, source: SourceName = "na
     with console.status("building and running"):
         rows = check.selftest(operations=op, archs=arch or KNOWN, source=source, jobs=jobs)  # type: ignore[arg-type]
     table = Table(box=None, pad_edge=False)
-    for name in ("kernel", "arch", "built", "executed where", "max rel. error", "tolerance", "ms", "status"):
+    for name in ("operation", "type", "arch", "built", "executed where", "max rel. error", "tolerance", "ms", "status"):
         table.add_column(name, overflow="fold")
     for row in rows:
         error = "" if row.max_relative_error is None else f"{row.max_relative_error:.2e}"
         time_ms = "" if row.time_ms is None else f"{row.time_ms:.4f}"
         status = f"[{STYLES[row.status]}]{row.status}[/]"
         built = "yes" if row.built else "no"
-        table.add_row(row.kernel, row.arch, built, row.where, error, f"{row.tolerance:.2e}", time_ms, status)
+        table.add_row(
+            row.operation, row.dtype, row.arch, built, row.where, error, f"{row.tolerance:.2e}", time_ms, status
+        )
     console.print(table)
     for row in rows:
         if row.reason:
-            text = f"{row.status}: {row.operation} {row.arch}: {row.kernel}: {row.reason}"
+            text = f"{row.status}: {row.kernel} ({row.arch}): {row.reason}"
             console.print(text, highlight=False, soft_wrap=True, markup=False)
     if any(row.status == check.FAIL for row in rows):
         raise typer.Exit(1)

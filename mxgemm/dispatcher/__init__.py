@@ -10,6 +10,7 @@ from mxgemm.dispatcher.operation import Inputs, Problem
 from mxgemm.dispatcher.operations import OPERATIONS, operation_of
 from mxgemm.dispatcher.rowcolquant import RowColQuantKernelConfig
 from mxgemm.dispatcher.runner import Verdict, judge, make_inputs, reference, verify
+from mxgemm.dispatcher.tensor_quant import TensorQuantKernelConfig
 
 __all__ = [
     "OPERATIONS",
@@ -23,6 +24,7 @@ __all__ = [
     "MxGemmKernelConfig",
     "Problem",
     "RowColQuantKernelConfig",
+    "TensorQuantKernelConfig",
     "ToolchainMissing",
     "Verdict",
     "build",

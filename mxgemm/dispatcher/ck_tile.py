@@ -127,7 +127,7 @@ def ck_tile_key(config: KernelConfig, gfx_arch: str, toolchain: Toolchain) -> di
     version = _run([str(toolchain.hipcc), "--version"], 60)
     return {
         "header": header(config),
-        "sources": _digest_of([source_file(config), CSRC / "bridge.hpp"]),
+        "sources": _digest_of([source_file(config), *sorted(CSRC.glob("*.hpp"))]),
         "ck": _digest_of(sorted((toolchain.include / "ck_tile").rglob("*.hpp"))),
         "flags": [flag.replace(str(CSRC), "csrc") for flag in flags(toolchain, gfx_arch)],
         "compiler": version.stdout,

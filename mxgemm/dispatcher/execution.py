@@ -14,10 +14,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mxgemm.device import machine_of
+from mxgemm.device import default_device, machine_of
+from mxgemm.dispatcher.arch import fp8_is_ocp
 from mxgemm.dispatcher.config import KernelConfig
 from mxgemm.dispatcher.library import Library
 from mxgemm.dispatcher.operation import Inputs
+from mxgemm.routes.triton_support import interpreting
 
 RUNTIME_VARIABLE: Final = "MXGEMM_LIBAMDHIP64"
 """Where a native library looks for the HIP runtime first."""
@@ -26,8 +28,10 @@ RUNTIME_VARIABLE: Final = "MXGEMM_LIBAMDHIP64"
 class Execution(ABC):
     """A place where a built kernel can run."""
 
-    name: str
-    """Where, for people: ``gfx950 GPU``, ``gfx950 emulator``."""
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Where, for people: ``AMD GPU``, ``gfx950 emulator``."""
 
     @abstractmethod
     def missing(self, config: KernelConfig, source: str) -> str:
@@ -45,7 +49,10 @@ class Execution(ABC):
 class LibraryExecution(Execution):
     """The library itself, on this machine's AMD GPU."""
 
-    name = "AMD GPU"
+    @property
+    def name(self) -> str:
+        """The GPU of the library's own architecture."""
+        return "AMD GPU"
 
     def missing(self, config: KernelConfig, source: str) -> str:
         """Return why the library cannot run here: no AMD GPU, or another one."""
@@ -65,7 +72,10 @@ class LibraryExecution(Execution):
 class EmulatorExecution(Execution):
     """A native library, whole, on the CPU: its own code object in the gfx950 emulator of the source tree."""
 
-    name = "gfx950 emulator"
+    @property
+    def name(self) -> str:
+        """The emulator."""
+        return "gfx950 emulator"
 
     def missing(self, config: KernelConfig, source: str) -> str:
         """Return why the emulator cannot run it: another source, another architecture, or no emulator."""
@@ -79,9 +89,8 @@ class EmulatorExecution(Execution):
 
     def run(self, config: KernelConfig, library: Path, inputs: Inputs) -> tuple[NDArray[np.float16], float | None]:
         """Run it on host memory, waits and hazards checked; the emulator has no clock."""
-        from tools.emulated_hip import EmulatedHip
-
         from mxgemm.dispatcher.native import DESCRIPTION, argument_table
+        from tools.emulated_hip import EmulatedHip
 
         described = json.loads((library.parent / DESCRIPTION).read_text(encoding="utf-8"))
         out = np.zeros((inputs.problem.m, inputs.problem.n), dtype=np.float16)
@@ -102,4 +111,51 @@ class EmulatorExecution(Execution):
         return out, None
 
 
-EXECUTIONS: Final[tuple[Execution, ...]] = (LibraryExecution(), EmulatorExecution())
+class TritonExecution(Execution):
+    """The kernel of a native library, but not the library: the same Triton source with the same tile.
+
+    Compiled for the GPU that is here, or run by Triton's interpreter (``TRITON_INTERPRET=1``).
+    """
+
+    @property
+    def name(self) -> str:
+        """The GPU, or the interpreter."""
+        if interpreting():
+            return "Triton interpreter, same kernel source"
+        where = machine_of(default_device()).name if torch.cuda.is_available() else "GPU"
+        return f"{where} through Triton, same kernel source"
+
+    def missing(self, config: KernelConfig, source: str) -> str:
+        """Return why Triton cannot run it here."""
+        if source != "native":
+            return "Triton runs native kernels"
+        if importlib.util.find_spec("triton") is None:
+            return "triton is not installed"
+        if interpreting():
+            return ""
+        if not torch.cuda.is_available():
+            return "no GPU, and TRITON_INTERPRET=1 is not set"
+        if (
+            torch.version.hip is None
+            and config.arch is not None
+            and config.dtype != "fp4"
+            and not fp8_is_ocp(config.arch)
+        ):
+            return "NVIDIA's GPUs have no FNUZ types"
+        return ""
+
+    def run(self, config: KernelConfig, library: Path, inputs: Inputs) -> tuple[NDArray[np.float16], float | None]:
+        """Run it on the default device, untimed: a time of another GPU would say nothing of the library."""
+        from mxgemm.dispatcher.jit import Tile, quant_gemm
+        from mxgemm.dispatcher.native_kernel import element_type, num_warps
+
+        tile = Tile(config.tile_m, config.tile_n, config.tile_k, num_warps(config))
+        kind = element_type(config, config.arch or "")
+        device = default_device()
+        arrays = (inputs.a, inputs.b, inputs.a_scales, inputs.b_scales)
+        a, b, a_scales, b_scales = (torch.from_numpy(array).to(device) for array in arrays)
+        out: NDArray[np.float16] = quant_gemm(a, b, a_scales, b_scales, kind, tile).cpu().numpy()
+        return out, None
+
+
+EXECUTIONS: Final[tuple[Execution, ...]] = (LibraryExecution(), EmulatorExecution(), TritonExecution())

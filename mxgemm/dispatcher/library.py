@@ -180,5 +180,6 @@ class Library:
     def _require(self, code: int, what: str) -> None:
         if code == 0:
             return
-        text = f"{self.config.name}: {what}: {self.last_error or f'failed with code {code} and no text'}"
+        said = self.last_error or f"failed with code {code} and no text"
+        text = said if self.config.name in said else f"{self.config.name}: {what}: {said}"
         raise DispatcherUnsupported(text) if code == UNSUPPORTED else DispatcherError(text)

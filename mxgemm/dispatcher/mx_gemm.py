@@ -78,7 +78,8 @@ class MxGemmKernelConfig(KernelConfig):
         if instruction != INSTRUCTION:
             wrong.append(f"warp_tile: got {instruction}, want {INSTRUCTION}, the scaled instruction of gfx950")
         if arch is not None:
-            wrong += wrong_choice("gpu_target", bare_arch(arch), ARCHES)
+            other = wrong_choice("gpu_target", bare_arch(arch), ARCHES)
+            wrong += [f"{why}: no other has the scaled instruction" for why in other]
         return tuple(wrong)
 
 

@@ -178,6 +178,7 @@ def _header(config: KernelConfig, arch: str, described: dict[str, Any], folder: 
         f"#define TILE_K {config.tile_k}",
         f"#define ELEMENTS_PER_BYTE {2 if config.dtype == 'fp4' else 1}",
         f"#define SCALE_BYTES {1 if mx else 4}",
+        f"#define ONE_SCALE {int(config.operation == 'tensor_quant')}",
         f"#define PROGRAMS {persistent_programs(config, arch)}",
         "enum value { " + ", ".join(f"VALUE_{name.upper()}" for name in ARGUMENTS) + ", VALUES };",
         "struct argument { unsigned offset, size; enum value value; };",

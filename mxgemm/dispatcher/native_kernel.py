@@ -31,7 +31,7 @@ ARGUMENTS: Final = ("a", "b", "a_scales", "b_scales", "out", "m", "n", "k_blocks
 BLOCK: Final = 32
 """K is a multiple of this in every native kernel."""
 LDS_BYTES: Final = {"gfx950": 160 * 1024, "gfx942": 64 * 1024}
-SCALES: Final = {"mx_gemm": "block", "rowcolquant": "row"}
+SCALES: Final = {"mx_gemm": "block", "rowcolquant": "row", "tensor_quant": "tensor"}
 _TYPES: Final = {"fp4": "e2m1", "fp8": "e4m3", "bf8": "e5m2"}
 _SIMDS: Final = 4
 

@@ -17,14 +17,9 @@ from typing import Any
 
 from mxgemm.dispatcher.config import KernelConfig
 from mxgemm.dispatcher.kernel_arguments import read_arguments
-from mxgemm.dispatcher.mx_gemm import MxGemmKernelConfig
 from mxgemm.dispatcher.native_kernel import ARGUMENTS, Variant, kernel_call, variants
-from mxgemm.dispatcher.rowcolquant import RowColQuantKernelConfig
+from mxgemm.dispatcher.operations import OPERATIONS
 from mxgemm.triton_compile import compile_call
-
-CONFIGS: dict[str, type[KernelConfig]] = {
-    kind.operation: kind for kind in (MxGemmKernelConfig, RowColQuantKernelConfig)
-}
 
 
 def compile_variant(config: KernelConfig, arch: str, variant: Variant, folder: Path) -> dict[str, Any]:
@@ -62,7 +57,7 @@ def main() -> None:
     import triton
 
     job = json.load(sys.stdin)
-    config = CONFIGS[job["operation"]](**job["config"])
+    config = OPERATIONS[job["operation"]].config_type(**job["config"])
     folder = Path(job["folder"])
     found = [compile_variant(config, job["arch"], variant, folder) for variant in variants(config)]
     print(json.dumps({"triton": triton.__version__, "variants": found}))

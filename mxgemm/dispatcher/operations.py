@@ -8,8 +8,10 @@ from mxgemm.dispatcher.config import KernelConfig
 from mxgemm.dispatcher.mx_gemm import MxGemm
 from mxgemm.dispatcher.operation import Operation
 from mxgemm.dispatcher.rowcolquant import RowColQuant
+from mxgemm.dispatcher.tensor_quant import TensorQuant
 
-OPERATIONS: Final[dict[str, Operation]] = {operation.name: operation for operation in (MxGemm(), RowColQuant())}
+_ALL: Final[tuple[Operation, ...]] = (MxGemm(), RowColQuant(), TensorQuant())
+OPERATIONS: Final[dict[str, Operation]] = {operation.name: operation for operation in _ALL}
 
 
 def operation_of(config: KernelConfig) -> Operation:

@@ -28,6 +28,7 @@ class Row:
 
     Attributes:
         operation: its operation.
+        dtype: the type of A and B.
         kernel: its name.
         arch: what it was built for.
         source: ``native`` or ``ck_tile``.
@@ -41,6 +42,7 @@ class Row:
     """
 
     operation: str
+    dtype: str
     kernel: str
     arch: str
     source: str
@@ -112,11 +114,20 @@ def _run(result: BuildResult, places: Sequence[Execution]) -> list[Row]:
         return rows
     why = "; ".join(f"{name}: {reason}" for name, reason in missing.items())
     try:
-        library = Library(result.path, config)
+        said = _smoke(Library(result.path, config))
     except (ValueError, OSError) as error:
         return [_row(config, source, FAIL, str(error), built=True)]
-    said = f"the library holds {library.count} kernel under its name, for {library.arch}"
-    return [_row(config, source, SMOKE_ONLY, f"{said}; nothing was computed: {why}", built=True)]
+    return [_row(config, source, SMOKE_ONLY, f"{said}. Nothing was computed: {why}", built=True)]
+
+
+def _smoke(library: Library) -> str:
+    said = f"the library gives its name, its architecture ({library.arch}) and its count ({library.count})"
+    try:
+        library.initialize()
+    except DispatcherError as error:
+        return f"{said}, and says why it cannot run: {str(error).removeprefix(f'{library.name}: ')}"
+    library.close()
+    return f"{said}, and can be initialized"
 
 
 def _execute(result: BuildResult, place: Execution) -> Row:
@@ -134,6 +145,7 @@ def _execute(result: BuildResult, place: Execution) -> Row:
             break
     return Row(
         operation=config.operation,
+        dtype=config.dtype,
         kernel=config.name,
         arch=config.arch or "",
         source=result.source,
@@ -161,5 +173,16 @@ def _sizes(problem: Problem) -> str:
 
 def _row(config: KernelConfig, source: str, status: str, reason: str, *, built: bool = False) -> Row:
     return Row(
-        config.operation, config.name, config.arch or "", source, built, "", None, TOLERANCE, None, status, reason
+        operation=config.operation,
+        dtype=config.dtype,
+        kernel=config.name,
+        arch=config.arch or "",
+        source=source,
+        built=built,
+        where="",
+        max_relative_error=None,
+        tolerance=TOLERANCE,
+        time_ms=None,
+        status=status,
+        reason=reason,
     )

@@ -341,8 +341,9 @@ static int run_on_copies(const struct problem *p, struct buffer *buffers, float 
 
 static int run_host_locked(const struct problem *p, float *time_ms)
 {
-    size_t scales_a = SCALE_BYTES == 1 ? (size_t)p->m * (size_t)(p->k / K_BLOCK) : (size_t)p->m * SCALE_BYTES;
-    size_t scales_b = SCALE_BYTES == 1 ? (size_t)p->n * (size_t)(p->k / K_BLOCK) : (size_t)p->n * SCALE_BYTES;
+    size_t blocks = SCALE_BYTES == 1 ? (size_t)(p->k / K_BLOCK) : 1;
+    size_t scales_a = (ONE_SCALE ? 1 : (size_t)p->m * blocks) * SCALE_BYTES;
+    size_t scales_b = (ONE_SCALE ? 1 : (size_t)p->n * blocks) * SCALE_BYTES;
     struct buffer buffers[BUFFERS] = {
         {"A", p->a, NULL, (size_t)p->m * (size_t)p->k / ELEMENTS_PER_BYTE},
         {"B", p->b, NULL, (size_t)p->n * (size_t)p->k / ELEMENTS_PER_BYTE},

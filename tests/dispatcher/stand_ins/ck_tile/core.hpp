@@ -63,7 +63,7 @@ template <typename...> struct tuple {};
 namespace tensor_layout::gemm { struct RowMajor {}; struct ColumnMajor {}; }
 namespace element_wise { struct PassThrough {}; }
 enum class GemmPipelineScheduler { Intrawave };
-enum class QuantType { RowColQuant };
+enum class QuantType { RowColQuant, TensorQuant };
 
 template <typename Tile, typename Warps, typename WarpTile, bool = false, bool = false> struct TileGemmShape;
 template <int M, int N, int K, typename Warps, typename WarpTile, bool P, bool Q>
@@ -170,7 +170,7 @@ struct QuantGemmHostArgs
     void* c_ptr;
     index_t k_batch, M, N, K, QK_A, QK_B, stride_A, stride_B, stride_C, stride_AQ, stride_BQ;
 };
-template <typename, typename Pipeline, typename, QuantType>
+template <typename, typename Pipeline, typename, QuantType Kind>
 struct QuantGemmKernel
 {
     using Data = typename Pipeline::Data;
@@ -182,6 +182,7 @@ struct QuantGemmKernel
     {
         const auto* rows = static_cast<const float*>(host.aq_ptr);
         const auto* columns = static_cast<const float*>(host.bq_ptr);
+        constexpr int each  = Kind == QuantType::RowColQuant;
         for(int m = 0; m < host.M; ++m)
             for(int n = 0; n < host.N; ++n)
             {
@@ -189,7 +190,7 @@ struct QuantGemmKernel
                 for(int k = 0; k < host.K; ++k)
                     sum += element<Data>(host.a_ptr, std::int64_t(m) * host.stride_A + k) *
                            element<Data>(host.b_ptr, std::int64_t(n) * host.stride_B + k);
-                static_cast<half_t*>(host.c_ptr)[std::int64_t(m) * host.stride_C + n] = half_t(sum * rows[m] * columns[n]);
+                static_cast<half_t*>(host.c_ptr)[std::int64_t(m) * host.stride_C + n] = half_t(sum * rows[each * m] * columns[each * n]);
             }
     }
 };

@@ -1,0 +1,32 @@
+"""``tensor_quant``: fp8 or bf8 operands, one fp32 scale for A and one for B."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from mxgemm.dispatcher.operation import Problem
+from mxgemm.dispatcher.quant import QuantKernelConfig, QuantOperation
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorQuantKernelConfig(QuantKernelConfig):
+    """A kernel of ``C[m, n] = aq * bq * sum over k of A[m, k] * B[n, k]``, C in fp16.
+
+    Fields and defaults are those of :class:`QuantKernelConfig`.
+    """
+
+    operation: ClassVar[str] = "tensor_quant"
+    prefix: ClassVar[str] = "gemm_tensor_quant"
+
+
+class TensorQuant(QuantOperation):
+    """``C[m, n] = aq * bq * sum over k of A[m, k] * B[n, k]``."""
+
+    name = "tensor_quant"
+    symbol = "dispatcher_run_tensor_quant_gemm"
+    config_type = TensorQuantKernelConfig
+
+    def scale_shapes(self, problem: Problem) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return ``[1]`` and ``[1]``."""
+        return (1,), (1,)

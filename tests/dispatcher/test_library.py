@@ -1,0 +1,210 @@
+"""The guards: wrong operands raise before the library is called. The library is CK tile's source over stand-ins."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from mxgemm.dispatcher import Inputs, KernelConfig, Library, Problem, judge, make_inputs, reference
+from mxgemm.dispatcher.library import Library as _Library
+
+Built = dict[str, tuple[KernelConfig, Path]]
+
+
+class Case:
+    """One call's operands; ``run`` replaces some of them."""
+
+    def __init__(self, config: KernelConfig, path: Path, problem: Problem) -> None:
+        self.library = Library(path, config)
+        self.inputs: Inputs = make_inputs(config, problem)
+        self.out = np.zeros((problem.m, problem.n), dtype=np.float16)
+        self.expected = reference(config, self.inputs)
+
+    def run(self, **changes: Any) -> np.ndarray:
+        given = self.inputs
+        operands = {"a": given.a, "b": given.b, "c": self.out, "a_scales": given.a_scales, "b_scales": given.b_scales}
+        operands.update(changes)
+        self.library.run(**operands, timed=False)
+        return self.out
+
+    def right(self) -> bool:
+        return judge(self.inputs.problem, self.out, self.expected, None).passed
+
+
+@pytest.fixture
+def mx(built: Built) -> Case:
+    return Case(*built["mx_fp4"], Problem(32, 64, 128))
+
+
+@pytest.fixture
+def row(built: Built) -> Case:
+    return Case(*built["row_fp8"], Problem(80, 64, 256))
+
+
+def test_bytes_are_told_from_numbers(row: Case, mx: Case) -> None:
+    with pytest.raises(TypeError, match="a: got float32, want uint8 or float8_e4m3fn: the kernel reads raw bytes"):
+        row.run(a=np.ones((80, 256), dtype=np.float32))
+    with pytest.raises(TypeError, match="b: got float16"):
+        row.run(b=np.ones((64, 256), dtype=np.float16))
+    with pytest.raises(TypeError, match="a: got float8_e5m2, want uint8 or float8_e4m3fn"):
+        row.run(a=torch.from_numpy(row.inputs.a).view(torch.float8_e5m2))
+    with pytest.raises(TypeError, match="a: got float8_e4m3fnuz"):
+        row.run(a=torch.from_numpy(row.inputs.a).view(torch.float8_e4m3fnuz))
+    with pytest.raises(TypeError, match="a: got list, want a numpy.ndarray or a torch.Tensor"):
+        row.run(a=row.inputs.a.tolist())
+    with pytest.raises(TypeError, match="b: got float8_e4m3fn, want uint8 or float4_e2m1fn_x2"):
+        mx.run(b=torch.from_numpy(mx.inputs.b).view(torch.float8_e4m3fn))
+    assert not row.out.any()
+
+
+def test_fnuz_bytes_are_what_gfx942_takes(built: Built) -> None:
+    case = Case(*built["row_bf8_gfx942"], Problem(80, 64, 256))
+    with pytest.raises(TypeError, match="a: got float8_e5m2, want uint8 or float8_e5m2fnuz"):
+        case.run(a=torch.from_numpy(case.inputs.a).view(torch.float8_e5m2))
+
+
+def test_typed_bytes_and_torch_tensors_are_taken(row: Case, mx: Case) -> None:
+    row.run(a=torch.from_numpy(row.inputs.a).view(torch.float8_e4m3fn), c=torch.from_numpy(row.out))
+    assert row.right()
+    if hasattr(torch, "float4_e2m1fn_x2"):
+        scales = torch.from_numpy(mx.inputs.a_scales).view(torch.float8_e8m0fnu)
+        mx.run(b=torch.from_numpy(mx.inputs.b).view(torch.float4_e2m1fn_x2), a_scales=scales)
+        assert mx.right()
+
+
+def test_inputs_may_be_strided(row: Case) -> None:
+    wide = np.zeros((80, 512), dtype=np.uint8)
+    wide[:, ::2] = row.inputs.a
+    row.run(a=wide[:, ::2], b=np.asfortranarray(row.inputs.b))
+    assert row.right()
+
+
+def test_shapes(row: Case, mx: Case) -> None:
+    with pytest.raises(ValueError, match=r"b: got \(64, 128\), want \[n, 256\] like a"):
+        row.run(b=row.inputs.b[:, :128])
+    with pytest.raises(ValueError, match=r"a: got \(0, 256\), want two dimensions, none of them zero"):
+        row.run(a=row.inputs.a[:0])
+    with pytest.raises(ValueError, match=r"a: got \(20480,\)"):
+        row.run(a=row.inputs.a.ravel())
+    with pytest.raises(ValueError, match="k: got 16, want a positive multiple of 32"):
+        mx.run(a=mx.inputs.a[:, :8], b=mx.inputs.b[:, :8])
+
+
+def test_the_output_is_written_in_place_or_refused(row: Case) -> None:
+    with pytest.raises(TypeError, match="c: got list, want a numpy.ndarray or a torch.Tensor"):
+        row.run(c=row.out.tolist())
+    with pytest.raises(TypeError, match="c: got float32, want float16"):
+        row.run(c=row.out.astype(np.float32))
+    with pytest.raises(ValueError, match=r"c: got \(80, 63\), want \(80, 64\)"):
+        row.run(c=row.out[:, :63])
+    with pytest.raises(ValueError, match="c: got strided memory"):
+        row.run(c=np.asfortranarray(row.out))
+    with pytest.raises(ValueError, match="c: got strided memory"):
+        row.run(c=torch.zeros(64, 80, dtype=torch.float16).T)
+    sealed = row.out.copy()
+    sealed.flags.writeable = False
+    with pytest.raises(ValueError, match="c: got a read-only array"):
+        row.run(c=sealed)
+    assert row.run() is row.out
+    assert row.right()
+
+
+def test_scales_are_coerced_where_that_loses_nothing(row: Case, mx: Case) -> None:
+    row.run(a_scales=row.inputs.a_scales.astype(np.float64)[:, None], b_scales=row.inputs.b_scales[None, :])
+    assert row.right()
+    mx.run(a_scales=mx.inputs.a_scales.astype(np.int64), b_scales=torch.from_numpy(mx.inputs.b_scales).int())
+    assert mx.right()
+    for wrong in (np.full((32, 4), 0.5), np.full((32, 4), 300), np.full((32, 4), -1), np.full((32, 4), np.nan)):
+        with pytest.raises(TypeError, match="a_scales: got .* want E8M0 bytes"):
+            mx.run(a_scales=wrong)
+    with pytest.raises(TypeError, match="b_scales: got float32 numbers that are no bytes"):
+        mx.run(b_scales=torch.full((64, 4), 0.5))
+    with pytest.raises(ValueError, match=r"a_scales: got \(4, 32\), want \(32, 4\)"):
+        mx.run(a_scales=mx.inputs.a_scales.T)
+    with pytest.raises(ValueError, match=r"b_scales: got \(80,\), want \(64,\)"):
+        row.run(b_scales=row.inputs.a_scales)
+
+
+def test_host_and_device_do_not_mix(row: Case) -> None:
+    with pytest.raises(ValueError, match="operands: got a on meta, b on the host, .* want all on one device"):
+        row.run(a=torch.empty(80, 256, dtype=torch.uint8, device="meta"))
+
+
+def test_a_bound_call_repeats(row: Case) -> None:
+    given = row.inputs
+    launch = row.library.bind(given.a, given.b, row.out, given.a_scales, given.b_scales)
+    launch()
+    assert row.right()
+    row.out[:] = 0
+    launch()
+    assert row.right()
+
+
+def test_the_wrong_file_is_refused(built: Built, tmp_path: Path) -> None:
+    config, path = built["mx_fp4"]
+    with pytest.raises(FileNotFoundError, match="want the shared library of mx_gemm_fp4"):
+        Library(tmp_path / "none.so", config)
+    with pytest.raises(ValueError, match="want a library of the bridge"):
+        Library(built["row_fp8"][1], config)
+    with pytest.raises(ValueError, match=r"got the library of mx_gemm_fp4_.*, want mx_gemm_fp8_"):
+        Library(path, built["mx_fp8"][0])
+    other = tmp_path / "text.so"
+    other.write_text("no library")
+    with pytest.raises(OSError, match="text.so"):
+        Library(other, config)
+
+
+def test_all_zeros_from_something_is_reported() -> None:
+    expected = np.array([[1.0, 0.0]], dtype=np.float16)
+    verdict = judge(Problem(1, 2, 32), np.zeros((1, 2)), expected, None)
+    assert not verdict.passed
+    assert "all zeros from non-zero input" in verdict.complaint
+    assert judge(Problem(1, 2, 32), expected, expected, None).passed
+    off = judge(Problem(1, 2, 32), np.array([[1.002, 0.0]]), expected, None)
+    assert "max relative error 2.00e-03" in off.complaint
+    assert judge(Problem(1, 2, 32), np.array([[np.nan, 0.0]]), expected, None).max_relative_error == np.inf
+
+
+@pytest.mark.parametrize("name", ["mx_fp8", "mx_fp4", "row_fp8", "tensor_fp8"])
+def test_the_reference_is_the_sum_written_out(name: str, built: Built) -> None:
+    config, _ = built[name]
+    inputs = make_inputs(config, Problem(3, 2, 64), seed=4)
+    values = {0x30: 0.5, 0x38: 1.0, 0x3C: 1.5, 0x40: 2.0, 0x00: 0.0}
+    e2m1 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
+
+    def element(data: np.ndarray, row: int, k: int) -> float:
+        if config.dtype == "fp4":
+            code = int(data[row, k // 2]) >> (4 * (k % 2)) & 15
+            return -e2m1[code & 7] if code & 8 else e2m1[code]
+        byte = int(data[row, k])
+        return -values[byte & 0x7F] if byte & 0x80 else values[byte]
+
+    def scale(scales: np.ndarray, row: int, k: int) -> float:
+        return float(scales[row % len(scales)]) if scales.ndim == 1 else 2.0 ** (int(scales[row, k // 32]) - 127)
+
+    assert len(np.unique(inputs.a_scales)) >= min(3, inputs.a_scales.size)
+    got = reference(config, inputs)
+    assert got.dtype == np.float16
+    for m in range(3):
+        for n in range(2):
+            terms = (
+                element(inputs.a, m, k)
+                * scale(inputs.a_scales, m, k)
+                * element(inputs.b, n, k)
+                * scale(inputs.b_scales, n, k)
+                for k in range(64)
+            )
+            assert got[m, n] == pytest.approx(sum(terms), rel=2**-10)
+
+
+@pytest.mark.gpu
+def test_gpu_tensors_need_an_amd_gpu(built: Built) -> None:
+    if torch.version.hip:
+        pytest.skip("there the library runs: see tests of native libraries")
+    config, path = built["row_fp8"]
+    inputs = make_inputs(config, Problem(80, 64, 256))
+    on_gpu = [torch.from_numpy(x).cuda() for x in (inputs.a, inputs.b)]
+    with pytest.raises(ValueError, match="operands: got a on cuda:0, b on cuda:0, c on the host"):
+        _Library(path, config).run(*on_gpu, np.zeros((80, 64), np.float16), inputs.a_scales, inputs.b_scales)

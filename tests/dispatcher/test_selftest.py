@@ -1,0 +1,136 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+pytest.importorskip("rich")
+typer_testing = pytest.importorskip("typer.testing")
+
+from mxgemm import cli  # noqa: E402
+from mxgemm.dispatcher import OPERATIONS, BuildError, Inputs, KernelConfig, native, reference  # noqa: E402
+from mxgemm.dispatcher.execution import EmulatorExecution, LibraryExecution, TritonExecution  # noqa: E402
+from tests.dispatcher.toolchain import HEADERS  # noqa: E402
+
+runner = typer_testing.CliRunner()
+
+
+@pytest.fixture
+def ck(monkeypatch: pytest.MonkeyPatch, hipcc: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    monkeypatch.setenv("MXGEMM_CK_INCLUDE", str(HEADERS))
+    monkeypatch.setenv("MXGEMM_HIPCC", str(hipcc))
+    monkeypatch.setenv("MXGEMM_CACHE", str(tmp_path_factory.getbasetemp() / "selftest-cache"))
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(LibraryExecution, "missing", lambda self, config, source: "")
+
+
+def run(*arguments: str, code: int = 0) -> str:
+    result = runner.invoke(cli.app, ["dispatcher", *arguments])
+    assert result.exit_code == code, result.output
+    return str(result.output)
+
+
+def test_names() -> None:
+    assert run("names", "--op", "rowcolquant", "--arch", "gfx942").split() == [
+        "gemm_rowcolquant_fp8_rcr_compv3_cshuffle_intrawave_16x64x256_1x4x1_16x16x32",
+        "gemm_rowcolquant_bf8_rcr_compv3_cshuffle_intrawave_16x64x256_1x4x1_16x16x32",
+    ]
+    assert len(run("names").split()) == 10
+
+
+def test_a_run_is_judged(ck: None) -> None:
+    text = run("selftest", "--source", "ck_tile", "--op", "rowcolquant", "--arch", "gfx950")
+    assert text.count("PASS") == 2
+    assert "AMD GPU" in text
+
+
+def test_a_build_says_where_it_is(ck: None) -> None:
+    text = run("build", "--source", "ck_tile", "--op", "rowcolquant", "--arch", "gfx950")
+    paths = [line.split()[0] for line in text.splitlines() if line.startswith("  ")]
+    assert len(paths) == 2
+    assert all(Path(path).is_file() for path in paths)
+
+
+@pytest.mark.parametrize(
+    "spoil, complaint",
+    [
+        (lambda out: out * 0, "all zeros from non-zero input"),
+        (lambda out: out * np.float16(1.01), "max relative error"),
+        (lambda out: out + np.float16(np.nan), "max relative error inf"),
+    ],
+)
+def test_wrong_numbers_fail(spoil: Any, complaint: str, ck: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(self: Any, config: KernelConfig, library: Path, inputs: Inputs) -> tuple[NDArray[np.float16], None]:
+        return spoil(reference(config, inputs)), None
+
+    monkeypatch.setattr(LibraryExecution, "run", wrong)
+    text = run("selftest", "--source", "ck_tile", "--op", "rowcolquant", "--arch", "gfx950", code=1)
+    assert text.count("FAIL") == 4  # in the table and with the reason
+    assert complaint in text
+
+
+def test_nothing_computed_is_not_a_pass(ck: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LibraryExecution, "missing", lambda self, config, source: "no AMD GPU")
+    monkeypatch.setenv("STAND_IN_ARCH", "none")
+    text = run("selftest", "--source", "ck_tile", "--op", "rowcolquant", "--arch", "gfx950")
+    assert "PASS" not in text
+    assert text.count("SMOKE-ONLY") == 4
+    assert "says why it cannot run: " in text
+    assert "no ROCm-capable device is detected" in text
+    assert "Nothing was computed: AMD GPU: no AMD GPU" in text
+
+
+def test_what_cannot_be_built_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MXGEMM_CK_INCLUDE", raising=False)
+    text = run("selftest", "--source", "ck_tile")
+    assert text.count("NOT RUN") == 24
+    assert "set MXGEMM_CK_INCLUDE" in text
+    assert "no other has the scaled instruction" in text  # mx_gemm on gfx942
+
+
+def test_a_failed_build_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(config: KernelConfig, arch: str, folder: Path) -> Path:
+        raise BuildError("error: no such register")
+
+    monkeypatch.setenv("MXGEMM_CACHE", str(tmp_path))
+    monkeypatch.setattr(native, "native_key", lambda config, arch: {})
+    monkeypatch.setattr(native, "build_native", fail)
+    text = run("selftest", "--op", "mx_gemm", "--arch", "gfx950", code=1)
+    assert "no such register" in text
+    assert "PASS" not in text
+
+
+def test_user_errors(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, message in (
+        (["selftest", "--op", "conv"], "op: got 'conv', want one of mx_gemm, rowcolquant, tensor_quant"),
+        (["names", "--arch", "sm_90"], "gfx_arch: got 'sm_90'"),
+        (["build", "--source", "cuda"], "source: got 'cuda'"),
+    ):
+        monkeypatch.setattr("sys.argv", ["mxgemm", "dispatcher", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert ended.value.code == 2
+        assert message in capsys.readouterr().out
+
+
+def test_places_say_what_they_lack(monkeypatch: pytest.MonkeyPatch) -> None:
+    rowcolquant = OPERATIONS["rowcolquant"]
+    config = rowcolquant.default_configs("gfx950")[0]
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert LibraryExecution().missing(config, "native") == "no AMD GPU (torch sees none)"
+    assert EmulatorExecution().missing(config, "native") == ""
+    assert "gfx950" in EmulatorExecution().missing(rowcolquant.default_configs("gfx942")[0], "native")
+    assert "native" in EmulatorExecution().missing(config, "ck_tile")
+    assert "native" in TritonExecution().missing(config, "ck_tile")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert "run from the source tree" in EmulatorExecution().missing(config, "native")
+    assert TritonExecution().missing(config, "native") == "triton is not installed"
+
+
+@pytest.mark.slow
+def test_native_kernels_pass_in_the_emulator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    text = run("selftest", "--op", "rowcolquant", "--arch", "gfx950")
+    assert text.count("gfx950 emulator") == 2
+    assert "FAIL" not in text
