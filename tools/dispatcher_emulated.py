@@ -92,5 +92,5 @@ class EmulatedLibrary:
             return int(function(a, b, out, a_scales, b_scales, *whole, *tail))
         m, n, k = sizes
         wide = [ctypes.c_int64(size) for size in (m, n, k, *(strides or (k, k, n)))]
-        function = self.library[f"dispatcher_run_rowcolquant_gemm{entry}"]
+        function = self.library[f"dispatcher_run_{self.config.operation}_gemm{entry}"]
         return int(function(a, b, a_scales, b_scales, out, *wide, k_batch, *tail))

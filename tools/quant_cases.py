@@ -28,8 +28,8 @@ class Operands:
     Attributes:
         a: bytes of A ``[M, K]``, or ``[M, K/2]`` where two are packed.
         b: bytes of B ``[N, K]`` or ``[N, K/2]``.
-        a_scales: E8M0 bytes ``[M, K/32]``, or fp32 ``[M]``.
-        b_scales: E8M0 bytes ``[N, K/32]``, or fp32 ``[N]``.
+        a_scales: E8M0 bytes ``[M, K/32]``, or fp32 ``[M]`` or ``[1]``.
+        b_scales: E8M0 bytes ``[N, K/32]``, or fp32 ``[N]`` or ``[1]``.
         a64: what A is worth, scales included, float64 ``[M, K]``.
         b64: what B is worth, float64 ``[N, K]``.
     """
@@ -71,7 +71,7 @@ def operands(kind: str, scale: str, m: int, n: int, k: int, seed: int = 0) -> Op
 
     Args:
         kind: element type: "e2m1", "e4m3", "e5m2", "e4m3fnuz", "e5m2fnuz".
-        scale: "block" for an E8M0 byte per 32 elements, "row" for an fp32 per row.
+        scale: "block" for an E8M0 byte per 32 elements, "row" for an fp32 per row, "tensor" for one fp32.
         m: rows of A.
         n: rows of B.
         k: elements of a row.
@@ -107,5 +107,5 @@ def _scales(generator: np.random.Generator, scale: str, rows: int, k: int) -> tu
     if scale == "block":
         exponents = generator.integers(120, 129, (rows, k // 32), dtype=np.uint8)
         return exponents, np.exp2(exponents.astype(np.float64) - 127).repeat(32, axis=1)
-    factors = np.exp2(generator.uniform(-4, 2, rows)).astype(np.float32)
+    factors = np.exp2(generator.uniform(-4, 2, 1 if scale == "tensor" else rows)).astype(np.float32)
     return factors, factors.astype(np.float64)[:, None]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 from mxgemm import build_cache
 from mxgemm.dispatcher.arch import bare_arch, detect_arch
@@ -109,34 +109,33 @@ def _pinned(configs: list[KernelConfig], gfx_arch: str | None) -> list[KernelCon
     return [config.pinned(gfx_arch or config.arch or "") for config in configs]
 
 
-class Maker:
-    """A source of kernels: what decides a library, and how it is made."""
+class _Maker(NamedTuple):
+    """A source of kernels, as functions of a configuration and an architecture.
 
-    def __init__(
-        self,
-        key: Callable[[KernelConfig, str], dict[str, Any]],
-        make: Callable[[KernelConfig, str, Path], Path],
-    ) -> None:
-        """Take both as functions of a configuration and an architecture."""
-        self.key = key
-        self.make = make
+    Attributes:
+        key: what decides the library.
+        make: build it into a folder.
+    """
+
+    key: Callable[[KernelConfig, str], dict[str, Any]]
+    make: Callable[[KernelConfig, str, Path], Path]
 
 
-def _maker(source: str, ck_include: Path | None, hipcc: Path | None) -> Maker:
+def _maker(source: str, ck_include: Path | None, hipcc: Path | None) -> _Maker:
     if source == "native":
         from mxgemm.dispatcher import native  # triton is loaded where it is needed
 
-        return Maker(native.native_key, native.build_native)
+        return _Maker(native.native_key, native.build_native)
     from mxgemm.dispatcher import ck_tile
 
     toolchain = ck_tile.find_toolchain(ck_include, hipcc)
-    return Maker(
+    return _Maker(
         lambda config, arch: ck_tile.ck_tile_key(config, arch, toolchain),
         lambda config, arch, folder: ck_tile.build_ck_tile(config, arch, folder, toolchain),
     )
 
 
-def _build_one(config: KernelConfig, source: str, maker: Maker) -> BuildResult:
+def _build_one(config: KernelConfig, source: str, maker: _Maker) -> BuildResult:
     started = time.monotonic()
     arch = bare_arch(config.arch or "")
 

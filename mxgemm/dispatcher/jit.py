@@ -92,11 +92,10 @@ def launcher(
         "PROGRAMS": tile.programs,
         "WIDE": rows * max(k, 2 * n) >= SMALL,
         "XCDS": XCDS.get(arch, 1),
+        "SHORT_K": min(tile.block_k, 128) if arch == "sm_90" and not fast_accumulation else 0,
         "INTERPRETED": interpreting(),
     }
-    options: dict[str, int] = {"num_warps": tile.num_warps, "num_stages": tile.num_stages}
-    if arch == "sm_90":
-        options["max_num_imprecise_acc_default"] = 2**30 if fast_accumulation else min(tile.block_k, 128)
+    options = {"num_warps": tile.num_warps, "num_stages": tile.num_stages}
     grid = (min(tiles, tile.programs or tiles), 1, 1)
     dtypes = (a.dtype, b.dtype, a_scales.dtype, b_scales.dtype, torch.float16)
     return Launcher(KernelCall(quant_gemm_kernel, dtypes, (m, n, k // 32), constants, options, grid))

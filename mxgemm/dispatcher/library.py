@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -145,8 +146,7 @@ class Library:
             DispatcherUnsupported: the kernel cannot take these sizes.
             DispatcherError: no usable device, or a HIP call failed.
         """
-        operands = self._gather(a, b, c, a_scales, b_scales, k_batch)
-        self.initialize()
+        operands = self._prepare(a, b, c, a_scales, b_scales, k_batch)
         milliseconds = ctypes.c_float() if timed else None
         self._call(operands, milliseconds)
         return None if milliseconds is None else float(milliseconds.value)
@@ -159,12 +159,14 @@ class Library:
             ValueError: an operand of a wrong shape, device or memory.
             DispatcherError: there is no usable device.
         """
-        operands = self._gather(a, b, c, a_scales, b_scales, k_batch)
-        self.initialize()
+        operands = self._prepare(a, b, c, a_scales, b_scales, k_batch)
         return lambda: self._call(operands, None)
 
-    def _gather(self, a: Any, b: Any, c: Any, a_scales: Any, b_scales: Any, k_batch: int) -> Operands:
-        return gather(self.operation, self.config, self.arch, a, b, c, a_scales, b_scales, k_batch)
+    def _prepare(self, a: Any, b: Any, c: Any, a_scales: Any, b_scales: Any, k_batch: int) -> Operands:
+        operands = gather(self.operation, self.config, self.arch, a, b, c, a_scales, b_scales, k_batch)
+        with _current(operands.device):
+            self.initialize()
+        return operands
 
     def _call(self, operands: Operands, milliseconds: ctypes.c_float | None) -> None:
         arguments = self.operation.arguments(operands.at, operands.problem)
@@ -173,7 +175,7 @@ class Library:
             code = self._host(*arguments, time_ms)
         else:
             stream = torch.cuda.current_stream(operands.device).cuda_stream
-            with torch.cuda.device(operands.device):
+            with _current(operands.device):
                 code = self._device(*arguments, stream, time_ms)
         self._require(code, self.operation.symbol)
 
@@ -183,3 +185,7 @@ class Library:
         said = self.last_error or f"failed with code {code} and no text"
         text = said if self.config.name in said else f"{self.config.name}: {what}: {said}"
         raise DispatcherUnsupported(text) if code == UNSUPPORTED else DispatcherError(text)
+
+
+def _current(device: torch.device | None) -> AbstractContextManager[Any]:
+    return nullcontext() if device is None else torch.cuda.device(device)

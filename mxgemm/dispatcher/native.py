@@ -32,7 +32,7 @@ from mxgemm.dispatcher.native_kernel import (
 PACKAGE: Final = Path(__file__).resolve().parent.parent
 SHIM: Final = Path(__file__).resolve().parent / "shim"
 COMPILER_VARIABLE: Final = "CC"
-FLAGS: Final = ("-std=c11", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra", "-Werror")
+FLAGS: Final = ("-std=c11", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-pthread")
 LIBRARIES: Final = ("-ldl",)
 DESCRIPTION: Final = "native.json"
 """What was compiled, beside the library: variants, instructions, registers, argument tables."""

@@ -119,6 +119,7 @@ def kernel_call(config: KernelConfig, gfx_arch: str, variant: Variant) -> Kernel
         "PROGRAMS": persistent_programs(config, arch),
         "WIDE": variant.wide,
         "XCDS": XCDS.get(arch, 1),
+        "SHORT_K": 0,
         "INTERPRETED": False,
     }
     options = {

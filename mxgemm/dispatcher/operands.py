@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from mxgemm.dispatcher.codecs import PACK, storage_name
 from mxgemm.dispatcher.config import KernelConfig
@@ -112,26 +111,25 @@ def _bytes(name: str, value: Any, allowed: tuple[str, ...]) -> Any:
 
 
 def _scales(name: str, value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
-    plain = tuple(size for size in value.shape if size != 1) == tuple(size for size in shape if size != 1)
-    if not plain or (len(shape) == 2 and tuple(value.shape) != shape):
+    if not _same_shape(tuple(value.shape), shape):
         raise ValueError(f"{name}: got {tuple(value.shape)}, want {shape}")
-    if isinstance(value, torch.Tensor):
-        if _dtype_name(value) == "float8_e8m0fnu":
-            value = value.view(torch.uint8)
-        coerced = value.contiguous().to(torch.uint8 if dtype == np.uint8 else torch.float32)
-        same = dtype == np.float32 or value.dtype == torch.uint8 or bool((coerced.double() == value.double()).all())
-    else:
-        if _dtype_name(value) == "float8_e8m0fnu":
-            value = value.view(np.uint8)
-        coerced = _as_numpy(value, dtype)
-        same = dtype == np.float32 or bool(np.array_equal(coerced, value))
-    if not same:
+    if _dtype_name(value) == "float8_e8m0fnu":
+        value = value.view(torch.uint8 if isinstance(value, torch.Tensor) else np.uint8)
+    coerced = _as_type(value, dtype)
+    if dtype == np.uint8 and _dtype_name(value) != "uint8" and not bool((coerced == value).all()):
         raise TypeError(f"{name}: got {_dtype_name(value)} numbers that are no bytes, want E8M0 bytes (uint8)")
     return coerced
 
 
-def _as_numpy(value: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    with np.errstate(invalid="ignore"):  # what does not fit is caught by the comparison that follows
+def _same_shape(got: tuple[int, ...], want: tuple[int, ...]) -> bool:
+    """A vector of scales may come as a column or as a row."""
+    return got == want or (len(want) == 1 and sorted(got) == sorted((*want, *[1] * (len(got) - 1))))
+
+
+def _as_type(value: Any, dtype: np.dtype[Any]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.contiguous().to(torch.uint8 if dtype == np.uint8 else torch.float32)
+    with np.errstate(invalid="ignore"):  # what does not fit is caught by the caller's comparison
         return np.ascontiguousarray(value).astype(dtype, copy=False)
 
 

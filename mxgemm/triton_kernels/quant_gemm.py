@@ -25,7 +25,7 @@ def quant_gemm_kernel(
     A_TYPE: tl.constexpr, B_TYPE: tl.constexpr, A_SCALE: tl.constexpr, B_SCALE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, EVEN_N: tl.constexpr,
     EVEN_K: tl.constexpr, PROGRAMS: tl.constexpr, WIDE: tl.constexpr, XCDS: tl.constexpr,
-    INTERPRETED: tl.constexpr,
+    SHORT_K: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """``out[M, N] = round(decode(a)[M, K] @ decode(b)[N, K].T)``, fp32 sums.
 
@@ -34,6 +34,7 @@ def quant_gemm_kernel(
     masked there; M may be anything. ``PROGRAMS``: the most programs that are launched, each of which then takes several
     tiles; 0: one a tile. (The kernel does not ask how many there are: on AMD that is a hidden argument, and these
     arguments are all that a launcher has to pack.) ``WIDE``: offsets in 64 bits.
+    ``SHORT_K``: sm_90's short fp8 sums are added to fp32 ones after so many elements, at most BLOCK_K; 0: at the end.
     """
     tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
     if PROGRAMS > 0:
@@ -41,13 +42,13 @@ def quant_gemm_kernel(
         for tile in range(first, tiles, PROGRAMS):
             quant_tile(
                 tile, a, b, a_scales, b_scales, out, M, N, K_BLOCKS, A_TYPE, B_TYPE, A_SCALE, B_SCALE, BLOCK_M, BLOCK_N,
-                BLOCK_K, EVEN_N, EVEN_K, WIDE, INTERPRETED,
+                BLOCK_K, EVEN_N, EVEN_K, WIDE, SHORT_K, INTERPRETED,
             )  # fmt: skip
     else:
         tile = contiguous_on_xcd(tl.program_id(0), tiles, XCDS)
         quant_tile(
             tile, a, b, a_scales, b_scales, out, M, N, K_BLOCKS, A_TYPE, B_TYPE, A_SCALE, B_SCALE, BLOCK_M, BLOCK_N,
-            BLOCK_K, EVEN_N, EVEN_K, WIDE, INTERPRETED,
+            BLOCK_K, EVEN_N, EVEN_K, WIDE, SHORT_K, INTERPRETED,
         )  # fmt: skip
 
 
@@ -56,7 +57,7 @@ def quant_tile(
     tile, a, b, a_scales, b_scales, out, M, N, K_BLOCKS,
     A_TYPE: tl.constexpr, B_TYPE: tl.constexpr, A_SCALE: tl.constexpr, B_SCALE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, EVEN_N: tl.constexpr,
-    EVEN_K: tl.constexpr, WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
+    EVEN_K: tl.constexpr, WIDE: tl.constexpr, SHORT_K: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """Compute and store tile ``tile`` of the result; tiles go down the columns, so neighbours share rows of B."""
     tiles_m = tl.cdiv(M, BLOCK_M)
@@ -70,13 +71,13 @@ def quant_tile(
     for k in range(0, whole, BLOCK_K):
         acc = quant_step(
             acc, a, b, a_scales, b_scales, pm, pn, k, M, N, K_BLOCKS, A_TYPE, B_TYPE, A_SCALE, BLOCK_M, BLOCK_N,
-            BLOCK_K, EVEN_N, False, WIDE, INTERPRETED,
+            BLOCK_K, EVEN_N, False, WIDE, SHORT_K, INTERPRETED,
         )  # fmt: skip
     if not EVEN_K:
         if whole < K:  # the one step that needs masks along K
             acc = quant_step(
                 acc, a, b, a_scales, b_scales, pm, pn, whole, M, N, K_BLOCKS, A_TYPE, B_TYPE, A_SCALE, BLOCK_M, BLOCK_N,
-                BLOCK_K, EVEN_N, True, WIDE, INTERPRETED,
+                BLOCK_K, EVEN_N, True, WIDE, SHORT_K, INTERPRETED,
             )  # fmt: skip
     if A_SCALE != "block":
         acc *= load_sum_scale(a_scales, pm, M, A_SCALE, BLOCK_M)[:, None]
@@ -89,7 +90,7 @@ def quant_step(
     acc, a, b, a_scales, b_scales, pm, pn, k, M, N, K_BLOCKS,
     A_TYPE: tl.constexpr, B_TYPE: tl.constexpr, A_SCALE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr, EVEN_N: tl.constexpr, TAIL: tl.constexpr, WIDE: tl.constexpr,
-    INTERPRETED: tl.constexpr,
+    SHORT_K: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """Add ``a tile @ b tile.T`` for the block of K that starts at ``k``; block scales included, others not."""
     A_PACK: tl.constexpr = 2 if A_TYPE == "e2m1" else 1
@@ -106,7 +107,10 @@ def quant_step(
     else:
         x = as_float8(x, A_TYPE, INTERPRETED)
         w = as_float8(w, B_TYPE, INTERPRETED)
-        return tl.dot(x, w.T, acc)
+        if SHORT_K > 0:
+            return tl.dot(x, w.T, acc, max_num_imprecise_acc=SHORT_K)
+        else:
+            return tl.dot(x, w.T, acc)
 
 
 @triton.jit

@@ -18,16 +18,21 @@ from mxgemm.dispatcher.mx_gemm import MxGemmKernelConfig
 from mxgemm.dispatcher.native import DESCRIPTION, build_native, library_name, native_key
 from mxgemm.dispatcher.native_kernel import SCALES, element_type
 from mxgemm.dispatcher.rowcolquant import RowColQuantKernelConfig
+from mxgemm.dispatcher.tensor_quant import TensorQuantKernelConfig
 from tools.quant_cases import Operands, operands
 
-SMALL_TILE = {"tile_m": 32, "tile_n": 32, "tile_k": 128}
 CONFIGS: dict[str, tuple[KernelConfig, str]] = {
     "mx-fp8": (MxGemmKernelConfig(datatype="fp8"), "gfx950"),
     "mx-fp4": (MxGemmKernelConfig(datatype="fp4"), "gfx950"),
     "rowcol-fp8": (RowColQuantKernelConfig(variant_key="fp8"), "gfx950"),
     "rowcol-bf8": (RowColQuantKernelConfig(variant_key="bf8"), "gfx950"),
-    "mx-padded": (MxGemmKernelConfig(datatype="fp4", pad_m=True, pad_n=True, pad_k=True, **SMALL_TILE), "gfx950"),
-    "mx-persistent": (MxGemmKernelConfig(datatype="fp8", persistent=True, **SMALL_TILE), "gfx950"),
+    "tensor-fp8": (TensorQuantKernelConfig(variant_key="fp8"), "gfx950"),
+    "mx-padded-persistent": (
+        MxGemmKernelConfig(
+            datatype="fp8", pad_m=True, pad_n=True, pad_k=True, persistent=True, tile_m=32, tile_n=32, tile_k=128
+        ),
+        "gfx950",
+    ),
     "rowcol-fp8-gfx942": (RowColQuantKernelConfig(variant_key="fp8", warp_tile_k=32), "gfx942"),
     "rowcol-bf8-gfx942": (RowColQuantKernelConfig(variant_key="bf8", warp_tile_k=32), "gfx942"),
 }

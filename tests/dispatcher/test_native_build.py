@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,10 @@ from tools.gfx950emu.elf import Elf
 INSTRUCTIONS = {
     "mx-fp8": "v_mfma_scale_f32_16x16x128_f8f6f4",
     "mx-fp4": "v_mfma_scale_f32_16x16x128_f8f6f4",
-    "mx-padded": "v_mfma_scale_f32_16x16x128_f8f6f4",
-    "mx-persistent": "v_mfma_scale_f32_16x16x128_f8f6f4",
+    "mx-padded-persistent": "v_mfma_scale_f32_16x16x128_f8f6f4",
     "rowcol-fp8": "v_mfma_f32_16x16x128_f8f6f4",
     "rowcol-bf8": "v_mfma_f32_16x16x128_f8f6f4",
+    "tensor-fp8": "v_mfma_f32_16x16x128_f8f6f4",
     "rowcol-fp8-gfx942": "v_mfma_f32_16x16x32_fp8_fp8",
     "rowcol-bf8-gfx942": "v_mfma_f32_16x16x32_bf8_bf8",
 }
@@ -186,6 +187,25 @@ def test_no_triton(monkeypatch: pytest.MonkeyPatch) -> None:
         native._triton_version()
 
 
+@pytest.mark.parametrize("compiler", ["gcc", "clang-22"])
+@pytest.mark.parametrize("name", ["mx-fp4", "rowcol-fp8", "tensor-fp8"])
+def test_the_shim_compiles_without_warnings(
+    name: str, compiler: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    if not shutil.which(compiler):
+        pytest.skip(f"{compiler} is not installed")
+    library = built(name, tmp_path_factory)
+    for file in library.parent.glob("*.hsaco"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    monkeypatch.setattr(native, "_cross_compile", lambda *_: description(library))
+    monkeypatch.setattr(
+        native, "FLAGS", (*native.FLAGS, "-Wall", "-Wextra", "-Wconversion", "-Wno-sign-conversion", "-Werror")
+    )
+    monkeypatch.setenv("CC", compiler)
+    config, arch = CONFIGS[name]
+    build_native(config, arch, tmp_path)
+
+
 def test_a_failed_compilation_says_what_the_compiler_said(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -193,8 +213,8 @@ def test_a_failed_compilation_says_what_the_compiler_said(
     for file in library.parent.glob("*.hsaco"):
         (tmp_path / file.name).write_bytes(file.read_bytes())
     monkeypatch.setattr(native, "_cross_compile", lambda *_: description(library))
-    monkeypatch.setattr(native, "FLAGS", (*native.FLAGS, "-DTILE_M=broken"))
-    with pytest.raises(BuildError, match=r"(?s)shim\.c.* failed:.*TILE_M"):
+    monkeypatch.setattr(native, "FLAGS", (*native.FLAGS, "-Dint=broken"))
+    with pytest.raises(BuildError, match=r"(?s)shim\.c.* failed:.*broken"):
         build_native(RowColQuantKernelConfig(), "gfx950", tmp_path)
 
 
