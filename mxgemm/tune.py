@@ -83,20 +83,20 @@ def tune(
 
 def rows(timings: Sequence[Timing], device: torch.device, a_format: ActivationFormat, source: str) -> list[Row]:
     """Return a row for each shape and route, with its fastest configuration."""
-    best: dict[tuple[Shape, str], Timing] = {}
+    best: dict[tuple[Shape, str], tuple[float, Timing]] = {}
     for timing in timings:
         key = timing.shape, timing.route
-        if timing.us is not None and (key not in best or timing.us < (best[key].us or 0)):
-            best[key] = timing
+        if timing.us is not None and (key not in best or timing.us < best[key][0]):
+            best[key] = timing.us, timing
     machine = machine_of(device)
     return [
         Row(
-            *(*timing.shape, timing.route, source, "measured", float(f"{timing.us:.{_SIGNIFICANT}g}")),
+            *(*timing.shape, timing.route, source, "measured", float(f"{us:.{_SIGNIFICANT}g}")),
             a_format=a_format,
             cu_count=machine.cu_count,
             config=timing.config.to_mapping(),
         )
-        for timing in sorted(best.values(), key=lambda timing: (timing.shape, timing.us))
+        for us, timing in sorted(best.values(), key=lambda item: (item[1].shape, item[0]))
     ]
 
 

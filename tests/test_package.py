@@ -81,6 +81,9 @@ def test_wheel_in_a_clean_environment(tmp_path: Path) -> None:
     assert int(count) > 1500
     assert folder.startswith(str(site))
     assert (site / "mxgemm" / "py.typed").exists()
+    kernels = ROOT / "mxgemm" / "hip" / "kernels"
+    shipped = {file.name for file in (site / "mxgemm" / "hip" / "kernels").iterdir()}
+    assert shipped == {file.name for file in kernels.iterdir()} >= {"portable.h", "shuffle_scales.hip"}
 
 
 def test_readmes_quickstart_runs() -> None:

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import torch
 import typer
@@ -17,6 +17,8 @@ from mxgemm import benchmark
 from mxgemm.cli.app import Device, app, console, parse_shape
 from mxgemm.device import default_device
 from mxgemm.doctor import Findings, examine
+
+_PLAIN: Final[dict[str, Any]] = {"highlight": False, "markup": False, "soft_wrap": True}
 
 
 @app.command()
@@ -81,20 +83,18 @@ def _verify(
             continue
         numbers = ["" if v.us is None else f"{v.us:.1f}"]
         numbers += ["" if error is None else f"{error:.2e}" for error in (v.norm_error, v.element_error)]
-        result = "[green]pass[/green]" if v.state == "passed" else f"[red]FAIL[/red] {v.reason}"
+        result = "[green]pass[/green]" if v.state == "passed" else "[red]FAIL[/red]"
         table.add_row(f"{v.m},{v.n},{v.k}", v.route, v.weight, v.activations, *numbers, result)
     console.print(table)
-    refusals = Counter((v.route, v.reason) for v in done if v.state == "refused")
-    for (route, reason), count in refusals.items():
-        console.print(
-            f"refused {count} of {len(done)}: {route}: {reason}", highlight=False, markup=False, soft_wrap=True
-        )
+    reasons = Counter((v.state, v.route, v.reason) for v in done if v.reason)
+    for (state, route, reason), count in reasons.items():
+        console.print(f"{state} {count} of {len(done)}: {route}: {reason}", **_PLAIN)
     document = report(done, found, device)
     counts = document["counts"]
-    console.print(f"{counts['passed']} passed, {counts['failed']} failed, {counts['refused']} refused", highlight=False)
+    console.print(f"{counts['passed']} passed, {counts['failed']} failed, {counts['refused']} refused", **_PLAIN)
     if json_file:
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        console.print(f"wrote {json_file}", highlight=False)
+        console.print(f"wrote {json_file}", **_PLAIN)
     if counts["failed"]:
         raise typer.Exit(1)

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 EM_AMDGPU: Final = 224
 EM_CUDA: Final = 190
+_EF_AMDGPU_MACH: Final = {0x3F: "gfx90a", 0x4C: "gfx942", 0x4F: "gfx950"}
 _SHT_NOTE: Final = 7
 _SHT_NOBITS: Final = 8
 _NT_AMDGPU_METADATA: Final = 32
@@ -115,7 +116,7 @@ def _text(image: bytes, at: int) -> str:
 
 def _amd(image: bytes) -> CodeObject:
     metadata = _metadata(image)
-    target = metadata["amdhsa.target"].rpartition("--")[2].lstrip("-")
+    target = metadata.get("amdhsa.target", "").rpartition("--")[2].lstrip("-") or _machine(image)
     kernels = {}
     for kernel in metadata["amdhsa.kernels"]:
         explicit = [a for a in kernel.get(".args", ()) if not a.get(".value_kind", "").startswith("hidden_")]
@@ -129,6 +130,12 @@ def _amd(image: bytes) -> CodeObject:
             max_threads=kernel.get(".max_flat_workgroup_size", 0),
         )
     return CodeObject(target.split(":")[0], target, kernels)
+
+
+def _machine(image: bytes) -> str:
+    """Read the architecture from the ELF header: hand-written code objects have no target in their metadata."""
+    (flags,) = struct.unpack_from("<I", image, 0x30)
+    return _EF_AMDGPU_MACH.get(flags & 0xFF, f"AMD GPU 0x{flags & 0xFF:02x}")
 
 
 def _metadata(image: bytes) -> dict[str, Any]:

@@ -27,12 +27,12 @@ def test_kernels_of_an_amd_code_object_agree_with_their_descriptors() -> None:
         assert 0 < info.registers <= ((descriptor.rsrc1 & 63) + 1) * 8
 
 
-def test_every_truncation_is_noticed() -> None:
-    for arch in ("gfx950", "sm_90"):
-        image = built("preshuffle_weight.hip", arch)
-        for size in range(0, len(image) - 16, 97):  # the last bytes are padding
-            with pytest.raises(CodeObjectError):
-                code_object.inspect(image[:size])
+@pytest.mark.parametrize("arch", ["gfx950", "sm_90"])
+def test_every_truncation_is_noticed(arch: str) -> None:
+    image = built("preshuffle_weight.hip", arch)
+    for size in range(0, len(image) - 16, 97):  # the last bytes are padding
+        with pytest.raises(CodeObjectError):
+            code_object.inspect(image[:size])
 
 
 def test_other_files_are_named() -> None:
@@ -42,6 +42,12 @@ def test_other_files_are_named() -> None:
         code_object.inspect(b"__CLANG_OFFLOAD_BUNDLE__" + bytes(100))
     with pytest.raises(CodeObjectError, match="got 3 bytes"):
         code_object.inspect(b"abc")
+
+
+def test_the_header_names_the_machine_where_metadata_does_not() -> None:
+    image = built("preshuffle_weight.hip", "gfx950")
+    assert image.count(b"amdhsa.target") == 1
+    assert code_object.inspect(image.replace(b"amdhsa.target", b"amdhsa.tarmac")).arch == "gfx950"
 
 
 def test_cubins_of_both_abis() -> None:

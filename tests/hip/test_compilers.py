@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from mxgemm.device import KNOWN_MACHINES
 from mxgemm.hip import build, compilers, libraries, rtc
+from mxgemm.hip.abilities import abilities
 from mxgemm.hip.compilers import BuildError, Compiler
 
 CLANG = next((path for version in range(30, 19, -1) if (path := shutil.which(f"clang-{version}"))), None)
@@ -53,6 +55,9 @@ def test_nothing_here_says_what_was_looked_for(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(BuildError, match="no compiler for gfx950"):
         build.build("shuffle_scales.hip", arch="gfx950")
     assert "it is no GPU" in str(build.compiler_refusal("cpu"))
+    first, *_ = abilities(KNOWN_MACHINES["cpu"])
+    assert (first.name, first.found) == ("build kernels for gfx950", "")
+    assert "apt install clang-22" in str(first.missing)
 
 
 @needs_clang
