@@ -212,6 +212,14 @@ def test_the_launch(monkeypatch: pytest.MonkeyPatch, with_bias: bool) -> None:
     assert launches == [expected, expected]
 
 
+def test_what_tuning_measures_starts_with_the_guess() -> None:
+    wanted = problem()
+    measured = ROUTE.candidates(wanted)
+    assert len(measured) == 48 < len(candidates("hip_fused", wanted))
+    assert ROUTE.configs(wanted) == measured[:1]
+    assert {config.waves for config in measured} >= {4, 7, 8, 14}  # not variations of one idea only
+
+
 def test_macros() -> None:
     wanted = problem(has_bias=True, bias_dtype=torch.bfloat16, out_dtype=torch.float16)
     made = fused.defines(wanted, FusedConfig())

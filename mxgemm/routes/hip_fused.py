@@ -7,7 +7,7 @@ MI355X, so no rule names it and the router never falls back to it: a measured ta
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mxgemm.errors import Refusal
 from mxgemm.hip import fused
@@ -18,6 +18,9 @@ from mxgemm.routes.base import Config, Launch, Operands, Route
 
 if TYPE_CHECKING:
     from mxgemm.hip.runtime import Function
+
+MAX_TUNED: Final = 48
+"""Configurations that tuning builds and measures, about half of all."""
 
 _pack = Layout(fused.ARGUMENTS).pack
 
@@ -43,8 +46,12 @@ class HipFused(Route):
         return Refusal(self.name, "compiler", "missing", missing) if missing else None
 
     def configs(self, problem: Problem) -> Sequence[FusedConfig]:
-        """Return what tuning should try, the best guess first."""
-        return fused.candidates(self.name, problem)
+        """Return the best guess, nothing where the problem is too large for any configuration."""
+        return fused.candidates(self.name, problem)[:1]
+
+    def candidates(self, problem: Problem) -> Sequence[FusedConfig]:
+        """Return the better guesses; each is a build of its own."""
+        return fused.candidates(self.name, problem)[:MAX_TUNED]
 
     def check_config(self, problem: Problem, config: Config) -> Refusal | None:
         """See :func:`mxgemm.hip.fused.fused_refusal`."""
