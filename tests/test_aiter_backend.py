@@ -124,6 +124,18 @@ def test_an_aiter_that_cannot_be_imported_leaves_other_routes(monkeypatch: pytes
     assert "amd-aiter 9.9.9, which cannot be imported (OSError: libamdhip64.so.7: cannot open)" in str(answer)
 
 
+def test_what_tune_measures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Every kernel that is right for the size, and none that is not: tune drops what check_config refuses."""
+    aiter_double.install(monkeypatch, tmp_path)
+    for name, forms in (("fused_asm", {"aiter"}), ("ck_gemm", {"triton"})):
+        route = ROUTES[name]
+        legal = [c.to_mapping() for c in route.candidates(problem(n=288)) if not route.check_config(problem(n=288), c)]
+        assert {config["kernel"] for config in legal} == {
+            kernel.name for kernel in KERNELS.values() if kernel.preshuffled and not kernel.whole_columns
+        }
+        assert forms <= {value for config in legal for value in config.values()}
+
+
 def test_ck_kernels_need_a_release_that_takes_their_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     config = ROUTES["ck_gemm"].config_type.from_mapping({"kernel": "a4w4_blockscale_256x64x128x128"})
     for form, said in (("filled", "gemm_a4w4_blockscale has no kernelName"), ("returned", None)):

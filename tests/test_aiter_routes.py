@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 import mxgemm
-from mxgemm import layouts, plan, tables, workspace
+from mxgemm import aiter_backend, layouts, plan, tables, workspace
 from mxgemm.device import KNOWN_MACHINES
 from mxgemm.f4gemm import KERNELS, PREFIX
 from mxgemm.hip import shuffle as hip_shuffle
-from mxgemm.routes import ROUTES, ck_gemm
+from mxgemm.routes import ROUTES, Operands, ck_gemm
 from mxgemm.routes.ck_gemm import CKGemmConfig
 from mxgemm.routes.fused_asm import FusedAsmConfig
 from tests import aiter_double
@@ -257,3 +257,37 @@ def test_two_streams_share_no_scratch(newest: aiter_double.State, name: str, n: 
     torch.cuda.synchronize()
     for case, out in zip(cases, outs, strict=True):
         case.check(out)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["fused_asm", "ck_gemm"])
+def test_scratch_under_graph_capture(newest: aiter_double.State, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A replay quantises anew into the graph's own memory, whatever ran on the arena in between."""
+
+    def bind(symbol: str, *, preshuffled: bool) -> aiter_backend.AsmCall:
+        del symbol, preshuffled
+
+        def copy(data: Tensor, b: Tensor, scales: Tensor, b_scales: Tensor, out: Tensor) -> None:
+            out.view(torch.uint8)[:, : data.shape[1]].copy_(data)
+            out.view(torch.uint8)[:, data.shape[1] :].copy_(scales.flatten()[:1])
+
+        return copy
+
+    monkeypatch.setattr(aiter_backend, "bind_asm", bind)
+    case = make(32, 160, 512, device="cuda")
+    weight = case.weight.prepare("gfx950").prepared
+    assert weight is not None
+    out = torch.zeros(32, 160, dtype=torch.bfloat16, device="cuda")
+    config = FusedAsmConfig(kernel("32x128")) if name == "fused_asm" else CKGemmConfig(kernel("32x128"), "triton")
+    launch = ROUTES[name].bind(problem_of(case), config)
+    operands = Operands(case.a, None, weight.data, weight.scales, None, out)
+    launch(operands)  # compiled before the capture
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        launch(operands)
+    case.a.mul_(3)
+    workspace.scratch(1 << 24, case.a.device).fill_(255)
+    graph.replay()
+    quantized = mxgemm.quantize(case.a)
+    assert torch.equal(out.view(torch.uint8)[:, :256], quantized.data)
+    assert (out.view(torch.uint8)[:, 256:] == quantized.scales[0, 0]).all()

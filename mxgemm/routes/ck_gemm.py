@@ -65,6 +65,11 @@ class CKGemm(Route):
         configs = [CKGemmConfig(kernel, shuffle) for kernel in kernels for shuffle in ("auto", "triton")]
         return [config for config in configs if self.check_config(problem, config) is None]
 
+    def candidates(self, problem: Problem) -> Sequence[CKGemmConfig]:
+        """Return AITER's pick and every f4gemm kernel, with either shuffle; CK's names are AITER's to know."""
+        del problem
+        return [CKGemmConfig(kernel, shuffle) for kernel in ("", *KERNELS) for shuffle in ("hip", "triton")]
+
     def check_config(self, problem: Problem, config: Config) -> Refusal | None:
         """Refuse a kernel that is wrong for this size or that this AITER cannot be told, and HIP without a compiler."""
         assert isinstance(config, CKGemmConfig)

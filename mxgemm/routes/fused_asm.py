@@ -54,6 +54,11 @@ class FusedAsm(Route):
         candidates = [FusedAsmConfig(kernel), FusedAsmConfig(kernel, "direct")]
         return [config for config in candidates if self.check_config(problem, config) is None]
 
+    def candidates(self, problem: Problem) -> Sequence[FusedAsmConfig]:
+        """Return every kernel, called either way."""
+        del problem
+        return [FusedAsmConfig(kernel, launch) for kernel in KERNELS for launch in ("aiter", "direct")]
+
     def check_config(self, problem: Problem, config: Config) -> Refusal | None:
         """Refuse an unknown kernel, one that this size is wrong for, and a direct launch without files for it."""
         assert isinstance(config, FusedAsmConfig)
