@@ -38,7 +38,7 @@ class KernelConfig:
     """
 
     operation: ClassVar[str]
-    """The operation: ``mx_gemm`` or ``rowcolquant``."""
+    """The operation: ``mx_gemm``, ``rowcolquant``, ``tensor_quant``."""
     arch_field: ClassVar[str]
     """The field that holds the architecture (the operations call it differently)."""
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from mxgemm.device import default_device, machine_of
 from mxgemm.dispatcher.arch import fp8_is_ocp
 from mxgemm.dispatcher.config import KernelConfig
+from mxgemm.dispatcher.errors import DispatcherError
 from mxgemm.dispatcher.library import Library
 from mxgemm.dispatcher.operation import Inputs
 from mxgemm.routes.triton_support import interpreting
@@ -102,6 +103,8 @@ class EmulatorExecution(Execution):
             os.environ[RUNTIME_VARIABLE] = str(hip.path)
             try:
                 kernel.run(inputs.a, inputs.b, out, inputs.a_scales, inputs.b_scales, timed=False)
+            except DispatcherError as error:
+                raise DispatcherError(f"{error}: {hip.error}") from hip.error
             finally:
                 kernel.close()
                 if before is None:

@@ -70,6 +70,16 @@ def test_wrong_numbers_fail(spoil: Any, complaint: str, ck: None, monkeypatch: p
     assert complaint in text
 
 
+def test_a_crash_is_the_kernels_result(ck: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(self: Any, config: KernelConfig, library: Path, inputs: Inputs) -> None:
+        raise KeyError("a register that is not there")
+
+    monkeypatch.setattr(LibraryExecution, "run", crash)
+    text = run("selftest", "--source", "ck_tile", "--op", "rowcolquant", "--arch", "gfx950", code=1)
+    assert text.count("FAIL") == 4
+    assert "M 128, N 128, K 512: 'a register that is not there'" in text
+
+
 def test_nothing_computed_is_not_a_pass(ck: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LibraryExecution, "missing", lambda self, config, source: "no AMD GPU")
     monkeypatch.setenv("STAND_IN_ARCH", "none")
