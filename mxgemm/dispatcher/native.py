@@ -101,7 +101,8 @@ def build_native(config: KernelConfig, gfx_arch: str, folder: Path) -> Path:
     command = [compiler, *FLAGS, f"-I{folder}", str(SHIM / "shim.c"), "-o", str(library), *LIBRARIES]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise NativeBuildError(f"{' '.join(command)} failed:\n{done.stderr[-4000:]}")
+        # The first errors of C are the cause; of a Python worker, below, the last lines are.
+        raise NativeBuildError(f"{' '.join(command)} failed:\n{done.stderr[:4000]}")
     return library
 
 

@@ -213,8 +213,8 @@ def test_a_failed_compilation_says_what_the_compiler_said(
     for file in library.parent.glob("*.hsaco"):
         (tmp_path / file.name).write_bytes(file.read_bytes())
     monkeypatch.setattr(native, "_cross_compile", lambda *_: description(library))
-    monkeypatch.setattr(native, "FLAGS", (*native.FLAGS, "-Dint=broken"))
-    with pytest.raises(BuildError, match=r"(?s)shim\.c.* failed:.*broken"):
+    monkeypatch.setattr(native, "FLAGS", (*native.FLAGS, "-include", "missing.h"))
+    with pytest.raises(BuildError, match=r"(?s)shim\.c.* failed:.*missing\.h: No such file"):
         build_native(RowColQuantKernelConfig(), "gfx950", tmp_path)
 
 
