@@ -811,8 +811,8 @@ HIP_SOURCE = r"""
 // C[M, N] = quantise(A[M, K]) * W[N, K]^T + bias in one launch: bf16 A to e2m1 in registers, e2m1 weight, scaled MFMA.
 //
 // A workgroup computes BLOCK_M x BLOCK_N of C. Its WAVES waves share K: each takes steps of BLOCK_K elements and keeps
-// sums of the whole block; at the end the waves' sums are added in LDS, in the order of the waves, so that runs agree to
-// the bit. Nothing else passes through LDS: a lane loads just the blocks of 32 that it feeds to the matrix unit.
+// sums of the whole block; at the end the waves' sums are added in LDS, in the order of the waves, so that runs agree
+// to the bit. Nothing else passes through LDS: a lane loads just the blocks of 32 that it feeds to the matrix unit.
 //
 //   A        bf16, rows a_stride bytes apart (a multiple of 16)    lane l: 64 bytes, block l / 16 of row l % 16
 //   weight   preshuffled e2m1 [N/16, K/128, 64 lanes, 16 bytes]    lane l: 16 bytes
@@ -880,8 +880,8 @@ DEVICE u32 largest_magnitude(const Bf16Block &block) {
 }
 
 // The same in half the instructions: read as fp16, magnitudes below fp16's infinity keep the order of their bits, and
-// gfx950 has a packed maximum of three that negates for free. Where a magnitude is FP16_INFINITY or more (2^121 as a bf16)
-// the result is too, but not the largest: a NaN of fp16 wins every maximum.
+// gfx950 has a packed maximum of three that negates for free. Where a magnitude is FP16_INFINITY or more (2^121 as a
+// bf16) the result is too, but maybe not the largest: a NaN of fp16 wins every maximum.
 #if __has_builtin(__builtin_elementwise_maximum)
 DEVICE u32 largest_magnitude_as_fp16(const Bf16Block &block) {
   fp16x2 largest[2] = {{0, 0}, {0, 0}};  // two that take turns, because each would have to wait for itself
@@ -907,12 +907,12 @@ template <u32 ADDEND> DEVICE Fp4Block quantize(const Bf16Block &block) {
     magnitude = largest_magnitude(block);
     scale = magnitude >= BF16_INFINITY ? E8M0_NAN : scale_of<ADDEND>(magnitude);
   }
-  // A convert divides by the power of two in its scale's exponent and writes one byte of its destination. The order lets
-  // the codes take the place of the first quarter as it is used up, and no write follows one to the same register closely.
+  // A convert divides by the power of two in its scale's exponent and writes one byte of its destination. In this order
+  // the codes take the place of the block's first quarter as that is used up, and few writes wait for another.
   const float divisor = bits_as<float>(scale << 23);
   u32x4 codes = block[0];
-#define CONVERT(dword, byte)                                                                                             \
-  codes[dword] =                                                                                                         \
+#define CONVERT(dword, byte) \
+  codes[dword] = \
       __builtin_amdgcn_cvt_scalef32_pk_fp4_bf16(codes[dword], bits_as<bf16x2>(block[dword][byte]), divisor, byte)
   CONVERT(0, 0), CONVERT(0, 1), CONVERT(1, 0), CONVERT(0, 2);
   CONVERT(2, 0), CONVERT(0, 3), CONVERT(3, 0), CONVERT(1, 1);
@@ -1042,6 +1042,15 @@ DEVICE void accumulate(const Operands &from, const Round &held, u32 round, u32 w
   for (u32 i = 0; i < UNROLL; i++) accumulate(from, held.steps[i], first_step(round, wave) + i, sums);
 }
 
+// No load of what follows is issued before the sums are there. The compiler would put matrix instructions off until
+// after the next loads, which then could not take the registers that are free by now, and copy all that they load.
+DEVICE void finish(Sums &sums) {
+#pragma unroll
+  for (u32 m = 0; m < TILES_M; m++)
+#pragma unroll
+    for (u32 n = 0; n < TILES_N; n++) asm volatile("" : "+v"(sums.of[m][n]) : : "memory");
+}
+
 // One wave's part of K. While a round is multiplied, the next one's loads are in flight.
 DEVICE void accumulate_wave(const Operands &from, u32 wave, Sums &sums) {
   if constexpr (ROUNDS > 0) {
@@ -1051,8 +1060,10 @@ DEVICE void accumulate_wave(const Operands &from, u32 wave, Sums &sums) {
     for (u32 round = 0; round + 2 < ROUNDS; round += 2) {
       load(from, round + 1, wave, odd);
       accumulate(from, even, round, wave, sums);
+      finish(sums);
       load(from, round + 2, wave, even);
       accumulate(from, odd, round + 1, wave, sums);
+      finish(sums);
     }
     if constexpr (ROUNDS % 2 == 0) {
       load(from, ROUNDS - 1, wave, odd);
@@ -1072,7 +1083,7 @@ DEVICE void accumulate_wave(const Operands &from, u32 wave, Sums &sums) {
   }
 }
 
-KERNEL __attribute__((amdgpu_flat_work_group_size(WAVES *LANES, WAVES *LANES), amdgpu_waves_per_eu(1, 8)))
+KERNEL __attribute__((amdgpu_flat_work_group_size(WAVES * LANES, WAVES * LANES)))
 void fused_gemm(const u8 *__restrict__ a, const u8 *__restrict__ weight, const u8 *__restrict__ scales,
                 [[maybe_unused]] const u8 *__restrict__ bias, u8 *__restrict__ c, u32 m, u32 a_stride, u32 c_stride) {
   SHARED static f32x4 partial[WAVES][TILES][LANES];
@@ -1081,7 +1092,8 @@ void fused_gemm(const u8 *__restrict__ a, const u8 *__restrict__ weight, const u
   // Grid (XCD, block along M, block along N of that XCD): a part of the weight is read through one L2, for all of M.
   const u32 block_n = __builtin_amdgcn_workgroup_id_x() * BLOCKS_N_OF_XCD + __builtin_amdgcn_workgroup_id_z();
   if (BLOCKS_N % XCDS != 0 && block_n >= BLOCKS_N) return;
-  const u32 first_row = __builtin_amdgcn_workgroup_id_y() * BLOCK_M, rows = m - first_row;  // rows: of this block and below
+  const u32 first_row = __builtin_amdgcn_workgroup_id_y() * BLOCK_M;
+  const u32 rows = m - first_row;  // of this block and those below
   const u32 first_tile_n = block_n * TILES_N;
 
   Operands from;
@@ -1109,13 +1121,14 @@ void fused_gemm(const u8 *__restrict__ a, const u8 *__restrict__ weight, const u
     f32x4 sum = partial[0][tile][lane];
 #pragma unroll
     for (u32 other = 1; other < WAVES; other++) sum += partial[other][tile][lane];
-    const u32 row = tile / TILES_N * 16 + lane % 16, column = tile % TILES_N * 16 + lane / 16 * 4;
     if (GEMM_N % BLOCK_N != 0 && first_tile_n + tile % TILES_N >= ALL_TILES_N) continue;
+    const u32 row = tile / TILES_N * 16 + lane % 16, column = tile % TILES_N * 16 + lane / 16 * 4;
 #ifdef BIAS_TYPE
     const bias_x4 added = ((const bias_x4 *)bias)[(block_n * BLOCK_N + column) / 4];
     sum += __builtin_convertvector(added, f32x4);
 #endif
-    if (row < rows) *(out_x4 *)(corner + row * c_stride + column * sizeof(OUT_TYPE)) = __builtin_convertvector(sum, out_x4);
+    if (row < rows)
+      *(out_x4 *)(corner + row * c_stride + column * sizeof(OUT_TYPE)) = __builtin_convertvector(sum, out_x4);
   }
 }
 """
