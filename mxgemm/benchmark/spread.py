@@ -20,7 +20,8 @@ class Spread:
         low: first quartile.
         high: third quartile.
         runs: how many runs.
-        method: how a run was timed: "graph", "queued", "flushed", "event", "host" or "wall", see ``mxgemm.benchmark.timing``.
+        method: how a run was timed: "graph", "queued", "flushed", "event", "host" or "wall"; see
+            ``mxgemm.benchmark.timing``.
     """
 
     us: float

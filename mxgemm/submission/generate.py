@@ -21,7 +21,7 @@ FORMS: Final = {
 """The forms of the product that a file can carry, in the order in which it tries them."""
 
 TAGS: Final = "#!POPCORN leaderboard amd-mxfp4-mm\n#!POPCORN gpu MI355X\n"
-FORBIDDEN: Final = "".join(("str", "eam"))
+FORBIDDEN: Final = "stream"
 """The leaderboard refuses a file with this anywhere in it, in any case, in code and comments alike."""
 
 _PARTS: Final = "mxgemm.submission.parts"
