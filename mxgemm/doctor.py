@@ -38,7 +38,7 @@ class Findings:
 
 
 def examine() -> Findings:
-    """Examine the default device with a problem of the plainest kind, (64, 1024, 1024), its weight laid out by ``prepare()``."""
+    """Examine the default device with the plainest of problems, (64, 1024, 1024) and a prepared weight."""
     machine = machine_of(default_device())
     m, n, k = 64, 1024, 1024
     layout = PREPARED_LAYOUT.get(machine.arch, ROW_MAJOR)
