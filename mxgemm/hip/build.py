@@ -12,7 +12,7 @@ import hashlib
 import logging
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +23,8 @@ from mxgemm.hip.compilers import BuildError, Compiler
 __all__ = ["KERNELS", "BuildError", "build", "compiler_refusal", "texts_of"]
 
 KERNELS: Final = Path(__file__).parent / "kernels"
+_DIGEST: Final = "sha256"
+"""Name of the file beside a result that holds its digest."""
 _INCLUDE: Final = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 _NO_DEFINES: Final[Mapping[str, int | str]] = {}
 
@@ -100,9 +102,6 @@ def texts_of(source: str) -> dict[str, str]:
     return found
 
 
-_DIGEST: Final = "sha256"
-
-
 def _digest(image: bytes) -> str:
     return hashlib.sha256(image).hexdigest()
 
@@ -118,10 +117,10 @@ def _compiled(compiler: Compiler, source: str, texts: Mapping[str, str], defines
     return image
 
 
-def _intact(parts: Mapping[str, object], name: str, compile_into: object, what: str) -> bytes:
+def _intact(parts: Mapping[str, object], name: str, compile_into: Callable[[Path], None], what: str) -> bytes:
     """Return the cached file, built once more if it is not what was written."""
     for last in (False, True):
-        file = build_cache.cached(parts, name, compile_into, what)  # type: ignore[arg-type]
+        file = build_cache.cached(parts, name, compile_into, what)
         image = file.read_bytes()
         digest = file.parent / _DIGEST
         if digest.is_file() and digest.read_text(encoding="ascii", errors="replace") == _digest(image):

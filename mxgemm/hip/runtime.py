@@ -23,7 +23,7 @@ from mxgemm.hip.code_object import CodeObjectError, KernelInfo
 from mxgemm.workspace import raw_stream
 
 MAX_KERNARG_BYTES: Final = 4096
-"""What both drivers take at most."""
+"""More than any kernel here takes; every driver takes that much."""
 _BUFFER_POINTER: Final = 1
 _BUFFER_SIZE: Final = 2
 
@@ -57,8 +57,26 @@ class Api:
     contexts: bool
 
 
-HIP: Final = Api("HIP", "libamdhip64", ("7", "6", "5"), "hip", "hipModuleLaunchKernel", 3, False, False)
-CUDA: Final = Api("CUDA", "libcuda", ("1",), "cu", "cuLaunchKernel", 0, True, True)
+HIP: Final = Api(
+    name="HIP",
+    library="libamdhip64",
+    versions=("7", "6", "5"),
+    prefix="hip",
+    launch="hipModuleLaunchKernel",
+    end=3,
+    error_by_pointer=False,
+    contexts=False,
+)
+CUDA: Final = Api(
+    name="CUDA",
+    library="libcuda",
+    versions=("1",),
+    prefix="cu",
+    launch="cuLaunchKernel",
+    end=0,
+    error_by_pointer=True,
+    contexts=True,
+)
 _CUDA_ERROR_INVALID_CONTEXT: Final = 201
 
 

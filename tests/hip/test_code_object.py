@@ -44,6 +44,12 @@ def test_other_files_are_named() -> None:
         code_object.inspect(b"abc")
 
 
+def test_the_header_names_the_machine_where_metadata_does_not() -> None:
+    image = built("preshuffle_weight.hip", "gfx950")
+    assert image.count(b"amdhsa.target") == 1
+    assert code_object.inspect(image.replace(b"amdhsa.target", b"amdhsa.tarmac")).arch == "gfx950"
+
+
 def test_cubins_of_both_abis() -> None:
     image = bytearray(built("preshuffle_weight.hip", "sm_90"))
     assert code_object.inspect(bytes(image)).arch == "sm_90"
