@@ -13,6 +13,8 @@ from mxgemm._version import __version__
 from mxgemm.device import default_device, machine_of
 from mxgemm.formats import E2M1
 from mxgemm.hip.abilities import Ability, abilities
+from mxgemm.layouts import ROW_MAJOR
+from mxgemm.mx import PREPARED_LAYOUT
 from mxgemm.problem import Problem, contiguous_strides
 from mxgemm.routes import ROUTES
 from mxgemm.routes.triton_support import interpreting, triton_version
@@ -36,10 +38,12 @@ class Findings:
 
 
 def examine() -> Findings:
-    """Examine the default device with a problem of the plainest kind, (64, 1024, 1024)."""
+    """Examine the default device with the plainest of problems, (64, 1024, 1024) and a prepared weight."""
     machine = machine_of(default_device())
     m, n, k = 64, 1024, 1024
-    problem = Problem(m, n, k, machine, strides=contiguous_strides(n, k, E2M1, k // 32))
+    layout = PREPARED_LAYOUT.get(machine.arch, ROW_MAJOR)
+    strides = contiguous_strides(n, k, E2M1, k // 32)
+    problem = Problem(m, n, k, machine, weight_layout=layout.data, scale_layout=layout.scales, strides=strides)
     routes = []
     for name, route in ROUTES.items():
         refusal = route.can_implement(problem)

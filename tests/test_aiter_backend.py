@@ -113,6 +113,14 @@ def test_forms(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, form: str, fused
     assert dict(doctor.examine().facts)["aiter"].startswith("amd-aiter 4.5.6")
 
 
+def test_doctor_shows_both_routes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    aiter_double.install(monkeypatch, tmp_path)
+    monkeypatch.setattr(doctor, "machine_of", lambda device: GFX950)
+    routes = dict(doctor.examine().routes)
+    assert routes["fused_asm"] is None
+    assert routes["ck_gemm"] is None
+
+
 def test_an_aiter_that_cannot_be_imported_leaves_other_routes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     aiter_double.install(monkeypatch, tmp_path)
     (tmp_path / "aiter" / "__init__.py").write_text("raise OSError('libamdhip64.so.7: cannot open')")

@@ -204,6 +204,8 @@ def test_the_router_takes_them_where_aiter_is(newest: aiter_double.State) -> Non
     [
         {"kernelName": KERNELS[kernel("256x256")].symbol, "splitK": 2},
         {"kernelName": "_ZN5aiter9some_tileE", "splitK": 0},
+        {"kernelName": KERNELS[f"{PREFIX}noBpreShuffle_256x256"].symbol, "splitK": 0},
+        {"kernelName": KERNELS[kernel("128x512")].symbol, "splitK": 0},
     ],
 )
 def test_a_tuned_row_that_breaks_the_contract_is_not_followed(

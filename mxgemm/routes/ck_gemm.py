@@ -167,15 +167,25 @@ def _own_pick(problem: Problem) -> F4GemmKernel | None:
     if row is None:
         return None
     symbol, log2_splits = row
-    kernel = of_symbol(symbol)
-    broken = kernel.broken(problem.m, problem.n, problem.k) if kernel else None
-    if broken is None and log2_splits == 0 and (kernel or symbol.startswith(CK_PREFIX)):
+    reason = _row_refusal(problem, symbol, log2_splits)
+    if reason is None:
         return None
-    reason = f"{broken.field} is {broken.value}, needs {broken.needed}" if broken else f"{1 << log2_splits} splits of K"
     found = guess(problem.m, problem.n, problem.k, problem.machine.cu_count)
     assert found is not None
     _tell(f"AITER's tuned row for {problem} names {symbol} ({reason}); using {found.name}")
     return found
+
+
+def _row_refusal(problem: Problem, symbol: str, log2_splits: int) -> str | None:
+    if log2_splits:
+        return f"{1 << log2_splits} splits of K, added as bf16"
+    if symbol.startswith(CK_PREFIX):
+        return None
+    kernel = of_symbol(symbol)
+    if kernel is None or not kernel.preshuffled:
+        return "not one of the kernels for preshuffled weights that are known"
+    broken = kernel.broken(problem.m, problem.n, problem.k)
+    return f"{broken.field} is {broken.value}, needs {broken.needed}" if broken else None
 
 
 def _hip_refusal(problem: Problem) -> str | None:
