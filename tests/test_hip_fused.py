@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -244,14 +243,13 @@ def test_the_source_agrees_with_its_host() -> None:
 
 
 @pytest.fixture
-def clang() -> Callable[[str], str]:
+def clang() -> None:
     reason = hip_compile.missing()
     if reason:
         pytest.skip(reason)
-    return lambda name: name
 
 
-def test_what_users_build(clang: object, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_users_build(clang: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("MXGEMM_CACHE", str(tmp_path))
     monkeypatch.setenv("MXGEMM_HIPCC", hip_compile.COMPILER)
     from mxgemm.hip.code_object import inspect
@@ -274,7 +272,7 @@ def test_committed_figures_are_of_what_the_route_chooses() -> None:
 
 
 @pytest.mark.parametrize("index", range(len(LEADERBOARD)), ids=lambda i: str(LEADERBOARD[i]))
-def test_machine_code_of_the_leaderboard_s_shapes(index: int, clang: object) -> None:
+def test_machine_code_of_the_leaderboard_s_shapes(index: int, clang: None) -> None:
     m, n, k = LEADERBOARD[index]
     row = row_of((m, n, k))
     c, f = FusedConfig(**row["config"]), row["figures"]
@@ -294,7 +292,7 @@ def test_machine_code_of_the_leaderboard_s_shapes(index: int, clang: object) -> 
     assert abs(row["valu"] - committed["valu"]) <= 0.1 * committed["valu"], "another clang 22? run bench/hip_isa.py -o"
 
 
-def test_vector_instructions_of_a_quantisation(clang: object) -> None:
+def test_vector_instructions_of_a_quantisation(clang: None) -> None:
     """The difference that a second tile of A makes, its addresses and sums included; 40 of them quantise."""
     one, two = (figures_of(problem(k=512), FusedConfig(block_m, 16, 128, 4, 1)) for block_m in (16, 32))
     valu = [sum(n for op, n in f.whole.items() if op.startswith("v_") and "mfma" not in op) for f in (one, two)]
@@ -303,7 +301,7 @@ def test_vector_instructions_of_a_quantisation(clang: object) -> None:
     assert two.whole["v_pk_maximum3_f16"] <= 2 * 17
 
 
-def test_the_loop_holds_only_wide_loads(clang: object) -> None:
+def test_the_loop_holds_only_wide_loads(clang: None) -> None:
     """Two rounds at a time: the loads of one before the arithmetic of the other, no copies between registers."""
     f = figures_of(problem(k=7168), FusedConfig(16, 32, 256, 4, 1))
     assert f.in_loop
@@ -316,7 +314,7 @@ def test_the_loop_holds_only_wide_loads(clang: object) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", [*LEADERBOARD, (1, 4096, 4096), (300, 2880, 2176)], ids=str)
-def test_no_candidate_spills(shape: tuple[int, int, int], clang: object) -> None:
+def test_no_candidate_spills(shape: tuple[int, int, int], clang: None) -> None:
     wanted = problem(*shape)
     for config in candidates("hip_fused", wanted)[::3]:
         f = figures_of(wanted, config)
