@@ -1,6 +1,6 @@
 """The dispatcher's Triton kernels on an NVIDIA GPU: right for odd shapes, and timed against torch's row-wise product.
 
-    python bench/dispatcher_h200.py [-o bench/results/dispatcher_h200.json] [--seconds 75]
+    python bench/dispatcher_h200.py [-o bench/results/dispatcher_h200.json] [--seconds 70]
 
 Correctness: every kind of operand and scale at odd sizes, judged against float64 by the gates of docs/numbers.md; fp8
 products with fp32 scales are summed in Hopper's fp8 units, whose roundoffs are 2**-13.
@@ -52,7 +52,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", type=Path)
     parser.add_argument(
-        "--seconds", type=float, default=75.0, help="leave out what is left after this long, and say so"
+        "--seconds", type=float, default=70.0, help="leave out what is left after this long, and say so"
     )
     arguments = parser.parse_args()
     started = time.monotonic()
