@@ -12,6 +12,7 @@ from mxgemm import gemm, gemm_mx
 from mxgemm.benchmark import parity, subjects
 from mxgemm.benchmark.parity import Settings, Subject
 from mxgemm.benchmark.subjects import subject_of
+from mxgemm.dispatcher.codecs import storage_name
 from mxgemm.mx import MXTensor
 
 CPU = torch.device("cpu")
@@ -177,9 +178,44 @@ def test_built_kernels_get_operands_as_they_take_them(
     (row,) = parity.parity(built, subject_of("route:reference", CPU), [SHAPE], CPU, settings)
     assert not row.failure
     assert row.difference < (4e-3 if dtype == "fp4" else 0.3), "fp8 keeps more of the activations"
-    config.operation = "tensor_quant"
-    (row,) = parity.parity(built, built, [SHAPE], CPU, settings)
-    assert "want mx_gemm in fp4 or fp8, or rowcolquant in fp8" in row.failure
+
+
+class ScaledLibrary(Library):
+    """A stand-in for kernels whose fp32 scales multiply the sums."""
+
+    def bind(self, a, b, c, a_scales, b_scales):
+        scales = a_scales.view(-1, 1) * b_scales.view(1, -1)
+        return lambda: c.copy_(a.float() @ b.float().T * scales)
+
+
+@pytest.mark.parametrize("operation, rows", [("rowcolquant", True), ("tensor_quant", False)])
+@pytest.mark.parametrize(
+    "dtype, arch, most", [("fp8", "gfx950", 0.06), ("fp8", "gfx942", 0.06), ("bf8", "gfx950", 0.12)]
+)
+def test_built_kernels_with_scales_outside_the_sum(
+    operation: str, rows: bool, dtype: str, arch: str, most: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = types.SimpleNamespace(operation=operation, dtype=dtype, arch=arch, name=operation)
+    seen = []
+
+    class Recorded(ScaledLibrary):
+        def bind(self, a, b, c, a_scales, b_scales):
+            seen.append((a.dtype, tuple(a_scales.shape), tuple(b_scales.shape)))
+            return super().bind(a, b, c, a_scales, b_scales)
+
+    stand_in = types.ModuleType("library")
+    stand_in.Library = Recorded
+    monkeypatch.setitem(sys.modules, "mxgemm.dispatcher.library", stand_in)
+    monkeypatch.setattr(subjects, "_config_of", lambda path: config)
+    monkeypatch.setattr(subjects, "_missing_for_libraries", lambda device: "")
+    built = subject_of(f"so:{tmp_path / 'kernel.so'}", CPU)
+    settings = Settings(lambda call: (call(), 1.0)[1], warm_up=1, repeats=1)
+    (row,) = parity.parity(built, subject_of("peer:torch_mm", CPU), [SHAPE], CPU, settings)
+    assert not row.failure
+    assert row.difference < most, "both sides were rounded to fp8, and to nothing less"
+    m, n, _ = SHAPE
+    stored = getattr(torch, storage_name(dtype, arch))
+    assert set(seen) == {(stored, (m,), (n,)) if rows else (stored, (1,), (1,))}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from mxgemm.benchmark.parity import Run, Subject
 from mxgemm.benchmark.peers import PEERS
-from mxgemm.benchmark.peers.scaled_mm import rowwise
 from mxgemm.gemm import gemm
 from mxgemm.mx import MXTensor, quantize
 from mxgemm.routes import ROUTES
@@ -129,25 +128,28 @@ def _config_of(path: Path) -> Any:
         name, arch = built.dispatcher_get_kernel_name().decode(), built.dispatcher_get_arch().decode()
     except (OSError, AttributeError) as error:
         raise ValueError(f"so: got {path}, want the shared library of a built kernel ({error})") from error
-    operations = importlib.import_module("mxgemm.dispatcher.operations").OPERATIONS
-    known = {config.name: config for operation in operations.values() for config in operation.default_configs(arch)}
-    if name not in known:
-        raise ValueError(f"so: {path} holds {name}, want one of the default kernels: {', '.join(known)}")
-    return known[name]
+    return importlib.import_module("mxgemm.dispatcher.names").config_named(name, arch)
 
 
 def _operands(config: Any, a: Tensor, weight: MXTensor) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
     """Quantise both sides as a kernel takes them: bytes and scales of A, then of B."""
     kind = config.operation, config.dtype
     values = weight.dequantize(torch.bfloat16)
-    if kind == ("rowcolquant", "fp8"):
-        (left, left_scales), (right, right_scales) = rowwise(a), rowwise(values)
-        return (left, left_scales.flatten()), (right, right_scales.flatten())
     if kind == ("mx_gemm", "fp4"):
         return _bytes(quantize(a)), _bytes(weight)
     if kind == ("mx_gemm", "fp8"):
         return _bytes(quantize(a, format="e4m3")), _bytes(quantize(values, format="e4m3"))
-    raise ValueError(f"so: got a kernel of {kind}, want mx_gemm in fp4 or fp8, or rowcolquant in fp8")
+    name = importlib.import_module("mxgemm.dispatcher.codecs").storage_name(config.dtype, config.arch)
+    one_scale = config.operation == "tensor_quant"
+    return _scaled(a, getattr(torch, name), one_scale), _scaled(values, getattr(torch, name), one_scale)
+
+
+def _scaled(x: Tensor, dtype: torch.dtype, one_scale: bool) -> tuple[Tensor, Tensor]:
+    """Quantise ``[rows, K]`` to an fp8 type with one fp32 scale for all of it, else one a row."""
+    most = torch.finfo(dtype).max
+    amax = x.abs().amax().view(1) if one_scale else x.abs().amax(1)
+    scale = amax.float().clamp(min=2.0**-100) / most
+    return (x.float() / scale[:, None]).clamp(-most, most).to(dtype), scale
 
 
 def _bytes(x: MXTensor) -> tuple[Tensor, Tensor]:

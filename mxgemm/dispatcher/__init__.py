@@ -6,6 +6,7 @@ from mxgemm.dispatcher.config import KernelConfig
 from mxgemm.dispatcher.errors import BuildError, DispatcherError, DispatcherUnsupported, ToolchainMissing
 from mxgemm.dispatcher.library import Library
 from mxgemm.dispatcher.mx_gemm import MxGemmKernelConfig
+from mxgemm.dispatcher.names import config_named
 from mxgemm.dispatcher.operation import Inputs, Problem
 from mxgemm.dispatcher.operations import OPERATIONS, operation_of
 from mxgemm.dispatcher.rowcolquant import RowColQuantKernelConfig
@@ -28,6 +29,7 @@ __all__ = [
     "ToolchainMissing",
     "Verdict",
     "build",
+    "config_named",
     "detect_arch",
     "judge",
     "make_inputs",

@@ -41,6 +41,12 @@ class KernelConfig:
     """The operation: ``mx_gemm``, ``rowcolquant``, ``tensor_quant``."""
     arch_field: ClassVar[str]
     """The field that holds the architecture (the operations call it differently)."""
+    dtype_field: ClassVar[str]
+    """The field that holds the type of A and B."""
+    flag_fields: ClassVar[tuple[str, ...]] = ()
+    """Fields that the name holds as True or False, in its order; the last may be left out where it is off."""
+    prefix: ClassVar[str]
+    """What the kernel's name starts with."""
 
     layout: str = "rcr"
     pipeline: str

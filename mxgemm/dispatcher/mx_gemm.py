@@ -35,6 +35,9 @@ class MxGemmKernelConfig(KernelConfig):
 
     operation: ClassVar[str] = "mx_gemm"
     arch_field: ClassVar[str] = "gpu_target"
+    dtype_field: ClassVar[str] = "datatype"
+    flag_fields: ClassVar[tuple[str, ...]] = ("pad_m", "pad_n", "pad_k", "persistent")
+    prefix: ClassVar[str] = "mx_gemm"
 
     datatype: str = "fp8"
     gpu_target: str | None = None
@@ -62,7 +65,15 @@ class MxGemmKernelConfig(KernelConfig):
     def name(self) -> str:
         """The kernel's name: ``persistent`` appears only where it is on, as in CK's tile engine."""
         flags = [self.pad_m, self.pad_n, self.pad_k, *([True] if self.persistent else [])]
-        parts = ["mx_gemm", self.datatype, self.layout, self.pipeline, self.epilogue, self.scheduler, *map(str, flags)]
+        parts = [
+            self.prefix,
+            self.datatype,
+            self.layout,
+            self.pipeline,
+            self.epilogue,
+            self.scheduler,
+            *map(str, flags),
+        ]
         return "_".join([*parts, self.tile_text()])
 
     def refusals(self, gfx_arch: str | None = None) -> tuple[str, ...]:

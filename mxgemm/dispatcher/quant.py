@@ -32,9 +32,8 @@ class QuantKernelConfig(KernelConfig):
         double_smem_buffer: two buffers of LDS in CK's main loop; not part of the name.
     """
 
-    prefix: ClassVar[str]
-    """What the kernel's name starts with."""
     arch_field: ClassVar[str] = "gfx_arch"
+    dtype_field: ClassVar[str] = "variant_key"
 
     variant_key: str = "fp8"
     pipeline: str = "compv3"

@@ -9,6 +9,7 @@ from mxgemm.dispatcher import (
     TensorQuantKernelConfig,
     arch,
     ck_tile,
+    config_named,
 )
 from mxgemm.dispatcher.operations import OPERATIONS
 
@@ -37,6 +38,28 @@ ROW = "gemm_rowcolquant_{}_rcr_compv3_cshuffle_intrawave_16x64x256_1x4x1_16x16x{
 def test_names_are_cks_to_the_byte(config: KernelConfig, name: str) -> None:
     assert config.name == name
     assert config.refusals() == ()
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        MxGemmKernelConfig(gpu_target="gfx950"),
+        MxGemmKernelConfig(
+            datatype="fp4", pad_n=True, persistent=True, tile_m=64, warp_m=4, warp_n=1, gpu_target="gfx950"
+        ),
+        RowColQuantKernelConfig(variant_key="bf8", warp_tile_k=32, gfx_arch="gfx942"),
+        TensorQuantKernelConfig(tile_k=512, gfx_arch="gfx950"),
+    ],
+)
+def test_a_name_leads_back_to_its_configuration(config: KernelConfig) -> None:
+    assert config.arch is not None
+    assert config_named(config.name, config.arch) == config
+
+
+@pytest.mark.parametrize("name", ["", "mx_gemm", MX.format("fp8") + "_x", ROW.format("fp8", "128x1"), "gemm_" + MX])
+def test_what_is_no_name_of_a_kernel_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="want the name of a kernel of mx_gemm"):
+        config_named(name, "gfx950")
 
 
 def test_configurations_are_values() -> None:

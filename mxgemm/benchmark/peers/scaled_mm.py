@@ -24,7 +24,8 @@ class ScaledMM(Peer):
     name = "scaled_mm_fp8"
     statement = (
         "fp8 e4m3 with one fp32 scale a row on both sides, both quantised beforehand, not timed; fast accumulation"
-        f" up to K = {FAST_ACCUMULATION_K}; judged by the product of its own fp8 operands: a bound for fp8, not MXFP4's numbers"
+        f" up to K = {FAST_ACCUMULATION_K}; judged by the product of its own fp8 operands: a bound for fp8, not MXFP4's"
+        " numbers"
     )
     accumulate_bits = 13
 
