@@ -24,6 +24,10 @@ from mxgemm.layouts import (
     round_up,
 )
 
+SCALES_SOURCE: Final = "shuffle_scales.hip"
+WEIGHT_SOURCE: Final = "preshuffle_weight.hip"
+SOURCES: Final = (SCALES_SOURCE, WEIGHT_SOURCE)
+
 _THREADS: Final = (256, 1, 1)
 _TILE_ROWS: Final = 32
 _TILES_PER_GROUP: Final = 64
@@ -163,7 +167,7 @@ def _launch_scales(
     tile_columns = tiled_columns // SCALE_PAD_COLUMNS
     tiles = tiled_rows // _TILE_ROWS * tile_columns
     kernarg = _SCALES.pack(source.data_ptr(), target.data_ptr(), *row_major, tile_columns, tiles)
-    kernel = _kernel("shuffle_scales.hip", name, source.device)
+    kernel = _kernel(SCALES_SOURCE, name, source.device)
     kernel.launch((-(-tiles // _TILES_PER_GROUP), 1, 1), _THREADS, kernarg)
 
 
@@ -172,7 +176,7 @@ def _launch_weight(name: str, source: Tensor, target: Tensor, row_stride: int) -
     units = columns // _UNIT_BYTES
     groups = -(-units // _UNITS_PER_GROUP)
     kernarg = _WEIGHT.pack(source.data_ptr(), target.data_ptr(), row_stride, units, groups)
-    kernel = _kernel("preshuffle_weight.hip", name, source.device)
+    kernel = _kernel(WEIGHT_SOURCE, name, source.device)
     kernel.launch((n // WEIGHT_TILE_ROWS * groups, 1, 1), _THREADS, kernarg)
 
 

@@ -1,0 +1,31 @@
+"""``mxgemm build``: build HIP kernels ahead of time."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from mxgemm import benchmark, build_cache
+from mxgemm.cli.app import app, console
+
+
+@app.command()
+def build(
+    shape: Annotated[
+        list[str] | None, typer.Option(help="M,N,K; repeat for more; default: the leaderboard's six")
+    ] = None,
+    arch: Annotated[str, typer.Option(help="what to build for")] = "gfx950",
+) -> None:
+    """Build the HIP kernels of shapes into the cache, on any machine that has a compiler for them."""
+    from mxgemm.ahead import build_ahead
+    from mxgemm.hip.build import BuildError
+
+    try:
+        for built in build_ahead(benchmark.select([], shape or []), arch):
+            text = f"{built.source} {built.what or 'for every shape'}: {built.nbytes} bytes, {built.seconds:.1f} s"
+            console.print(text, highlight=False, markup=False, soft_wrap=True)
+    except BuildError as error:
+        console.print(str(error), highlight=False, markup=False, soft_wrap=True)
+        raise typer.Exit(1) from error
+    console.print(f"in {build_cache.folder()}", highlight=False, soft_wrap=True)
