@@ -13,6 +13,7 @@ import torch
 
 import mxgemm
 from mxgemm import tables, trial, tune
+from mxgemm.benchmark.spread import Spread, spread_of
 from mxgemm.device import KNOWN_MACHINES
 from mxgemm.errors import Refusal
 from mxgemm.problem import Problem
@@ -64,12 +65,12 @@ class Delayed(Reference):
 
 @pytest.fixture
 def delayed(monkeypatch: pytest.MonkeyPatch) -> Route:
-    def time_calls(call: Callable[[], object], device: torch.device, seconds: float) -> list[float]:
+    def call_us(call: Callable[[], object], device: torch.device, seconds: float) -> Spread:
         call()
         launch = call.__closure__[0].cell_contents  # type: ignore[attr-defined]  # the launcher that is timed
-        return [float(getattr(launch, "us", 99))] * 5
+        return spread_of([float(getattr(launch, "us", 99))] * 5, "wall")
 
-    monkeypatch.setattr(trial, "time_calls", time_calls)
+    monkeypatch.setattr(trial, "call_us", call_us)
     route = Delayed()
     monkeypatch.setitem(ROUTES, "delayed", route)
     return route

@@ -131,7 +131,7 @@ def test_the_compilers_words_are_in_the_error(log: Path, tmp_path: Path) -> None
         build.build(SOURCE, arch="gfx950", defines={"THREADS": 7})
     assert not list((tmp_path / "cache").glob("*/*.hsaco"))
     with pytest.raises(
-        ValueError, match=r"source: got 'none.hip', want one of preshuffle_weight.hip, shuffle_scales.hip"
+        ValueError, match=r"source: got 'none.hip', want one of fused_gemm.hip, preshuffle_weight.hip, shuffle_scales.hip"
     ):
         build.build("none.hip", arch="gfx950")
 
