@@ -6,6 +6,7 @@ import importlib.util
 import struct
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -333,3 +334,36 @@ def test_illegal_configurations_of_fused_asm(
     refusal = ROUTES["fused_asm"].check_config(problem(), FusedAsmConfig.from_mapping(config))
     assert refusal is not None
     assert refusal.field == ("weight_layout" if "noB" in value else name)
+
+
+def test_code_objects_without_the_one_that_is_wanted_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The route says what is missing, and the router goes on."""
+    uninstall(monkeypatch)
+    monkeypatch.setenv(aiter_direct.FOLDER_VARIABLE, str(tmp_path))
+    (tmp_path / f"{PREFIX}BpreShuffle_256x128.co").write_bytes(b"")
+    assert f"without {KERNEL.name}.co" in str(ROUTES["fused_asm"].can_implement(problem()))
+    answer = mxgemm.explain(16, 256, 512, device="gfx950", prepared=True, tables=[])
+    assert answer.route == "a16wfp4"
+    assert f"without {KERNEL.name}.co" in str(answer)
+
+
+def test_an_aiter_that_can_neither_pick_nor_be_told_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its own pick wants N % 256 == 0, and its gemm_a4w4_asm takes no kernel's name."""
+    aiter_double.install(monkeypatch, tmp_path)
+    source = tmp_path / "aiter" / aiter_backend.SOURCE
+    source.write_text(source.read_text().replace("def gemm_a4w4_asm(", "def gemm_a4w4_asm_of_old("))
+    aiter_backend.find.cache_clear()
+    assert ROUTES["ck_gemm"].can_implement(problem()) is None
+    assert "which lacks gemm_a4w4_asm" in str(ROUTES["ck_gemm"].can_implement(problem(n=288)))
+
+
+def test_another_gpu_is_refused_without_importing_aiter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    aiter_double.install(monkeypatch, tmp_path)
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    for route in ("fused_asm", "ck_gemm"):
+        refusal = ROUTES[route].can_implement(replace(problem(), machine=KNOWN_MACHINES["gfx942"]))
+        assert refusal is not None
+        assert refusal.field == "arch"
+    assert not [name for name in sys.modules if name.split(".")[0] == "aiter"]

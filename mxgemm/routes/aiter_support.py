@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -19,12 +21,15 @@ from mxgemm.routes.triton_support import triton_refusal
 _ALIGN = 256
 
 
-def aiter_refusal(route: str, problem: Problem, missing: Refusal | None) -> Refusal | None:
-    """Say why no kernel of AITER's takes a problem, or None if one may; ``missing`` is what the backend lacks."""
+def aiter_refusal(route: str, problem: Problem, missing: Callable[[], Refusal | None]) -> Refusal | None:
+    """Say why no kernel of AITER's takes a problem, or None if one may.
+
+    ``missing`` says what the backend lacks. That may take importing AITER, so it is asked on a gfx950 only.
+    """
     p = problem
     if p.arch != "gfx950":
         return Refusal(route, "arch", p.arch, "gfx950, the only one that AITER has these kernels for")
-    refusal = missing or triton_refusal(route, problem)
+    refusal = missing() or triton_refusal(route, problem)
     if refusal:
         return refusal
     if p.a_quantized or p.a_format != "e2m1":

@@ -52,16 +52,20 @@ class CKGemm(Route):
 
     def can_implement(self, problem: Problem) -> Refusal | None:
         """MXFP4 times a prepared MXFP4 weight into bf16, on gfx950 with AITER."""
-        refusal = aiter_refusal(self.name, problem, aiter_backend.refusal(self.name, "gemm_a4w4"))
-        if refusal or problem.weight_layout == "preshuffled":
+        refusal = aiter_refusal(self.name, problem, lambda: aiter_backend.refusal(self.name, "gemm_a4w4"))
+        if refusal:
             return refusal
-        needed = "preshuffled: call prepare() on the weight, once"
-        return Refusal(self.name, "weight_layout", problem.weight_layout, needed)
+        if problem.weight_layout != "preshuffled":
+            needed = "preshuffled: call prepare() on the weight, once"
+            return Refusal(self.name, "weight_layout", problem.weight_layout, needed)
+        if self.configs(problem):
+            return None
+        # AITER may not be left to pick for this size, and this release cannot be told what to take.
+        return self.check_config(problem, CKGemmConfig(_guess(problem).name))
 
     def configs(self, problem: Problem) -> Sequence[CKGemmConfig]:
         """Return AITER's own pick where it is sure to be right, then a tile of ours."""
-        named = guess(problem.m, problem.n, problem.k, problem.machine.cu_count)
-        kernels = ["", *([named.name] if named else [])]
+        kernels = ("", _guess(problem).name)
         configs = [CKGemmConfig(kernel, shuffle) for kernel in kernels for shuffle in ("auto", "triton")]
         return [config for config in configs if self.check_config(problem, config) is None]
 
@@ -161,6 +165,12 @@ def _pick_refusal(route: str, problem: Problem) -> Refusal | None:
     return None
 
 
+def _guess(problem: Problem) -> F4GemmKernel:
+    found = guess(problem.m, problem.n, problem.k, problem.machine.cu_count)
+    assert found is not None, "the smallest tile takes whatever any does"
+    return found
+
+
 def _own_pick(problem: Problem) -> F4GemmKernel | None:
     """Return a kernel to take in place of AITER's tuned row where that row breaks its own kernel's contract."""
     row = aiter_backend.tuned_row(problem.m, problem.n, problem.k)
@@ -170,8 +180,7 @@ def _own_pick(problem: Problem) -> F4GemmKernel | None:
     reason = _row_refusal(problem, symbol, log2_splits)
     if reason is None:
         return None
-    found = guess(problem.m, problem.n, problem.k, problem.machine.cu_count)
-    assert found is not None
+    found = _guess(problem)
     _tell(f"AITER's tuned row for {problem} names {symbol} ({reason}); using {found.name}")
     return found
 

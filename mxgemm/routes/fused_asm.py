@@ -40,12 +40,18 @@ class FusedAsm(Route):
     def can_implement(self, problem: Problem) -> Refusal | None:
         """MXFP4 times a prepared MXFP4 weight into bf16, on gfx950 with AITER."""
         # The code objects alone are enough for a direct launch.
-        missing = aiter_backend.refusal(self.name, "gemm_a4w4_asm") if aiter_direct.folder() is None else None
-        refusal = aiter_refusal(self.name, problem, missing)
-        if refusal or _guess(problem):
+        alone = aiter_direct.folder() is not None
+        refusal = aiter_refusal(
+            self.name, problem, lambda: None if alone else aiter_backend.refusal(self.name, "gemm_a4w4_asm")
+        )
+        if refusal:
             return refusal
-        needed = "preshuffled: call prepare() on the weight, once (row-major needs M and N % 256 == 0 and K > 256)"
-        return Refusal(self.name, "weight_layout", problem.weight_layout, needed)
+        kernel = _guess(problem)
+        if kernel is None:
+            needed = "preshuffled: call prepare() on the weight, once (row-major needs M and N % 256 == 0 and K > 256)"
+            return Refusal(self.name, "weight_layout", problem.weight_layout, needed)
+        # A folder of code objects need not have this one, or one that fits.
+        return None if self.configs(problem) else self.check_config(problem, FusedAsmConfig(kernel, "direct"))
 
     def configs(self, problem: Problem) -> Sequence[FusedAsmConfig]:
         """Return the largest tile that fills the machine, called through AITER, then directly where possible."""
