@@ -1,4 +1,7 @@
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -79,3 +82,12 @@ def test_version_and_user_errors(capsys: pytest.CaptureFixture[str], monkeypatch
             cli.main()
         assert exit_.value.code == 2
         assert message in capsys.readouterr().out
+
+
+def test_a_table_in_a_pipe_is_not_cut_to_80_columns() -> None:
+    command = [sys.executable, "-c", "from mxgemm.cli.app import console; print(console.width)"]
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    wide = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert int(wide.stdout) >= 160
+    asked = subprocess.run(command, env=environment | {"COLUMNS": "70"}, capture_output=True, text=True, check=True)
+    assert int(asked.stdout) == 70

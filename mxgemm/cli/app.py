@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -12,7 +13,8 @@ from mxgemm._version import __version__
 from mxgemm.errors import RouteUnavailable
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Block-scaled (microscaling) GEMM.")
-console = Console()
+# What goes to a file or a pipe has no terminal's width to fit in: rich would cut every cell down to 80 columns.
+console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 200)
 
 Device = Annotated[str | None, typer.Option(help='torch device ("cpu", "cuda:0"); default: the GPU if there is one')]
 AFormat = Annotated[str, typer.Option(help="what A is rounded to: e2m1, e4m3 or bf16")]
