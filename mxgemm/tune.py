@@ -114,20 +114,32 @@ def source_of(device: torch.device, prepared: bool, now: datetime | None = None)
     }
 
 
-def write(path: Path, arch: str, name: str, source: dict[str, str], measured: Sequence[Row]) -> None:
-    """Write a table, or add to the one that is there: rows of the same shapes and formats are replaced, others stay.
+def existing(path: Path, arch: str) -> tables.Table | None:
+    """Return the table that :func:`write` would add to, None if there is none.
 
     Raises:
         TableError: the file is no table.
         ValueError: it is one for another architecture.
     """
+    if not path.exists():
+        return None
+    table = tables.load(path)
+    if table.arch != arch:
+        raise ValueError(f"{path}: got a table for {table.arch}, want one for {arch}, or another file")
+    return table
+
+
+def write(path: Path, arch: str, name: str, source: dict[str, str], measured: Sequence[Row]) -> None:
+    """Write a table, or add to the one that is there: rows of the same shapes and formats are replaced, others stay.
+
+    Raises:
+        TableError, ValueError: as :func:`existing`.
+    """
     sources: dict[str, Any] = {name: source}
     kept: list[Row] = []
     rules: list[dict[str, Any]] = []
-    if path.exists():
-        old = tables.load(path)
-        if old.arch != arch:
-            raise ValueError(f"{path}: got a table for {old.arch}, want one for {arch}, or another file")
+    old = existing(path, arch)
+    if old:
         replaced = {_key(row) for row in measured}
         kept = [row for row in old.rows if _key(row) not in replaced]
         rules = [asdict(rule) for rule in old.rules]

@@ -158,5 +158,12 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = testing.CliRunner().invoke(app, [*arguments, "--route", "fp8_fold"])
     assert result.exit_code == 1
     assert "nothing was measured" in result.output
+    document = json.loads(path.read_text())
+    path.write_text(json.dumps(document | {"arch": "gfx950"}))
+    monkeypatch.setattr(tune, "tune", lambda *_, **__: pytest.fail("measured for a table that it cannot add to"))
+    result = testing.CliRunner().invoke(app, [*arguments, "--route", "reference"])
+    assert "got a table for gfx950, want one for cpu" in str(result.exception)
+    monkeypatch.undo()
+    path.unlink()
     result = testing.CliRunner().invoke(app, [*arguments, "--route", "quantum"])
     assert "route: got 'quantum'" in str(result.exception)

@@ -29,11 +29,12 @@ def tune(
     seconds: Annotated[float, typer.Option(help="time to spend on one configuration")] = 0.2,
 ) -> None:
     """Measure every legal configuration of every route that is right, and write a routing table."""
-    from mxgemm.tune import rows, source_of, write
+    from mxgemm.tune import existing, rows, source_of, write
     from mxgemm.tune import tune as measure
 
     shapes = benchmark.select([], shape or [])
     where = torch.device(device) if device else default_device()
+    existing(output, machine_of(where).arch)  # before the work, not after it
     done = []
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:

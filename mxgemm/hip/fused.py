@@ -39,7 +39,8 @@ MAX_WAVES: Final = 16
 MAX_UNROLL: Final = 4
 LDS_BYTES: Final = 64 * 1024
 """What a workgroup may declare without the driver being asked; gfx950 has 160 KB for all that share a CU."""
-MAX_GRID_Y: Final = 65535
+MAX_GRID_YZ: Final = 65535
+"""Workgroups along y, and along z, that the driver takes."""
 REGISTERS: Final = 512
 """Of a SIMD lane, for all its waves; one wave gets at most half of them."""
 _OTHER_REGISTERS: Final = 32
@@ -143,8 +144,11 @@ def _config_clauses(p: Problem, c: FusedConfig) -> Iterator[_Reason]:
     registers = min(REGISTERS // 2, REGISTERS // -(-c.waves // 4))
     if registers_needed(p, c) > registers:
         yield "registers", registers_needed(p, c), f"at most {registers} a lane with {c.waves} waves: what is in flight"
-    if -(-p.m // c.block_m) > MAX_GRID_Y:
-        yield "m", p.m, f"at most {MAX_GRID_Y * c.block_m} with block_m = {c.block_m}: the grid's second dimension"
+    if -(-p.m // c.block_m) > MAX_GRID_YZ:
+        yield "m", p.m, f"at most {MAX_GRID_YZ * c.block_m} with block_m = {c.block_m}: the grid's second dimension"
+    if -(-p.n // c.block_n) > XCDS * MAX_GRID_YZ:
+        most = XCDS * MAX_GRID_YZ * c.block_n
+        yield "n", p.n, f"at most {most} with block_n = {c.block_n}: the grid's third dimension"
     for name, row in (("a", row_bytes(p)[0]), ("out", row_bytes(p)[1])):
         if c.block_m * row >= 2**31:
             yield f"strides of {name}", f"{row} bytes a row", "blocks within 2 GiB: offsets in one have 32 bits"
