@@ -1,6 +1,7 @@
-"""Make routing_tables/gfx950.json from AITER's tuned tables (CSV) and the published leaderboard submission v93.
+r"""Make routing_tables/gfx950.json from AITER's tuned tables (CSV) and the published leaderboard submission v93.
 
-    python tools/make_gfx950_table.py --commit e4048607 a4w4_blockscale_tuned_gemm.csv [more.csv ...]
+    python tools/make_gfx950_table.py --commit e4048607 --isa bench/results/isa_gfx950.json \
+        a4w4_blockscale_tuned_gemm.csv [more.csv ...]
 
 AITER's files are in its repository under aiter/configs (MIT license). Rows that break the contract of AITER's own
 kernels (``mxgemm.f4gemm``) are dropped; the table's source says how many, and why.
