@@ -133,7 +133,9 @@ def _run_time(api: rtc.Api, arch: str, flags: tuple[str, ...]) -> Compiler | str
     found = rtc.find(api)
     if isinstance(found, str):
         return f"{api.library} cannot be used: {found}"
-    return Compiler(arch, found.path, f"{api.prefix} {found.version}", flags, found)
+    # The file that links lead to is named by its whole release (libhiprtc.so.7.0.70002); the library tells but "7.0".
+    path = os.path.realpath(found.path) if os.path.exists(found.path) else found.path
+    return Compiler(arch, path, f"{api.prefix} {found.version}", flags, found)
 
 
 def _command(arch: str, path: str, flags: tuple[str, ...]) -> Compiler | str:

@@ -6,6 +6,7 @@ import ctypes
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -109,6 +110,21 @@ def test_run_time_compilers(api: rtc.Api, tmp_path: Path) -> None:
     ):
         compiler.compile("a.hip", {"a.hip": "error"}, {})
     assert ctypes.c_int.in_dll(library, "alive").value == 0
+
+
+def test_releases_of_a_run_time_compiler_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both say 7.0; what one built is not taken for the other's."""
+    link, paths = tmp_path / "libhiprtc.so", []
+    monkeypatch.setattr(rtc, "find", lambda api: SimpleNamespace(path=str(link), version="7.0"))
+    for release in ("7.0.70000", "7.0.70002"):
+        file = tmp_path / f"libhiprtc.so.{release}"
+        file.touch()
+        link.unlink(missing_ok=True)
+        link.symlink_to(file)
+        compiler = compilers._run_time(rtc.HIPRTC, "gfx950", ())
+        assert isinstance(compiler, Compiler)
+        paths.append(compiler.path)
+    assert [Path(path).name for path in paths] == ["libhiprtc.so.7.0.70000", "libhiprtc.so.7.0.70002"]
 
 
 def test_libraries_of_other_stems_are_not_taken(tmp_path: Path) -> None:
