@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mxgemm.dispatcher import Inputs, KernelConfig, Library, Problem, judge, make_inputs, reference
-from mxgemm.dispatcher.library import Library as _Library
+from mxgemm.dispatcher.operands import ALIGNMENT, _aligned, _check_output
 
 Built = dict[str, tuple[KernelConfig, Path]]
 
@@ -116,15 +116,51 @@ def test_scales_are_coerced_where_that_loses_nothing(row: Case, mx: Case) -> Non
     assert row.right()
     mx.run(a_scales=mx.inputs.a_scales.astype(np.int64), b_scales=torch.from_numpy(mx.inputs.b_scales).int())
     assert mx.right()
-    for wrong in (np.full((32, 4), 0.5), np.full((32, 4), 300), np.full((32, 4), -1), np.full((32, 4), np.nan)):
+    for wrong in (np.full((32, 4), 1.0), np.full((32, 4), 300), np.full((32, 4), -1), np.full((32, 4), np.nan)):
         with pytest.raises(TypeError, match="a_scales: got .* want E8M0 bytes"):
             mx.run(a_scales=wrong)
-    with pytest.raises(TypeError, match="b_scales: got float32 numbers that are no bytes"):
-        mx.run(b_scales=torch.full((64, 4), 0.5))
+    with pytest.raises(TypeError, match="b_scales: got float32 numbers, want E8M0 bytes"):
+        mx.run(b_scales=torch.ones(64, 4))
     with pytest.raises(ValueError, match=r"a_scales: got \(4, 32\), want \(32, 4\)"):
         mx.run(a_scales=mx.inputs.a_scales.T)
     with pytest.raises(ValueError, match=r"b_scales: got \(80,\), want \(64,\)"):
         row.run(b_scales=row.inputs.a_scales)
+
+
+def test_e8m0_scales_where_numbers_belong_keep_their_values(row: Case) -> None:
+    powers = np.exp2(np.arange(80) % 5 - 2).astype(np.float32)
+    expected = row.run(a_scales=powers).copy()
+    row.out[:] = 0
+    given = torch.from_numpy(powers).to(torch.float8_e8m0fnu)
+    assert np.array_equal(row.run(a_scales=given), expected)
+
+
+def test_two_objects_of_one_library(row: Case) -> None:
+    other = Library(row.library.path, row.library.config)
+    row.run()
+    other.close()
+    row.out[:] = 0
+    row.run()
+    assert row.right()
+
+
+def test_sizes_beyond_an_int_are_refused() -> None:
+    assert Problem(2**31 - 1, 1, 32).m == 2**31 - 1
+    with pytest.raises(ValueError, match=f"m: got {2**31}, want an int from 1 to {2**31 - 1}"):
+        Problem(2**31, 1, 32)
+
+
+def test_addresses_on_a_device_are_aligned() -> None:
+    operands_on_device = [torch.zeros(size + 1, dtype=torch.uint8)[1:] for size in (64, 64, 2, 2)]
+    for tensor in operands_on_device:
+        assert tensor.data_ptr() % ALIGNMENT
+        assert _aligned(tensor).data_ptr() % ALIGNMENT == 0
+    aligned = torch.zeros(64)
+    assert _aligned(aligned) is aligned
+    c = torch.zeros(9, dtype=torch.float16)[1:].view(2, 4)
+    _check_output(c, (2, 4), None)
+    with pytest.raises(ValueError, match="c: got an address off a multiple of 16 bytes"):
+        _check_output(c, (2, 4), torch.device("cuda", 0))
 
 
 def test_host_and_device_do_not_mix(row: Case) -> None:
@@ -207,4 +243,4 @@ def test_gpu_tensors_need_an_amd_gpu(built: Built) -> None:
     inputs = make_inputs(config, Problem(80, 64, 256))
     on_gpu = [torch.from_numpy(x).cuda() for x in (inputs.a, inputs.b)]
     with pytest.raises(ValueError, match="operands: got a on cuda:0, b on cuda:0, c on the host"):
-        _Library(path, config).run(*on_gpu, np.zeros((80, 64), np.float16), inputs.a_scales, inputs.b_scales)
+        Library(path, config).run(*on_gpu, np.zeros((80, 64), np.float16), inputs.a_scales, inputs.b_scales)
