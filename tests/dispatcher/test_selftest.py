@@ -11,7 +11,9 @@ typer_testing = pytest.importorskip("typer.testing")
 from mxgemm import cli  # noqa: E402
 from mxgemm.dispatcher import OPERATIONS, BuildError, Inputs, KernelConfig, native, reference  # noqa: E402
 from mxgemm.dispatcher.execution import EmulatorExecution, LibraryExecution, TritonExecution  # noqa: E402
+from tests.dispatcher.native_libraries import built, shared_cache  # noqa: E402
 from tests.dispatcher.toolchain import HEADERS  # noqa: E402
+from tests.emulator import require_objdump  # noqa: E402
 
 runner = typer_testing.CliRunner()
 
@@ -20,8 +22,10 @@ runner = typer_testing.CliRunner()
 def ck(monkeypatch: pytest.MonkeyPatch, hipcc: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     monkeypatch.setenv("MXGEMM_CK_INCLUDE", str(HEADERS))
     monkeypatch.setenv("MXGEMM_HIPCC", str(hipcc))
-    monkeypatch.setenv("MXGEMM_CACHE", str(tmp_path_factory.getbasetemp() / "selftest-cache"))
+    monkeypatch.setenv("MXGEMM_CACHE", str(shared_cache(tmp_path_factory)))
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("CK_TILE_BENCH_WARMUP", "0")
+    monkeypatch.setenv("CK_TILE_BENCH_REPEAT", "1")
     monkeypatch.setattr(LibraryExecution, "missing", lambda self, config, source: "")
 
 
@@ -138,8 +142,13 @@ def test_places_say_what_they_lack(monkeypatch: pytest.MonkeyPatch) -> None:
     assert TritonExecution().missing(config, "native") == "triton is not installed"
 
 
-@pytest.mark.slow
-def test_native_kernels_pass_in_the_emulator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_native_kernels_pass_in_the_emulator(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require_objdump()
+    for name in ("rowcol-fp8", "rowcol-bf8"):  # what the self-test finds built
+        built(name, tmp_path_factory)
+    monkeypatch.setenv("MXGEMM_CACHE", str(shared_cache(tmp_path_factory)))
     monkeypatch.setenv("COLUMNS", "200")
     text = run("selftest", "--op", "rowcolquant", "--arch", "gfx950")
     assert text.count("gfx950 emulator") == 2
