@@ -1,5 +1,6 @@
 """The guards: wrong operands raise before the library is called. The library is CK tile's source over stand-ins."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +8,18 @@ import numpy as np
 import pytest
 import torch
 
-from mxgemm.dispatcher import Inputs, KernelConfig, Library, Problem, judge, make_inputs, reference
-from mxgemm.dispatcher.operands import ALIGNMENT, _aligned, _check_output
+from mxgemm.dispatcher import (
+    Inputs,
+    KernelConfig,
+    Library,
+    MxGemmKernelConfig,
+    Problem,
+    judge,
+    make_inputs,
+    operands,
+    operation_of,
+    reference,
+)
 
 Built = dict[str, tuple[KernelConfig, Path]]
 
@@ -24,9 +35,9 @@ class Case:
 
     def run(self, **changes: Any) -> np.ndarray:
         given = self.inputs
-        operands = {"a": given.a, "b": given.b, "c": self.out, "a_scales": given.a_scales, "b_scales": given.b_scales}
-        operands.update(changes)
-        self.library.run(**operands, timed=False)
+        call = {"a": given.a, "b": given.b, "c": self.out, "a_scales": given.a_scales, "b_scales": given.b_scales}
+        call.update(changes)
+        self.library.run(**call, timed=False)
         return self.out
 
     def right(self) -> bool:
@@ -150,17 +161,23 @@ def test_sizes_beyond_an_int_are_refused() -> None:
         Problem(2**31, 1, 32)
 
 
-def test_addresses_on_a_device_are_aligned() -> None:
-    operands_on_device = [torch.zeros(size + 1, dtype=torch.uint8)[1:] for size in (64, 64, 2, 2)]
-    for tensor in operands_on_device:
-        assert tensor.data_ptr() % ALIGNMENT
-        assert _aligned(tensor).data_ptr() % ALIGNMENT == 0
-    aligned = torch.zeros(64)
-    assert _aligned(aligned) is aligned
-    c = torch.zeros(9, dtype=torch.float16)[1:].view(2, 4)
-    _check_output(c, (2, 4), None)
+def test_addresses_on_a_device_are_aligned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operands, "_device", lambda value: torch.device("cuda", 0))
+    config = MxGemmKernelConfig(gpu_target="gfx950")
+
+    def off(*shape: int, dtype: torch.dtype = torch.uint8) -> torch.Tensor:
+        view = torch.arange(math.prod(shape) + 1).to(dtype)[1:].view(shape)
+        assert view.data_ptr() % operands.ALIGNMENT
+        return view
+
+    given = [off(3, 64), off(5, 64), torch.zeros(3, 5, dtype=torch.float16), off(3, 2), off(5, 2)]
+    found = operands.gather(operation_of(config), config, "gfx950", *given, k_batch=1)
+    assert all(address % operands.ALIGNMENT == 0 for address in found.at)
+    assert found.at.c == given[2].data_ptr()
+    assert all(torch.equal(kept, value) for kept, value in zip(found.keep, given, strict=True))
+    given[2] = off(3, 5, dtype=torch.float16)
     with pytest.raises(ValueError, match="c: got an address off a multiple of 16 bytes"):
-        _check_output(c, (2, 4), torch.device("cuda", 0))
+        operands.gather(operation_of(config), config, "gfx950", *given, k_batch=1)
 
 
 def test_host_and_device_do_not_mix(row: Case) -> None:
