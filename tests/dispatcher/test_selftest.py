@@ -105,14 +105,15 @@ def test_what_cannot_be_built_is_not_run(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_failed_build_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(config: KernelConfig, arch: str, folder: Path) -> Path:
-        raise BuildError("error: no such register")
+        raise BuildError("error: no such register [/v256]")
 
     monkeypatch.setenv("MXGEMM_CACHE", str(tmp_path))
     monkeypatch.setattr(native, "native_key", lambda config, arch: {})
     monkeypatch.setattr(native, "build_native", fail)
     text = run("selftest", "--op", "mx_gemm", "--arch", "gfx950", code=1)
-    assert "no such register" in text
+    assert "no such register [/v256]" in text
     assert "PASS" not in text
+    assert "no such register [/v256]" in run("build", "--op", "mx_gemm", "--arch", "gfx950", code=1)
 
 
 def test_user_errors(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,6 +121,7 @@ def test_user_errors(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
         (["selftest", "--op", "conv"], "op: got 'conv', want one of mx_gemm, rowcolquant, tensor_quant"),
         (["names", "--arch", "sm_90"], "gfx_arch: got 'sm_90'"),
         (["build", "--source", "cuda"], "source: got 'cuda'"),
+        (["build", "--op", "mx_gemm", "--arch", "gfx942"], "no other has the scaled instruction"),
     ):
         monkeypatch.setattr("sys.argv", ["mxgemm", "dispatcher", *arguments])
         with pytest.raises(SystemExit) as ended:
