@@ -9,7 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 
 from mxgemm.cli.app import app, console
-from mxgemm.dispatcher import OPERATIONS, BuildResult, KernelConfig, build
+from mxgemm.dispatcher import OPERATIONS, BuildResult, KernelConfig, ToolchainMissing, build
 from mxgemm.dispatcher import selftest as check
 from mxgemm.dispatcher.arch import KNOWN
 
@@ -50,7 +50,10 @@ def build_command(op: Operations = None, arch: Archs = None, source: SourceName 
         def advance(done: int, total: int, result: BuildResult) -> None:
             progress.update(task, completed=done, total=total, description=f"{result.config.operation} {source}")
 
-        results = build(configs, source=source, jobs=jobs, progress=advance)  # type: ignore[arg-type]
+        try:
+            results = build(configs, source=source, jobs=jobs, progress=advance)  # type: ignore[arg-type]
+        except ToolchainMissing as error:
+            raise ValueError(str(error)) from error  # for the user to mend, in one line
     for result in results:
         console.print(f"{result.config.name} {result.config.arch}", highlight=False, soft_wrap=True)
         said = f"failed: {result.error}" if result.path is None else f"{result.path} ({result.seconds:.1f} s)"

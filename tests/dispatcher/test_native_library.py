@@ -13,9 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mxgemm.dispatcher.execution import RUNTIME_VARIABLE
 from mxgemm.dispatcher.native import argument_table
 from tests.dispatcher.native_libraries import CONFIGS, built, description, draw, environment
-from tools.dispatcher_emulated import RUNTIME_VARIABLE, EmulatedLibrary
+from tools.dispatcher_emulated import EmulatedLibrary
 from tools.emulated_hip import EmulatedHip
 from tools.quant_cases import Operands
 

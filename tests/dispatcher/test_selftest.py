@@ -117,7 +117,9 @@ def test_a_failed_build_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_user_errors(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.delenv("MXGEMM_CK_INCLUDE", raising=False)
     for arguments, message in (
+        (["build", "--source", "ck_tile"], "set MXGEMM_CK_INCLUDE"),
         (["selftest", "--op", "conv"], "op: got 'conv', want one of mx_gemm, rowcolquant, tensor_quant"),
         (["names", "--arch", "sm_90"], "gfx_arch: got 'sm_90'"),
         (["build", "--source", "cuda"], "source: got 'cuda'"),
