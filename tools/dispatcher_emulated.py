@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxgemm.dispatcher.config import KernelConfig
+from mxgemm.dispatcher.execution import RUNTIME_VARIABLE
 from mxgemm.dispatcher.native import DESCRIPTION, argument_table
 from tools.emulated_hip import EmulatedHip
 from tools.quant_cases import Operands
 
-RUNTIME_VARIABLE: Final = "MXGEMM_LIBAMDHIP64"
 POISON: Final = 0xFFFF
 """What the output holds before: a NaN in fp16."""
 

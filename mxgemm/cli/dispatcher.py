@@ -9,7 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 
 from mxgemm.cli.app import app, console
-from mxgemm.dispatcher import OPERATIONS, BuildResult, KernelConfig, build
+from mxgemm.dispatcher import OPERATIONS, BuildResult, KernelConfig, ToolchainMissing, build
 from mxgemm.dispatcher import selftest as check
 from mxgemm.dispatcher.arch import KNOWN
 
@@ -50,11 +50,15 @@ def build_command(op: Operations = None, arch: Archs = None, source: SourceName 
         def advance(done: int, total: int, result: BuildResult) -> None:
             progress.update(task, completed=done, total=total, description=f"{result.config.operation} {source}")
 
-        results = build(configs, source=source, jobs=jobs, progress=advance)  # type: ignore[arg-type]
+        try:
+            results = build(configs, source=source, jobs=jobs, progress=advance)  # type: ignore[arg-type]
+        except ToolchainMissing as error:
+            raise ValueError(str(error)) from error  # for the user to mend, in one line
     for result in results:
         console.print(f"{result.config.name} {result.config.arch}", highlight=False, soft_wrap=True)
-        said = f"[red]failed[/red] {result.error}" if result.path is None else f"{result.path} ({result.seconds:.1f} s)"
-        console.print(f"  {said}", highlight=False, soft_wrap=True)
+        said = f"failed: {result.error}" if result.path is None else f"{result.path} ({result.seconds:.1f} s)"
+        style = "red" if result.path is None else None  # no markup: what a compiler says has brackets of its own
+        console.print(f"  {said}", style=style, highlight=False, soft_wrap=True, markup=False)
     if any(result.path is None for result in results):
         raise typer.Exit(1)
 
@@ -90,4 +94,7 @@ def _defaults(op: list[str] | None, arch: list[str] | None) -> list[KernelConfig
         if name not in OPERATIONS:
             raise ValueError(f"--op: got {name!r}, want one of {', '.join(OPERATIONS)}")
     configs = [config for a in arch or KNOWN for name in chosen for config in OPERATIONS[name].default_configs(a)]
-    return [config for config in configs if config.is_valid()]
+    valid = [config for config in configs if config.is_valid()]
+    if not valid:
+        raise ValueError("; ".join(f"{config.name}: {why}" for config in configs for why in config.refusals()))
+    return valid

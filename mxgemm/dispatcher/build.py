@@ -82,7 +82,7 @@ def build(
     Raises:
         ValueError: a configuration must not be built (all reasons are named), or the source is unknown.
         RuntimeError: no architecture was given and none could be detected.
-        ToolchainMissing: ``ck_tile`` is asked for and CK or ``hipcc`` is missing.
+        ToolchainMissing: a compiler is missing, or triton (``native``) or CK (``ck_tile``).
     """
     if source not in SOURCES:
         raise ValueError(f"source: got {source!r}, want one of {', '.join(SOURCES)}")
@@ -104,9 +104,9 @@ def build(
 
 
 def _pinned(configs: list[KernelConfig], gfx_arch: str | None) -> list[KernelConfig]:
-    if gfx_arch is None and any(config.arch is None for config in configs):
-        gfx_arch = detect_arch()
-    return [config.pinned(gfx_arch or config.arch or "") for config in configs]
+    unsaid = gfx_arch is None and any(config.arch is None for config in configs)
+    here = detect_arch() if unsaid else ""
+    return [config.pinned(gfx_arch or config.arch or here) for config in configs]
 
 
 class _Maker(NamedTuple):

@@ -66,8 +66,11 @@ class LibraryExecution(Execution):
         """Run it on host memory, timed by the library."""
         out = np.zeros((inputs.problem.m, inputs.problem.n), dtype=np.float16)
         kernel = Library(library, config)
-        time_ms = kernel.run(inputs.a, inputs.b, out, inputs.a_scales, inputs.b_scales, k_batch=inputs.problem.k_batch)
-        return out, time_ms
+        operands = (inputs.a, inputs.b, out, inputs.a_scales, inputs.b_scales)
+        try:
+            return out, kernel.run(*operands, k_batch=inputs.problem.k_batch)
+        finally:
+            kernel.close()  # a library keeps the runtime that it found, and the emulator brings another
 
 
 class EmulatorExecution(Execution):
@@ -99,6 +102,7 @@ class EmulatorExecution(Execution):
             hip = EmulatedHip.build(Path(folder))
             hip.emulate(argument_table(described["variants"][0]), strict=True)
             kernel = Library(library, config)
+            kernel.close()  # it may have a real runtime open
             before = os.environ.get(RUNTIME_VARIABLE)
             os.environ[RUNTIME_VARIABLE] = str(hip.path)
             try:
@@ -111,6 +115,8 @@ class EmulatorExecution(Execution):
                     del os.environ[RUNTIME_VARIABLE]
                 else:
                     os.environ[RUNTIME_VARIABLE] = before
+        if not hip.launches:
+            raise DispatcherError(f"{config.name}: the library launched nothing in the emulator")
         return out, None
 
 

@@ -62,9 +62,9 @@ def quant_gemm(
     """
     m, n, k = _check(a, b, a_scales, b_scales, kind)
     out = torch.empty((m, n), dtype=torch.float16, device=a.device)
-    launcher(a, b, a_scales, b_scales, kind, tile or Tile(), (m, n, k), fast_accumulation)(
-        a, b, a_scales, b_scales, out
-    )
+    launch = launcher(a, b, a_scales, b_scales, kind, tile or Tile(), (m, n, k), fast_accumulation)
+    with torch.cuda.device_of(a):  # type: ignore[no-untyped-call]  # triton launches on the current device, whatever the tensors'
+        launch(a, b, a_scales, b_scales, out)
     return out
 
 

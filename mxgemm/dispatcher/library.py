@@ -48,7 +48,6 @@ class Library:
         self.operation = operation_of(config)
         self._c = ctypes.CDLL(str(self.path))
         self._lock = threading.Lock()
-        self._initialized = False
         try:
             self._declare()
         except AttributeError as error:
@@ -105,22 +104,20 @@ class Library:
         return self._text("dispatcher_last_error")
 
     def initialize(self) -> None:
-        """Load the kernel onto the current device, once.
+        """Load the kernel onto the current device, unless it is loaded.
+
+        The library is asked each time: another object of the same file may have closed it.
 
         Raises:
             DispatcherError: there is no HIP runtime, no device, or the device is of another architecture.
         """
         with self._lock:
-            if not self._initialized:
-                self._require(self._c.dispatcher_initialize(), "initialize")
-                self._initialized = True
+            self._require(self._c.dispatcher_initialize(), "initialize")
 
     def close(self) -> None:
-        """Unload the kernel; the next run loads it again."""
+        """Unload the kernel, for every object of the same file; the next run loads it again."""
         with self._lock:
-            if self._initialized:
-                self._c.dispatcher_cleanup()
-                self._initialized = False
+            self._c.dispatcher_cleanup()
 
     def run(
         self, a: Any, b: Any, c: Any, a_scales: Any, b_scales: Any, *, k_batch: int = 1, timed: bool = True

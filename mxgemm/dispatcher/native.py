@@ -39,7 +39,7 @@ DESCRIPTION: Final = "native.json"
 _SOURCES: Final = (
     *(f"triton_kernels/{name}.py" for name in ("quant_gemm", "load_operand", "epilogue", "block_order")),
     *(f"dispatcher/{name}.py" for name in ("native", "native_kernel", "native_worker", "kernel_arguments", "arch")),
-    "triton_compile.py",
+    *("triton_compile.py", "device.py", "routes/tile.py"),  # the last two: compute units and dies of a machine
 )
 
 
@@ -62,7 +62,7 @@ def native_key(config: KernelConfig, gfx_arch: str) -> dict[str, Any]:
     compiler = c_compiler()
     said = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
     return {
-        "source": "native",
+        "name": config.name,
         "operation": config.operation,
         "config": dataclasses.asdict(config.pinned(gfx_arch)),
         "arch": bare_arch(gfx_arch),
@@ -70,6 +70,7 @@ def native_key(config: KernelConfig, gfx_arch: str) -> dict[str, Any]:
         "triton": _triton_version(),
         "compiler": [compiler, said.splitlines()[0] if said else ""],
         "flags": [*FLAGS, *LIBRARIES],
+        "environment": _environment(),
     }
 
 
@@ -138,18 +139,30 @@ def _triton_version() -> str:
     raise ToolchainMissing("triton: not installed, want triton >= 3.6 (pip install 'mxgemm[triton]')")
 
 
-def _cross_compile(config: KernelConfig, arch: str, folder: Path) -> dict[str, Any]:
-    job = {
-        "operation": config.operation,
-        "config": dataclasses.asdict(config),
-        "arch": arch,
-        "folder": str(folder),
-    }
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
+def _environment() -> dict[str, str]:
+    """Return the variables by which triton's AMD backend and LLVM may make another kernel of the same source."""
+    decide = ("AMDGCN_", "TRITON_HIP_", "TRITON_DEFAULT_", "DISABLE_LLVM_OPT")
+    given = {name: value for name, value in os.environ.items() if name.startswith(decide)}
+    return {"TRITON_DEFAULT_FP_FUSION": "1"} | given
+
+
+def worker_job(config: KernelConfig, arch: str, folder: Path) -> str:
+    """Return the line that ``native_worker`` takes for a configuration."""
+    fields = dataclasses.asdict(config)
+    return json.dumps({"operation": config.operation, "config": fields, "arch": arch, "folder": str(folder)}) + "\n"
+
+
+def worker_environment() -> dict[str, str]:
+    """Return the environment of ``native_worker``: compiling, not interpreting, and with this mxgemm."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"} | _environment()
     environment["PYTHONPATH"] = os.pathsep.join([str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return environment
+
+
+def _cross_compile(config: KernelConfig, arch: str, folder: Path) -> dict[str, Any]:
     command = [sys.executable, "-m", "mxgemm.dispatcher.native_worker"]
-    done = subprocess.run(command, input=json.dumps(job), capture_output=True, text=True, env=environment, check=False)
+    job = worker_job(config, arch, folder)
+    done = subprocess.run(command, input=job, capture_output=True, text=True, env=worker_environment(), check=False)
     if done.returncode:
         raise NativeBuildError(f"{config.name}: the kernel did not compile for {arch}:\n{done.stderr[-4000:]}")
     described: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

@@ -140,4 +140,5 @@ def wanted_instruction(config: KernelConfig, gfx_arch: str) -> str:
         return f"v_mfma_scale_{shape}{config.warp_tile_k}_f8f6f4"
     if bare_arch(gfx_arch) == "gfx950":
         return f"v_mfma_{shape}{config.warp_tile_k}_f8f6f4"
-    return f"v_mfma_{shape}"
+    depth = 32 if config.warp_tile_m == 16 else 16
+    return f"v_mfma_{shape}{depth}_{config.dtype}_{config.dtype}"

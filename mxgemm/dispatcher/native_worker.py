@@ -1,8 +1,8 @@
 """Compile the variants of a configuration, in a process of its own: ``python -m mxgemm.dispatcher.native_worker``.
 
-It reads ``{"operation", "config", "arch", "folder"}`` as JSON on standard input, writes each variant's code object
-into the folder and prints ``{"triton", "variants": [...]}``. A process of its own because triton decides at import
-whether it interprets kernels, and because builds run side by side.
+For each line of JSON on standard input, ``{"operation", "config", "arch", "folder"}``, it writes each variant's code
+object into the folder and prints a line ``{"triton", "variants": [...]}``. A process of its own because triton decides
+at import whether it interprets kernels, and because builds run side by side.
 """
 
 from __future__ import annotations
@@ -53,14 +53,15 @@ def _metadata(assembly: str, field: str) -> int:
 
 
 def main() -> None:
-    """Serve the one job on standard input."""
+    """Serve the jobs on standard input; the first that fails ends the process."""
     import triton
 
-    job = json.load(sys.stdin)
-    config = OPERATIONS[job["operation"]].config_type(**job["config"])
-    folder = Path(job["folder"])
-    found = [compile_variant(config, job["arch"], variant, folder) for variant in variants(config)]
-    print(json.dumps({"triton": triton.__version__, "variants": found}))
+    for line in sys.stdin:
+        job = json.loads(line)
+        config = OPERATIONS[job["operation"]].config_type(**job["config"])
+        folder = Path(job["folder"])
+        found = [compile_variant(config, job["arch"], variant, folder) for variant in variants(config)]
+        print(json.dumps({"triton": triton.__version__, "variants": found}), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
 """The guards in front of a C function that trusts its pointers: types, shapes and memory of a call's five operands.
 
-A wrong operand raises before anything is launched. Inputs that only need a copy (not contiguous, scales of another type
-that hold the same numbers) get one; the output never does, for a copy would swallow the result.
+A wrong operand raises before anything is launched. Inputs that only need a copy (not contiguous, off the alignment,
+scales of another type) get one; the output never does, for a copy would swallow the result.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -15,6 +15,9 @@ import torch
 from mxgemm.dispatcher.codecs import PACK, storage_name
 from mxgemm.dispatcher.config import KernelConfig
 from mxgemm.dispatcher.operation import Operation, Pointers, Problem
+
+ALIGNMENT: Final = 16
+"""Bytes that the address of a tensor on the device is a multiple of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,9 @@ def gather(
     shapes = operation.scale_shapes(problem)
     a_scales = _scales("a_scales", a_scales, operation.scale_dtype, shapes[0])
     b_scales = _scales("b_scales", b_scales, operation.scale_dtype, shapes[1])
-    _check_output(c, (problem.m, problem.n))
+    _check_output(c, (problem.m, problem.n), device)
+    if device is not None:
+        a, b, a_scales, b_scales = map(_aligned, (a, b, a_scales, b_scales))
     keep = (a, b, c, a_scales, b_scales)
     return Operands(problem, Pointers(*map(_address, keep)), device, keep)
 
@@ -113,10 +118,14 @@ def _bytes(name: str, value: Any, allowed: tuple[str, ...]) -> Any:
 def _scales(name: str, value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
     if not _same_shape(tuple(value.shape), shape):
         raise ValueError(f"{name}: got {tuple(value.shape)}, want {shape}")
+    if dtype != np.uint8:
+        return _as_type(value, dtype)
     if _dtype_name(value) == "float8_e8m0fnu":
         value = value.view(torch.uint8 if isinstance(value, torch.Tensor) else np.uint8)
+    if _dtype_name(value).startswith(("float", "bfloat", "complex")):  # 1.0 is byte 127, and would become byte 1
+        raise TypeError(f"{name}: got {_dtype_name(value)} numbers, want E8M0 bytes (uint8)")
     coerced = _as_type(value, dtype)
-    if dtype == np.uint8 and _dtype_name(value) != "uint8" and not bool((coerced == value).all()):
+    if not bool((coerced == value).all()):
         raise TypeError(f"{name}: got {_dtype_name(value)} numbers that are no bytes, want E8M0 bytes (uint8)")
     return coerced
 
@@ -129,11 +138,15 @@ def _same_shape(got: tuple[int, ...], want: tuple[int, ...]) -> bool:
 def _as_type(value: Any, dtype: np.dtype[Any]) -> Any:
     if isinstance(value, torch.Tensor):
         return value.contiguous().to(torch.uint8 if dtype == np.uint8 else torch.float32)
-    with np.errstate(invalid="ignore"):  # what does not fit is caught by the caller's comparison
-        return np.ascontiguousarray(value).astype(dtype, copy=False)
+    return np.ascontiguousarray(value).astype(dtype, copy=False)
 
 
-def _check_output(c: Any, shape: tuple[int, int]) -> None:
+def _aligned(value: Any) -> Any:
+    """A kernel reads up to 16 bytes at a time, which a view into a tensor need not start at."""
+    return value if value.data_ptr() % ALIGNMENT == 0 else value.clone()
+
+
+def _check_output(c: Any, shape: tuple[int, int], device: torch.device | None) -> None:
     if _dtype_name(c) != "float16":
         raise TypeError(f"c: got {_dtype_name(c)}, want float16")
     if tuple(c.shape) != shape:
@@ -143,6 +156,8 @@ def _check_output(c: Any, shape: tuple[int, int]) -> None:
         raise ValueError("c: got strided memory, want C-contiguous memory: the kernel writes in place")
     if isinstance(c, np.ndarray) and not c.flags["WRITEABLE"]:
         raise ValueError("c: got a read-only array, want a writeable one: the kernel writes in place")
+    if device is not None and c.data_ptr() % ALIGNMENT:
+        raise ValueError(f"c: got an address off a multiple of {ALIGNMENT} bytes, want one on it, as a new tensor has")
 
 
 def _address(value: Any) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,13 +17,16 @@ from numpy.typing import NDArray
 from mxgemm.dispatcher.codecs import Bytes, Float32
 from mxgemm.dispatcher.config import KernelConfig
 
+INT_MAX: Final = 2**31 - 1
+"""Sizes cross into C as ints, which ctypes would cut off without a word."""
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
     """``C[m, n] = A[m, k] * B[n, k]``, transposed, with ``k_batch`` splits of K.
 
     Raises:
-        ValueError: a size is not a positive int.
+        ValueError: a size is not an int from 1 to 2^31 - 1.
     """
 
     m: int
@@ -34,8 +37,8 @@ class Problem:
     def __post_init__(self) -> None:
         for name in ("m", "n", "k", "k_batch"):
             size = getattr(self, name)
-            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-                raise ValueError(f"{name}: got {size!r}, want a positive int")
+            if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= INT_MAX:
+                raise ValueError(f"{name}: got {size!r}, want an int from 1 to {INT_MAX}, C's largest")
 
 
 @dataclass(frozen=True, slots=True)

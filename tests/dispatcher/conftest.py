@@ -13,6 +13,7 @@ from mxgemm.dispatcher import (
     TensorQuantKernelConfig,
     build,
 )
+from tests.dispatcher.native_libraries import shared_cache
 from tests.dispatcher.toolchain import HEADERS, make_hipcc
 
 
@@ -34,7 +35,7 @@ def built(hipcc: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tu
         "row_bf8_gfx942": RowColQuantKernelConfig(variant_key="bf8", warp_tile_k=32, gfx_arch="gfx942"),
     }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MXGEMM_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("MXGEMM_CACHE", str(shared_cache(tmp_path_factory)))
         results = build(kinds.values(), source="ck_tile", ck_include=HEADERS, hipcc=hipcc)
     return {name: _entry(result) for name, result in zip(kinds, results, strict=True)}
 

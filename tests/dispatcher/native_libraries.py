@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mxgemm import build_cache
+from mxgemm.dispatcher import build, native
 from mxgemm.dispatcher.config import KernelConfig
 from mxgemm.dispatcher.mx_gemm import MxGemmKernelConfig
-from mxgemm.dispatcher.native import DESCRIPTION, build_native, library_name, native_key
+from mxgemm.dispatcher.native import DESCRIPTION
 from mxgemm.dispatcher.native_kernel import SCALES, element_type
 from mxgemm.dispatcher.rowcolquant import RowColQuantKernelConfig
 from mxgemm.dispatcher.tensor_quant import TensorQuantKernelConfig
@@ -38,21 +42,44 @@ CONFIGS: dict[str, tuple[KernelConfig, str]] = {
 }
 
 
+BY_ITSELF = "tensor-fp8"
+"""The library that is built as a user's is, by a process of its own; the others share one, as importing takes long."""
+
+
 def built(name: str, factory: pytest.TempPathFactory) -> Path:
-    """Build a library, or find that another worker has."""
+    """Build a library, or find that another test or worker has."""
     require_compilers()
     config, arch = CONFIGS[name]
+    with environment(MXGEMM_CACHE=str(shared_cache(factory))), pytest.MonkeyPatch.context() as patch:
+        if name != BY_ITSELF:
+            patch.setattr(native, "_cross_compile", _compile_in_shared_worker)
+        return build([config], gfx_arch=arch)[0].library()
+
+
+def shared_cache(factory: pytest.TempPathFactory) -> Path:
+    """Return the cache of built libraries that all of pytest's workers use: MXGEMM_CACHE, else one for this run."""
     root = factory.getbasetemp()
     root = root.parent if root.name.startswith("popen-") else root
-    with environment(MXGEMM_CACHE=os.environ.get("MXGEMM_CACHE") or str(root / "cache")):
-        file = library_name(config, arch)
-        return build_cache.cached(
-            native_key(config, arch), file, lambda folder: _build(config, arch, folder), f"{config.name} for a test"
-        )
+    return Path(os.environ.get("MXGEMM_CACHE") or root / "cache")
 
 
-def _build(config: KernelConfig, arch: str, folder: Path) -> None:
-    assert build_native(config, arch, folder) == folder / library_name(config, arch)
+def _compile_in_shared_worker(config: KernelConfig, arch: str, folder: Path) -> dict[str, Any]:
+    worker = _shared_worker()
+    assert worker.stdin
+    assert worker.stdout
+    worker.stdin.write(native.worker_job(config, arch, folder))
+    worker.stdin.flush()
+    described: dict[str, Any] = json.loads(worker.stdout.readline())
+    return described
+
+
+@cache
+def _shared_worker() -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "mxgemm.dispatcher.native_worker"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    worker = subprocess.Popen(command, **pipes, text=True, env=native.worker_environment())
+    atexit.register(worker.communicate)  # which closes its input, and it ends
+    return worker
 
 
 def require_compilers() -> None:

@@ -1,4 +1,5 @@
 import dataclasses
+import importlib
 import multiprocessing
 import os
 import threading
@@ -161,6 +162,15 @@ def test_wrong_requests_build_nothing(compiler: Compiler, monkeypatch: pytest.Mo
         build([FIRST])
     assert compiler.built() == []
     assert build([FIRST.pinned("gfx950")])[0].path  # an architecture in the configuration is enough
+
+
+def test_what_names_no_architecture_is_built_for_this_machine(
+    compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = importlib.import_module("mxgemm.dispatcher.build")  # the package has a function of that name
+    monkeypatch.setattr(module, "detect_arch", lambda: "gfx950")
+    older = RowColQuantKernelConfig(gfx_arch="gfx942", warp_tile_k=32)
+    assert [result.config.arch for result in build([older, FIRST])] == ["gfx942", "gfx950"]
 
 
 def test_ck_tile_compiles_once_and_shows_the_compilers_output(

@@ -1,5 +1,6 @@
 """The guards: wrong operands raise before the library is called. The library is CK tile's source over stand-ins."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +8,18 @@ import numpy as np
 import pytest
 import torch
 
-from mxgemm.dispatcher import Inputs, KernelConfig, Library, Problem, judge, make_inputs, reference
-from mxgemm.dispatcher.library import Library as _Library
+from mxgemm.dispatcher import (
+    Inputs,
+    KernelConfig,
+    Library,
+    MxGemmKernelConfig,
+    Problem,
+    judge,
+    make_inputs,
+    operands,
+    operation_of,
+    reference,
+)
 
 Built = dict[str, tuple[KernelConfig, Path]]
 
@@ -24,9 +35,9 @@ class Case:
 
     def run(self, **changes: Any) -> np.ndarray:
         given = self.inputs
-        operands = {"a": given.a, "b": given.b, "c": self.out, "a_scales": given.a_scales, "b_scales": given.b_scales}
-        operands.update(changes)
-        self.library.run(**operands, timed=False)
+        call = {"a": given.a, "b": given.b, "c": self.out, "a_scales": given.a_scales, "b_scales": given.b_scales}
+        call.update(changes)
+        self.library.run(**call, timed=False)
         return self.out
 
     def right(self) -> bool:
@@ -116,15 +127,57 @@ def test_scales_are_coerced_where_that_loses_nothing(row: Case, mx: Case) -> Non
     assert row.right()
     mx.run(a_scales=mx.inputs.a_scales.astype(np.int64), b_scales=torch.from_numpy(mx.inputs.b_scales).int())
     assert mx.right()
-    for wrong in (np.full((32, 4), 0.5), np.full((32, 4), 300), np.full((32, 4), -1), np.full((32, 4), np.nan)):
+    for wrong in (np.full((32, 4), 1.0), np.full((32, 4), 300), np.full((32, 4), -1), np.full((32, 4), np.nan)):
         with pytest.raises(TypeError, match="a_scales: got .* want E8M0 bytes"):
             mx.run(a_scales=wrong)
-    with pytest.raises(TypeError, match="b_scales: got float32 numbers that are no bytes"):
-        mx.run(b_scales=torch.full((64, 4), 0.5))
+    with pytest.raises(TypeError, match="b_scales: got float32 numbers, want E8M0 bytes"):
+        mx.run(b_scales=torch.ones(64, 4))
     with pytest.raises(ValueError, match=r"a_scales: got \(4, 32\), want \(32, 4\)"):
         mx.run(a_scales=mx.inputs.a_scales.T)
     with pytest.raises(ValueError, match=r"b_scales: got \(80,\), want \(64,\)"):
         row.run(b_scales=row.inputs.a_scales)
+
+
+def test_e8m0_scales_where_numbers_belong_keep_their_values(row: Case) -> None:
+    powers = np.exp2(np.arange(80) % 5 - 2).astype(np.float32)
+    expected = row.run(a_scales=powers).copy()
+    row.out[:] = 0
+    given = torch.from_numpy(powers).to(torch.float8_e8m0fnu)
+    assert np.array_equal(row.run(a_scales=given), expected)
+
+
+def test_two_objects_of_one_library(row: Case) -> None:
+    other = Library(row.library.path, row.library.config)
+    row.run()
+    other.close()
+    row.out[:] = 0
+    row.run()
+    assert row.right()
+
+
+def test_sizes_beyond_an_int_are_refused() -> None:
+    assert Problem(2**31 - 1, 1, 32).m == 2**31 - 1
+    with pytest.raises(ValueError, match=f"m: got {2**31}, want an int from 1 to {2**31 - 1}"):
+        Problem(2**31, 1, 32)
+
+
+def test_addresses_on_a_device_are_aligned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operands, "_device", lambda value: torch.device("cuda", 0))
+    config = MxGemmKernelConfig(gpu_target="gfx950")
+
+    def off(*shape: int, dtype: torch.dtype = torch.uint8) -> torch.Tensor:
+        view = torch.arange(math.prod(shape) + 1).to(dtype)[1:].view(shape)
+        assert view.data_ptr() % operands.ALIGNMENT
+        return view
+
+    given = [off(3, 64), off(5, 64), torch.zeros(3, 5, dtype=torch.float16), off(3, 2), off(5, 2)]
+    found = operands.gather(operation_of(config), config, "gfx950", *given, k_batch=1)
+    assert all(address % operands.ALIGNMENT == 0 for address in found.at)
+    assert found.at.c == given[2].data_ptr()
+    assert all(torch.equal(kept, value) for kept, value in zip(found.keep, given, strict=True))
+    given[2] = off(3, 5, dtype=torch.float16)
+    with pytest.raises(ValueError, match="c: got an address off a multiple of 16 bytes"):
+        operands.gather(operation_of(config), config, "gfx950", *given, k_batch=1)
 
 
 def test_host_and_device_do_not_mix(row: Case) -> None:
@@ -207,4 +260,4 @@ def test_gpu_tensors_need_an_amd_gpu(built: Built) -> None:
     inputs = make_inputs(config, Problem(80, 64, 256))
     on_gpu = [torch.from_numpy(x).cuda() for x in (inputs.a, inputs.b)]
     with pytest.raises(ValueError, match="operands: got a on cuda:0, b on cuda:0, c on the host"):
-        _Library(path, config).run(*on_gpu, np.zeros((80, 64), np.float16), inputs.a_scales, inputs.b_scales)
+        Library(path, config).run(*on_gpu, np.zeros((80, 64), np.float16), inputs.a_scales, inputs.b_scales)

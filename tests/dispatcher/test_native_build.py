@@ -133,6 +133,10 @@ def test_wrong_instructions_and_too_much_lds_are_errors() -> None:
     ):
         with pytest.raises(BuildError, match=says.replace("*", r"\*")):
             native._check_variant(config, "gfx950", good | bad)
+    older = RowColQuantKernelConfig(variant_key="bf8", warp_tile_k=32)
+    for widened in ("v_mfma_f32_16x16x16_f16", "v_mfma_f32_16x16x32_fp8_fp8"):
+        with pytest.raises(BuildError, match="want only v_mfma_f32_16x16x32_bf8_bf8"):
+            native._check_variant(older, "gfx942", good | {"matrix_instructions": {widened: 1}})
 
 
 def test_key_changes_with_everything(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -157,6 +161,9 @@ def test_key_changes_with_everything(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     keys.append(native_key(config, "gfx942"))
     monkeypatch.setattr(native, "_triton_version", lambda: "triton 0.0")
     keys.append(native_key(config, "gfx942"))
+    monkeypatch.undo()
+    monkeypatch.setenv("AMDGCN_USE_BUFFER_OPS", "0")
+    keys.append(native_key(config, "gfx942"))
     assert all(a != b for i, a in enumerate(keys) for b in keys[:i])
     monkeypatch.undo()
     assert native_key(config, "gfx942") == keys[0]
@@ -165,7 +172,7 @@ def test_key_changes_with_everything(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 def test_the_kernels_sources_are_in_the_key() -> None:
     require_compilers()
     files = native_key(RowColQuantKernelConfig(), "gfx950")["files"]
-    assert {"quant_gemm.py", "triton_compile.py", "shim.c", "hip_runtime.h", "operations.h"} <= set(files)
+    assert {"quant_gemm.py", "triton_compile.py", "device.py", "shim.c", "hip_runtime.h", "operations.h"} <= set(files)
 
 
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -220,7 +227,7 @@ def test_a_failed_compilation_says_what_the_compiler_said(
 
 def test_a_failing_worker_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     require_compilers()
-    (tmp_path / "triton.py").write_text("raise ImportError('a triton that is broken')\n")
+    (tmp_path / "torch.py").write_text("raise ImportError('an installation that is broken')\n")
     monkeypatch.setenv("PYTHONPATH", os.fspath(tmp_path))
-    with pytest.raises(BuildError, match="(?s)the kernel did not compile for gfx950:.*a triton that is broken"):
+    with pytest.raises(BuildError, match="(?s)the kernel did not compile for gfx950:.*an installation that is broken"):
         build_native(RowColQuantKernelConfig(), "gfx950", tmp_path)

@@ -1,4 +1,4 @@
-"""The native libraries of both operations, whole, in the gfx950 emulator, against exact products."""
+"""The native libraries of every operation, whole, in the gfx950 emulator, against exact products."""
 
 from __future__ import annotations
 

@@ -13,9 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mxgemm.dispatcher.execution import RUNTIME_VARIABLE
 from mxgemm.dispatcher.native import argument_table
 from tests.dispatcher.native_libraries import CONFIGS, built, description, draw, environment
-from tools.dispatcher_emulated import RUNTIME_VARIABLE, EmulatedLibrary
+from tools.dispatcher_emulated import EmulatedLibrary
 from tools.emulated_hip import EmulatedHip
 from tools.quant_cases import Operands
 
@@ -79,6 +80,17 @@ def test_no_runtime(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) ->
     assert "the HIP runtime could not be opened" in library.error()
     assert "nothing.so" in library.error()
     assert RUNTIME_VARIABLE in library.error()
+
+
+def test_a_failed_attempt_keeps_no_runtime(
+    tmp_path_factory: pytest.TempPathFactory, hip: EmulatedHip, tmp_path: Path
+) -> None:
+    library = Fresh("rowcol-fp8", tmp_path_factory)
+    hip.set_device("gfx950", devices=0)
+    assert library.initialize(hip.path) == -1
+    another = EmulatedHip.build(tmp_path)
+    assert library.initialize(another.path) == 0
+    assert another.modules()
 
 
 def test_another_library_is_no_runtime(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -250,6 +262,7 @@ def test_null_pointer(which: int, tmp_path_factory: pytest.TempPathFactory, hip:
         ("rowcol-fp8", (1, 64, (1 << 30) + 32), {}, -2, "K up to 2^30"),
         ("rowcol-fp8", (1 << 33, 64, 256), {}, -2, "under 2^31"),
         ("rowcol-fp8", (1 << 28, 64, 32), {}, -2, "more tiles than a launch can have"),
+        ("mx-padded-persistent", (1 << 30, 1 << 30, 32), {}, -2, "more tiles than a launch can have"),
     ],
 )
 def test_refused_sizes(
@@ -261,6 +274,16 @@ def test_refused_sizes(
     assert says in library.last_error()
     assert not hip.launches
     assert not hip.allocations()
+
+
+@pytest.mark.parametrize("which", range(5))
+def test_an_address_off_the_alignment(which: int, tmp_path_factory: pytest.TempPathFactory, hip: EmulatedHip) -> None:
+    library = silent("rowcol-fp8", tmp_path_factory, hip)
+    pointers = tuple(address + 4 * (i == which) for i, address in enumerate(FAR))
+    assert library.call_sizes("_device", pointers, (1, 64, 256)) == -2
+    operand = ("A", "B", "the scales of A", "the scales of B", "C")[which]
+    assert f": {operand}: got an address off a multiple of 16 bytes" in library.last_error()
+    assert not hip.launches
 
 
 def test_another_current_device(tmp_path_factory: pytest.TempPathFactory, hip: EmulatedHip) -> None:

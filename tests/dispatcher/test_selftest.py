@@ -11,7 +11,9 @@ typer_testing = pytest.importorskip("typer.testing")
 from mxgemm import cli  # noqa: E402
 from mxgemm.dispatcher import OPERATIONS, BuildError, Inputs, KernelConfig, native, reference  # noqa: E402
 from mxgemm.dispatcher.execution import EmulatorExecution, LibraryExecution, TritonExecution  # noqa: E402
+from tests.dispatcher.native_libraries import built, shared_cache  # noqa: E402
 from tests.dispatcher.toolchain import HEADERS  # noqa: E402
+from tests.emulator import require_objdump  # noqa: E402
 
 runner = typer_testing.CliRunner()
 
@@ -20,8 +22,10 @@ runner = typer_testing.CliRunner()
 def ck(monkeypatch: pytest.MonkeyPatch, hipcc: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     monkeypatch.setenv("MXGEMM_CK_INCLUDE", str(HEADERS))
     monkeypatch.setenv("MXGEMM_HIPCC", str(hipcc))
-    monkeypatch.setenv("MXGEMM_CACHE", str(tmp_path_factory.getbasetemp() / "selftest-cache"))
+    monkeypatch.setenv("MXGEMM_CACHE", str(shared_cache(tmp_path_factory)))
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("CK_TILE_BENCH_WARMUP", "0")
+    monkeypatch.setenv("CK_TILE_BENCH_REPEAT", "1")
     monkeypatch.setattr(LibraryExecution, "missing", lambda self, config, source: "")
 
 
@@ -101,21 +105,25 @@ def test_what_cannot_be_built_is_not_run(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_failed_build_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(config: KernelConfig, arch: str, folder: Path) -> Path:
-        raise BuildError("error: no such register")
+        raise BuildError("error: no such register [/v256]")
 
     monkeypatch.setenv("MXGEMM_CACHE", str(tmp_path))
     monkeypatch.setattr(native, "native_key", lambda config, arch: {})
     monkeypatch.setattr(native, "build_native", fail)
     text = run("selftest", "--op", "mx_gemm", "--arch", "gfx950", code=1)
-    assert "no such register" in text
+    assert "no such register [/v256]" in text
     assert "PASS" not in text
+    assert "no such register [/v256]" in run("build", "--op", "mx_gemm", "--arch", "gfx950", code=1)
 
 
 def test_user_errors(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.delenv("MXGEMM_CK_INCLUDE", raising=False)
     for arguments, message in (
+        (["build", "--source", "ck_tile"], "set MXGEMM_CK_INCLUDE"),
         (["selftest", "--op", "conv"], "op: got 'conv', want one of mx_gemm, rowcolquant, tensor_quant"),
         (["names", "--arch", "sm_90"], "gfx_arch: got 'sm_90'"),
         (["build", "--source", "cuda"], "source: got 'cuda'"),
+        (["build", "--op", "mx_gemm", "--arch", "gfx942"], "no other has the scaled instruction"),
     ):
         monkeypatch.setattr("sys.argv", ["mxgemm", "dispatcher", *arguments])
         with pytest.raises(SystemExit) as ended:
@@ -138,8 +146,13 @@ def test_places_say_what_they_lack(monkeypatch: pytest.MonkeyPatch) -> None:
     assert TritonExecution().missing(config, "native") == "triton is not installed"
 
 
-@pytest.mark.slow
-def test_native_kernels_pass_in_the_emulator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_native_kernels_pass_in_the_emulator(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require_objdump()
+    for name in ("rowcol-fp8", "rowcol-bf8"):  # what the self-test finds built
+        built(name, tmp_path_factory)
+    monkeypatch.setenv("MXGEMM_CACHE", str(shared_cache(tmp_path_factory)))
     monkeypatch.setenv("COLUMNS", "200")
     text = run("selftest", "--op", "rowcolquant", "--arch", "gfx950")
     assert text.count("gfx950 emulator") == 2

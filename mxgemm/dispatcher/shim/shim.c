@@ -12,7 +12,7 @@
 #include "hip_runtime.h"
 
 #define EXPORT __attribute__((visibility("default")))
-enum { DONE = 0, FAILED = -1, UNSUPPORTED = -2, K_BLOCK = 32 };
+enum { DONE = 0, FAILED = -1, UNSUPPORTED = -2, K_BLOCK = 32, ALIGNMENT = 16 };
 
 /* 32-bit offsets reach this far; the masked rows of a last tile count too. */
 static const int64_t SMALL_BYTES = (int64_t)1 << 31;
@@ -25,6 +25,14 @@ static struct {
     void *modules[VARIANTS], *functions[VARIANTS];
 } state;
 static _Thread_local char last_error[2048];
+
+static const char *const operand_names[VALUES] = {
+    [VALUE_A] = "A",
+    [VALUE_B] = "B",
+    [VALUE_A_SCALES] = "the scales of A",
+    [VALUE_B_SCALES] = "the scales of B",
+    [VALUE_OUT] = "C",
+};
 
 struct problem {
     const void *a, *b, *a_scales, *b_scales;
@@ -122,6 +130,8 @@ EXPORT int dispatcher_initialize(void)
     int result;
     pthread_mutex_lock(&lock);
     result = state.ready ? DONE : initialize();
+    if (result != DONE)
+        hip.library = NULL; /* the next attempt looks for the runtime anew: it may be another one by then */
     pthread_mutex_unlock(&lock);
     return result;
 }
@@ -150,7 +160,11 @@ static int check(const struct problem *p)
         return fail(FAILED, "%s: not initialised: call dispatcher_initialize first", KERNEL_NAME);
     if (!p->a || !p->b || !p->a_scales || !p->b_scales || !p->out)
         return fail(FAILED, "%s: %s: got a null pointer", KERNEL_NAME,
-                    !p->a ? "A" : !p->b ? "B" : !p->a_scales ? "scales of A" : !p->b_scales ? "scales of B" : "C");
+                    operand_names[!p->a          ? VALUE_A
+                                  : !p->b        ? VALUE_B
+                                  : !p->a_scales ? VALUE_A_SCALES
+                                  : !p->b_scales ? VALUE_B_SCALES
+                                                 : VALUE_OUT]);
     if (p->m < 1 || p->n < 1 || p->k < 1)
         return fail(FAILED, "%s: M, N, K: got %lld, %lld, %lld, want 1 or more of each", KERNEL_NAME, (long long)p->m,
                     (long long)p->n, (long long)p->k);
@@ -200,15 +214,18 @@ static int prepare(const struct problem *p, struct launch *l)
         [VALUE_K_BLOCKS] = (uint64_t)(p->k / K_BLOCK),
     };
     int64_t tiles = up(p->m, TILE_M) / TILE_M * (up(p->n, TILE_N) / TILE_N);
+    int64_t programs = PROGRAMS && tiles > PROGRAMS ? PROGRAMS : tiles;
 
+    for (int i = VALUE_A; i <= VALUE_OUT; i++) /* the kernel was compiled for addresses like those of hipMalloc */
+        if (values[i] % ALIGNMENT)
+            return fail(UNSUPPORTED, "%s: %s: got an address off a multiple of %d bytes", KERNEL_NAME, operand_names[i],
+                        ALIGNMENT);
     l->variant = fitting(p);
-    if (PROGRAMS && tiles > PROGRAMS)
-        tiles = PROGRAMS;
-    if (!l->variant || tiles * l->variant->threads > MOST_THREADS)
+    if (!l->variant || tiles > INT32_MAX || programs * l->variant->threads > MOST_THREADS)
         return fail(UNSUPPORTED, "%s: M, N: got %lld, %lld: more tiles than a launch can have", KERNEL_NAME,
                     (long long)p->m, (long long)p->n);
     l->function = state.functions[l->variant - variants];
-    l->programs = (unsigned)tiles;
+    l->programs = (unsigned)programs;
     l->kernarg_size = l->variant->kernarg_size;
     memset(l->kernarg, 0, sizeof l->kernarg);
     for (unsigned i = 0; i < l->variant->arguments; i++) /* both sides are little-endian */
@@ -345,11 +362,11 @@ static int run_host_locked(const struct problem *p, float *time_ms)
     size_t scales_a = (ONE_SCALE ? 1 : (size_t)p->m * blocks) * SCALE_BYTES;
     size_t scales_b = (ONE_SCALE ? 1 : (size_t)p->n * blocks) * SCALE_BYTES;
     struct buffer buffers[BUFFERS] = {
-        {"A", p->a, NULL, (size_t)p->m * (size_t)p->k / ELEMENTS_PER_BYTE},
-        {"B", p->b, NULL, (size_t)p->n * (size_t)p->k / ELEMENTS_PER_BYTE},
-        {"the scales of A", p->a_scales, NULL, scales_a},
-        {"the scales of B", p->b_scales, NULL, scales_b},
-        {"C", NULL, NULL, 2 * (size_t)p->m * (size_t)p->n},
+        {operand_names[VALUE_A], p->a, NULL, (size_t)p->m * (size_t)p->k / ELEMENTS_PER_BYTE},
+        {operand_names[VALUE_B], p->b, NULL, (size_t)p->n * (size_t)p->k / ELEMENTS_PER_BYTE},
+        {operand_names[VALUE_A_SCALES], p->a_scales, NULL, scales_a},
+        {operand_names[VALUE_B_SCALES], p->b_scales, NULL, scales_b},
+        {operand_names[VALUE_OUT], NULL, NULL, 2 * (size_t)p->m * (size_t)p->n},
     };
     int result = check(p);
 
