@@ -11,6 +11,7 @@ typer_testing = pytest.importorskip("typer.testing")
 from mxgemm import cli  # noqa: E402
 from mxgemm.dispatcher import OPERATIONS, BuildError, Inputs, KernelConfig, native, reference  # noqa: E402
 from mxgemm.dispatcher.execution import EmulatorExecution, LibraryExecution, TritonExecution  # noqa: E402
+from mxgemm.dispatcher.selftest import selftest  # noqa: E402
 from tests.dispatcher.native_libraries import built, shared_cache  # noqa: E402
 from tests.dispatcher.toolchain import HEADERS  # noqa: E402
 from tests.emulator import require_objdump  # noqa: E402
@@ -153,7 +154,7 @@ def test_native_kernels_pass_in_the_emulator(
     for name in ("rowcol-fp8", "rowcol-bf8"):  # what the self-test finds built
         built(name, tmp_path_factory)
     monkeypatch.setenv("MXGEMM_CACHE", str(shared_cache(tmp_path_factory)))
-    monkeypatch.setenv("COLUMNS", "200")
-    text = run("selftest", "--op", "rowcolquant", "--arch", "gfx950")
-    assert text.count("gfx950 emulator") == 2
-    assert "FAIL" not in text
+    rows = selftest(operations=["rowcolquant"], archs=["gfx950"])
+    emulated = [(row.dtype, row.status, row.reason) for row in rows if row.where == "gfx950 emulator"]
+    assert emulated == [("fp8", "PASS", ""), ("bf8", "PASS", "")]
+    assert all(row.status == "PASS" for row in rows)
