@@ -81,11 +81,21 @@ class TestRepeating:
 
             return run
 
-        spread = timing.wall_us([call("a"), call("b")], Effort(seconds=0.0, least=4, most=4), clock)
+        spread = timing.wall_us([call("a"), call("b")], Effort(seconds=2.5, least=4, most=4), clock)
         assert spread.us == pytest.approx(10.0)
         assert spread.runs == 4
         assert spread.method == "wall"
         assert log == ["a", "b", "a", "b", "a", "b", "a"]
+
+    def test_slow_calls_warm_up_once(self) -> None:
+        clock = FakeClock()
+        taken = iter([7.0, 1.0, 1.0, 1.0])
+
+        def call() -> None:
+            clock.now += next(taken)
+
+        spread = timing.wall_us([call], Effort(seconds=0.5, least=3, most=9), clock)
+        assert (spread.us, spread.high, spread.runs) == (pytest.approx(1e6), pytest.approx(1e6), 3)
 
     def test_host_time_has_no_wait_in_it_and_the_queue_never_fills(self) -> None:
         clock, queued, longest = FakeClock(), [0], [0]

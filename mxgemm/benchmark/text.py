@@ -54,6 +54,12 @@ def change_rows(changes: Sequence[Change]) -> list[tuple[str, ...]]:
     ]
 
 
+def filled(header: Sequence[str], body: Sequence[Sequence[str]]) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Leave out columns that are empty in every row, as "eager" and "host" are on a CPU."""
+    kept = [i for i in range(len(header)) if not body or any(row[i] for row in body)]
+    return [header[i] for i in kept], [tuple(row[i] for i in kept) for row in body]
+
+
 def aligned(header: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     """Lay rows out in columns, the first two to the left."""
     widths = [max(len(row[i]) for row in (header, *body)) for i in range(len(header))]

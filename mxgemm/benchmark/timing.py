@@ -8,7 +8,7 @@
 * ``event``: one eager call on an idle device, event, call, event: what a caller who waits for every result sees.
 * ``host``: how long a call keeps the host, the device not waited for.
 * ``flushed``: device time of one call, the caches overwritten before it.
-* ``wall``: on a CPU, where the three are the same: one call after unmeasured ones, the weight in what cache it fits.
+* ``wall``: on a CPU, where the three are the same: one call at a time, the weight in what cache it fits.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_QUEUED: Final = 50
 """Calls queued at a time; a driver's queue takes about a thousand launches before the host waits."""
 WARM_UP: Final = 3
 CALL_METHOD: Final = {
-    "cpu": "wall time of one call after three unmeasured ones; median over the repetitions",
+    "cpu": "wall time of one call after unmeasured ones; median over the repetitions",
     "cuda": "device time of one call between two events, caches overwritten before and the host's time hidden; median",
 }
 HIDE_REPLAY_US: Final = 200.0
@@ -43,10 +43,13 @@ HIDE_CALL_US: Final = 1000.0
 
 
 def wall_us(calls: Sequence[Call], effort: Effort, clock: Clock = time.perf_counter, warm_up: int = WARM_UP) -> Spread:
-    """Time single calls on the host's clock, after ``warm_up`` unmeasured ones."""
+    """Time single calls on the host's clock, after ``warm_up`` unmeasured ones, or one where that takes the effort."""
     turn = itertools.cycle(calls)
+    end = clock() + effort.seconds
     for _ in range(warm_up):
         next(turn)()
+        if clock() >= end:
+            break
     return spread_of(repeat(lambda: _one(next(turn), clock), effort, clock), "wall")
 
 
