@@ -109,7 +109,8 @@ def _compare(old_path: Path, new_path: Path, metric: str) -> None:
 
 
 _WIDEST = 1000
-_COLOURS = {"pass": "green", "faster": "green", "FAIL": "red", "slower": "red", "wrong now": "red", "gone": "yellow"}
+_RED = ("FAIL", "slower", "wrong now", "raises now")
+_COLOURS = {"pass": "green", "faster": "green", "gone": "yellow", **dict.fromkeys(_RED, "red")}
 
 
 def _print_table(title: str, header: Sequence[str], body: Sequence[Sequence[str]]) -> None:
