@@ -37,9 +37,11 @@ CALL_METHOD: Final = {
     "cuda": "device time of one call between two events, caches overwritten before and the host's time hidden; median",
 }
 HIDE_REPLAY_US: Final = 200.0
-"""The device is kept busy this long before a graph is replayed: longer than the launch of a graph."""
+"""The device is kept busy at least this long before a graph is replayed, and twice as long as its launch takes."""
 HIDE_CALL_US: Final = 1000.0
-"""And this long before a single call: longer than any peer keeps the host."""
+"""And this long before a single call: longer than any peer or route keeps the host, except ``reference``."""
+MAX_HIDE_US: Final = 1e5
+"""But no longer."""
 
 
 def wall_us(calls: Sequence[Call], effort: Effort, clock: Clock = time.perf_counter, warm_up: int = WARM_UP) -> Spread:
@@ -118,10 +120,13 @@ def graph_us(calls: Sequence[Call], effort: Effort) -> Spread:
     with torch.cuda.graph(graph):
         for call in itertools.islice(itertools.cycle(calls), rounds * len(calls)):
             call()
-    for _ in range(WARM_UP):
-        graph.replay()
+    host_us = 0.0
+    for _ in range(WARM_UP):  # the last one counts: the first also loads the graph
+        torch.cuda.synchronize()
+        host_us = _one(graph.replay, time.perf_counter)
+    busy_us = min(MAX_HIDE_US, max(HIDE_REPLAY_US, 2 * host_us))
     count = rounds * len(calls)
-    return spread_of(repeat(lambda: _hidden_host_us(graph.replay, HIDE_REPLAY_US) / count, effort), "graph")
+    return spread_of(repeat(lambda: _hidden_host_us(graph.replay, busy_us) / count, effort), "graph")
 
 
 def queued_us(calls: Sequence[Call], effort: Effort) -> Spread:
@@ -132,7 +137,7 @@ def queued_us(calls: Sequence[Call], effort: Effort) -> Spread:
         next(turn)()
     host_seconds = (time.perf_counter() - start) / WARM_UP
     torch.cuda.synchronize()
-    busy_us = min(1e5, max(HIDE_CALL_US, 2e6 * host_seconds * MAX_QUEUED))
+    busy_us = min(MAX_HIDE_US, max(HIDE_CALL_US, 2e6 * host_seconds * MAX_QUEUED))
 
     def run() -> float:
         before, after = _events()
