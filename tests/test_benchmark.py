@@ -394,3 +394,5 @@ class TestDocument:
         table = text.aligned(text.COLUMNS, rows)
         assert "reference*" in table
         assert "absent humming" in "\n".join(text.notes(document))
+        quantised = {**document["results"][0], "chosen": False, "statement": PEERS["scaled_mm_fp8"].statement}
+        assert text.rows({"results": [quantised]})[0][1] == f"{quantised['name']}+"

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from mxgemm.benchmark.compare import Change
+from mxgemm.benchmark.contender import BEFOREHAND
 
 COLUMNS: Final = ("M,N,K", "what", "device us", "quartiles", "eager", "host", "floor", "x floor", "norm error", "gates")
 CHANGE_COLUMNS: Final = ("M,N,K", "what", "old us", "new us", "ratio", "verdict")
@@ -21,7 +22,7 @@ def title(document: Mapping[str, Any]) -> str:
 
 
 def rows(document: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Return a row of :data:`COLUMNS` for each result; the router's choice is starred."""
+    """Return a row of :data:`COLUMNS` for each result; starred: the router's choice; "+": A comes quantised."""
     return [_row(record) for record in document["results"]]
 
 
@@ -35,7 +36,7 @@ def notes(document: Mapping[str, Any]) -> list[str]:
     lines += _grouped("refused", document["refusals"], "reason")
     lines += _grouped("FAILED", document["failures"], "error")
     lines.append(f"device: {document['method']['device']}")
-    lines.append("* the router's choice; gates and fields: docs/benchmarks.md")
+    lines.append("* the router's choice; + A quantised beforehand, not timed; gates and fields: docs/benchmarks.md")
     return lines
 
 
@@ -75,7 +76,7 @@ def _row(record: Mapping[str, Any]) -> tuple[str, ...]:
     device, accuracy = record["device"], record["accuracy"]
     return (
         f"{record['m']},{record['n']},{record['k']}",
-        f"{record['name']}{'*' if record['chosen'] else ''}",
+        f"{record['name']}{'*' if record['chosen'] else ''}{'+' if BEFOREHAND in record['statement'] else ''}",
         _us(device and device["us"]),
         f"{_us(device['low'])}..{_us(device['high'])}" if device else "",
         _us(record["eager"] and record["eager"]["us"]),

@@ -25,7 +25,7 @@ def draw_roofline(document: Mapping[str, Any], folder: Path, name: str) -> list[
         return []
     plt = style.pyplot()
     kinds = style.contenders(records)
-    looks = style.look(kinds)
+    looks, labels = style.look(kinds), style.labels(records)
     roof = document["roof"]
     bandwidth, best = roof["bandwidth_gb_per_s"] / 1e3, roof["rate_tflop_per_s"]  # TB/s is TFLOP/s at 1 flop a byte
     intensity = [record["flops"] / record["bytes"] for record in records]
@@ -37,7 +37,7 @@ def draw_roofline(document: Mapping[str, Any], folder: Path, name: str) -> list[
         if rate < best:  # the best one is the roof
             axis.plot([rate / bandwidth, high], [rate, rate], color=style.GREY, linewidth=1, linestyle="--")
         axis.text(  # beside the axes: inside, points lie on it where a kernel is good
-            1.01, rate, f"{form} GEMM\n{rate:.4g} TFLOP/s", transform=axis.get_yaxis_transform(),
+            1.01, rate, f"{form} GEMM {rate:.4g}", transform=axis.get_yaxis_transform(),
             ha="left", va="center", color=style.GREY, fontsize=9,
         )  # fmt: skip
     for pair in kinds:
@@ -45,7 +45,7 @@ def draw_roofline(document: Mapping[str, Any], folder: Path, name: str) -> list[
         axis.plot(
             [record["flops"] / record["bytes"] for record in points],
             [record["tflop_per_s"] for record in points],
-            linestyle="", markersize=6.5, label=style.label(pair), **looks[pair],
+            linestyle="", markersize=6.5, label=labels[pair], **looks[pair],
         )  # fmt: skip
     axis.set_xscale("log")
     axis.set_yscale("log")

@@ -71,7 +71,8 @@ def _rows(
     axes[0][0].set_ylim(len(sizes) - 0.5, -0.5)
     axes[0][0].set_yticks(range(len(sizes)), [f"M {m}\nN {n}  K {k}" for m, n, k in sizes])
     figure.suptitle(style.headline(document, f"Time per call, A in bf16, a_format {document['a_format']}"))
-    _legend(figure, kinds, looks, {"color": "black", "linewidth": 2.2}, any(record["chosen"] for record in records))
+    chosen = any(record["chosen"] for record in records)
+    _legend(figure, style.labels(records), looks, {"color": "black", "linewidth": 2.2}, chosen)
     return figure
 
 
@@ -113,20 +114,20 @@ def _panels(document: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -
     for axis in axes.flat[max(0, len(weights) - columns) : len(weights)]:
         axis.set_xlabel("M")
     figure.suptitle(style.headline(document, f"Device time per call, A in bf16, a_format {document['a_format']}"))
-    _legend(figure, kinds, looks, _FLOOR_LINE, chosen=False)
+    _legend(figure, style.labels(records), looks, _FLOOR_LINE, chosen=False)
     return figure
 
 
 def _legend(
     figure: Any,
-    kinds: Sequence[tuple[str, str]],
-    looks: Mapping[Any, Mapping[str, Any]],
+    labels: Mapping[tuple[str, str], str],
+    looks: Mapping[tuple[str, str], Mapping[str, Any]],
     floor: Mapping[str, Any],
     chosen: bool,
 ) -> None:
     from matplotlib.lines import Line2D
 
-    handles = [Line2D([], [], linestyle="", markersize=7, label=style.label(pair), **looks[pair]) for pair in kinds]
+    handles = [Line2D([], [], linestyle="", markersize=7, label=labels[pair], **looks[pair]) for pair in looks]
     handles.append(Line2D([], [], label="floor", **floor))
     if chosen:
         ring: dict[str, Any] = {"marker": "o", "markersize": 11, "markerfacecolor": "none", "markeredgecolor": "black"}
