@@ -23,7 +23,7 @@ import multiprocessing
 import secrets
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures import TimeoutError as OutOfTime
 from datetime import datetime, timezone
@@ -33,7 +33,7 @@ from typing import Any, Final
 
 import torch
 
-from bench.leaderboard_run import MODES, WARM_UP, Outcome, clear_bytes_for, prepare_process, run_case, stats
+from bench.leaderboard_run import MODES, WARM_UP, Outcome, Rules, clear_bytes_for, prepare_process, run_case, stats
 from bench.leaderboard_task import ATOL, BENCHMARKS, RTOL, TESTS, Case, combine_seeds
 from mxgemm._version import __version__
 from mxgemm.device import default_device, machine_of
@@ -91,9 +91,12 @@ def evaluate(
     drawn = [case if secret is None else dataclasses.replace(case, seed=_paired(case.seed, secret)) for case in cases]
     began, clear = time.monotonic(), clear_bytes_for(device)
     outcomes = []
-    for outcome in _in_process(submission, drawn, rules, device, clear, LIMIT_SECONDS[mode]):
+    work = [(case, rules) for case in drawn]
+    if timed and mode in WARM_UP:  # on the first case
+        work.insert(0, (drawn[0], WARM_UP[mode]))
+    for outcome in _in_process(submission, work, len(drawn), device, clear, LIMIT_SECONDS[mode]):
         outcomes.append(outcome)
-        if outcome.error:  # as the evaluator: one failure ends a run
+        if outcome.error and mode != "test":  # as the evaluator: one failure ends a run that times
             break
     results = [_result(case, outcome, timed) for case, outcome in zip(drawn, outcomes, strict=False)]
     passed = len(results) == len(cases) and all(result["passed"] for result in results)
@@ -156,28 +159,30 @@ def summary(document: dict[str, Any]) -> str:
 
 
 def _in_process(
-    submission: Path, cases: Sequence[Case], rules: Any, device: torch.device, clear: int, limit: float
-) -> Any:
-    """Yield an outcome a case from one spawned process; a crash or a lapse of time is an outcome too."""
-    interpret = device.type == "cpu"
+    submission: Path, work: Sequence[tuple[Case, Rules]], wanted: int, device: torch.device, clear: int, limit: float
+) -> Iterator[Outcome]:
+    """Yield the outcomes of the last ``wanted`` pieces of work from one spawned process, and a failure before them.
+
+    A crash or a lapse of time is an outcome too, and the last one.
+    """
     spawn = multiprocessing.get_context("spawn")
     end = time.monotonic() + limit
+    interpret = device.type == "cpu"
     with ProcessPoolExecutor(1, mp_context=spawn, initializer=prepare_process, initargs=(interpret,)) as pool:
-        work = [(case, rules) for case in cases]
-        if rules.repeats and not interpret:  # the evaluator warms up on the first case
-            work.insert(0, (cases[0], WARM_UP))
-        for index, (case, case_rules) in enumerate(work):
-            future = pool.submit(run_case, str(submission), case, case_rules, str(device), clear)
+        for index, (case, rules) in enumerate(work):
+            future, lost = pool.submit(run_case, str(submission), case, rules, str(device), clear), False
             try:
                 outcome = future.result(timeout=max(0.0, end - time.monotonic()))
             except OutOfTime:
                 for process in multiprocessing.active_children():
                     process.kill()
-                outcome = Outcome(f"took longer than the {limit} s that the leaderboard's runner allows")
+                outcome, lost = Outcome(f"took longer than the {limit} s that the leaderboard's runner allows"), True
             except Exception as error:  # the process died
-                outcome = Outcome(f"{type(error).__name__}: {error}")
-            if index or len(work) == len(cases) or outcome.error:
+                outcome, lost = Outcome(f"{type(error).__name__}: {error}"), True
+            if index >= len(work) - wanted or outcome.error:
                 yield outcome
+            if lost:  # there is nothing left to run the other cases in
+                return
 
 
 def _result(case: Case, outcome: Outcome, timed: bool) -> dict[str, Any]:

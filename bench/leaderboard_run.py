@@ -51,7 +51,9 @@ MODES: Final = {
     "benchmark": Rules(1000, False, 50.0),
     "leaderboard": Rules(100, True, 30.0),
 }
-WARM_UP: Final = Rules(100, False, 0.1)
+"""How a mode repeats a case."""
+WARM_UP: Final = {"benchmark": Rules(100, False, 0.1), "leaderboard": Rules(100, False, 0.01)}
+"""And its first case before that."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ def main() -> int:
     document = benchmark.run(request, tell, keep)
     keep(document)
     print(text.title(document))
-    print(text.aligned(text.COLUMNS, text.rows(document)))
+    print(text.aligned(*text.filled(text.COLUMNS, text.rows(document))))
     print("\n".join(text.notes(document)))
     return int(not benchmark.passed(document))
 

@@ -1,6 +1,7 @@
 """The benchmark's own logic: what it counts, whom it asks, and that nothing wrong is timed. No GPU needed."""
 
 import json
+import sys
 import types
 from pathlib import Path
 
@@ -81,11 +82,21 @@ class TestRepeating:
 
             return run
 
-        spread = timing.wall_us([call("a"), call("b")], Effort(seconds=0.0, least=4, most=4), clock)
+        spread = timing.wall_us([call("a"), call("b")], Effort(seconds=2.5, least=4, most=4), clock)
         assert spread.us == pytest.approx(10.0)
         assert spread.runs == 4
         assert spread.method == "wall"
         assert log == ["a", "b", "a", "b", "a", "b", "a"]
+
+    def test_slow_calls_warm_up_once(self) -> None:
+        clock = FakeClock()
+        taken = iter([7.0, 1.0, 1.0, 1.0])
+
+        def call() -> None:
+            clock.now += next(taken)
+
+        spread = timing.wall_us([call], Effort(seconds=0.5, least=3, most=9), clock)
+        assert (spread.us, spread.high, spread.runs) == (pytest.approx(1e6), pytest.approx(1e6), 3)
 
     def test_host_time_has_no_wait_in_it_and_the_queue_never_fills(self) -> None:
         clock, queued, longest = FakeClock(), [0], [0]
@@ -134,8 +145,12 @@ class TestRotationAndFloor:
 
         monkeypatch.setattr(floor, "_products", lambda device: {"fp32": (floor._fp32, 64), "fp4": (refuse, 64)})
         roof = floor.measure_roof(CPU)
-        assert roof.refused == {"fp4": "no such unit"}
+        assert roof.refused == {"fp4": "torch refuses: no such unit"}
         assert set(roof.tflop_per_s) == {"fp32"}
+
+    def test_a_device_without_fp4_units_says_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(floor, "_products", lambda device: {"fp32": (floor._fp32, 64), "fp4": (floor._fp4, 64)})
+        assert floor.measure_roof(CPU).refused == {"fp4": "cpu has no fp4 units"}
 
 
 class TestPeers:
@@ -157,8 +172,16 @@ class TestPeers:
     def test_the_unrelated_aiter_is_told_apart(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("mxgemm.benchmark.peers.aiter.machine_of", lambda device: Machine("gfx950", 256, ""))
         monkeypatch.setattr(base.importlib.util, "find_spec", lambda module: object())
-        monkeypatch.setitem(__import__("sys").modules, "aiter", types.ModuleType("aiter"))
+        monkeypatch.setitem(sys.modules, "aiter", types.ModuleType("aiter"))
         assert "has no gemm_a4w4: pip install amd-aiter" in AiterA4W4().absent(CPU)
+
+    def test_an_aiter_that_does_not_import_is_absent(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "aiter.py").write_text("raise OSError('libhip is missing')")
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delitem(sys.modules, "aiter", raising=False)
+        for name in ("aiter_a4w4", "aiter_a16wfp4"):
+            monkeypatch.setattr(type(PEERS[name]), "wrong_device", lambda self, device: "")
+            assert PEERS[name].absent(CPU).endswith("cannot be imported (OSError: libhip is missing)")
 
     def test_sizes_that_give_wrong_results_are_refused(self) -> None:
         assert "K % 256" in PEERS["aiter_a4w4"].refuses(1, 32, 128)
@@ -371,3 +394,5 @@ class TestDocument:
         table = text.aligned(text.COLUMNS, rows)
         assert "reference*" in table
         assert "absent humming" in "\n".join(text.notes(document))
+        quantised = {**document["results"][0], "chosen": False, "statement": PEERS["scaled_mm_fp8"].statement}
+        assert text.rows({"results": [quantised]})[0][1] == f"{quantised['name']}+"

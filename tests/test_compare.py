@@ -51,6 +51,11 @@ def test_wrong_gone_and_new(document: dict) -> None:
     assert {change.verdict for change in compare.compare(old, wrong)} == {"wrong now"}
     empty = {**old, "results": []}
     assert {change.verdict for change in compare.compare(old, empty)} == {"gone"}
+    assert not any(change.bad for change in compare.compare(old, empty))
+    broken = {**empty, "failures": [{**record, "error": "lost"} for record in old["results"]]}
+    changes = compare.compare(old, broken)
+    assert {change.verdict for change in changes} == {"raises now"}
+    assert all(change.bad == (change.kind == "route") for change in changes)
     assert {change.verdict for change in compare.compare(empty, old)} == {"new"}
     assert {change.verdict for change in compare.compare(old, old, metric="eager")} == {"new"}  # never timed
 

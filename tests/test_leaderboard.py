@@ -224,6 +224,16 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "passed in" in capsys.readouterr().out
 
 
+def test_test_mode_goes_on_after_a_wrong_result(tmp_path: Path) -> None:
+    body = "\ndef custom_kernel(data):\n    return honest(data) * (2 if data[0].shape[0] == 5 else 1)\n"
+    path = Path(written(tmp_path, body))
+    cases = [SMALL, replace(SMALL, m=6)]
+    document = leaderboard.evaluate(path, "test", cases, CPU)
+    assert [case["passed"] for case in document["cases"]] == [False, True]
+    assert not document["passed"]
+    assert len(leaderboard.evaluate(path, "leaderboard", cases, CPU)["cases"]) == 1  # as the evaluator
+
+
 def test_a_dying_process_is_a_failure(tmp_path: Path) -> None:
     path = written(tmp_path, "\nimport os\ndef custom_kernel(data):\n    os._exit(3)\n")
     document = leaderboard.evaluate(Path(path), "test", [SMALL, SMALL], CPU)

@@ -11,6 +11,7 @@ pytest.importorskip("matplotlib")
 
 from mxgemm import benchmark
 from mxgemm.benchmark import plots
+from mxgemm.benchmark.peers import PEERS
 from mxgemm.benchmark.plots import style
 from mxgemm.benchmark.spread import Effort
 
@@ -48,6 +49,16 @@ def test_every_picture_of_a_run(document: dict, tmp_path: Path) -> None:
     roofline = text_of(tmp_path / "run_roofline.svg")
     assert "fp32 GEMM" in roofline
     assert "GB/s" in roofline
+
+
+def test_whose_activations_come_quantised_is_said(document: dict, tmp_path: Path) -> None:
+    other = json.loads(json.dumps(document))
+    for record in other["results"]:
+        if record["kind"] == "peer":
+            record["statement"] = PEERS["scaled_mm_fp8"].statement
+    plots.draw(other, tmp_path, "q")
+    for name in ("q_time.svg", "q_roofline.svg"):
+        assert text_of(tmp_path / name).count("(A comes quantised)") == 1
 
 
 def test_many_sizes_get_a_panel_for_each_weight(document: dict, tmp_path: Path) -> None:

@@ -100,6 +100,11 @@ class Rocm:
     def on_hiprtcGetCode(self, program: int, code: int) -> None:
         ctypes.memmove(code, self._code, len(self._code))
 
+    def on_hipMemGetAddressRange(self, start: int, length: int, address: int) -> None:
+        # As HIP before it looked for nulls: ROCm/clr, hipamd/src/hip_memory.cpp.
+        VOID.from_address(start).value = address
+        ctypes.c_size_t.from_address(length).value = 4
+
     def on_hipModuleLoadData(self, module: int, image: int) -> None:
         assert ctypes.string_at(image, len(self._code)) == self._code
         VOID.from_address(module).value = HANDLE

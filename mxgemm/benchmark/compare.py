@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -16,7 +16,7 @@ THRESHOLD: Final = 0.02
 """A change must also exceed this share: graph replays spread less than a device's clock does between runs."""
 
 _Key = tuple[int, int, int, str, str]
-Verdict = Literal["slower", "faster", "same", "wrong now", "gone", "new"]
+Verdict = Literal["slower", "faster", "same", "wrong now", "raises now", "gone", "new"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,8 @@ class Change:
         old_us: median before, None where it was not timed.
         new_us: median now.
         verdict: "slower" and "faster" mean that the interquartile ranges do not overlap and the medians differ by more
-            than the threshold; "wrong now" that it fails the gates and did not before.
+            than the threshold; "wrong now" that it fails the gates and did not before, "raises now" that it ends in an
+            error and did not before, "gone" that it was not run or was refused.
     """
 
     m: int
@@ -51,8 +52,8 @@ class Change:
 
     @property
     def bad(self) -> bool:
-        """Say whether this should stop a release: one of our routes became slower or wrong."""
-        return self.kind == "route" and self.verdict in ("slower", "wrong now")
+        """Say whether this should stop a release: one of our routes became slower or wrong, or raises."""
+        return self.kind == "route" and self.verdict in ("slower", "wrong now", "raises now")
 
 
 def load(path: str | Path) -> dict[str, Any]:
@@ -84,7 +85,11 @@ def compare(
     """
     before, now = _by_key(old), _by_key(new)
     changes = [_change(key, before.get(key), record, metric, threshold) for key, record in now.items()]
-    changes += [_change(key, record, None, metric, threshold) for key, record in before.items() if key not in now]
+    broken = {_key(failure) for failure in new["failures"]}
+    for key, record in before.items():
+        if key not in now:
+            change = _change(key, record, None, metric, threshold)
+            changes.append(replace(change, verdict="raises now") if key in broken else change)
     return changes
 
 
@@ -102,7 +107,11 @@ def remarks(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 
 def _by_key(document: Mapping[str, Any]) -> dict[_Key, Mapping[str, Any]]:
-    return {(r["m"], r["n"], r["k"], r["kind"], r["name"]): r for r in document["results"]}
+    return {_key(record): record for record in document["results"]}
+
+
+def _key(record: Mapping[str, Any]) -> _Key:
+    return record["m"], record["n"], record["k"], record["kind"], record["name"]
 
 
 def _change(

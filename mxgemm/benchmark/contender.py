@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import torch
 from torch import Tensor
 
 from mxgemm.benchmark.oracle import Exact, Oracle
 from mxgemm.mx import MXTensor
+
+BEFOREHAND: Final = "beforehand, not timed"
+"""Words of a statement that says that A comes quantised: tables and pictures mark it."""
 
 
 class Contender(ABC):

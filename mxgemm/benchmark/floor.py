@@ -16,6 +16,7 @@ from torch import Tensor
 
 from mxgemm.benchmark.spread import Effort
 from mxgemm.benchmark.timing import device_us, wall_us
+from mxgemm.device import machine_of
 
 _GPU_BYTES = 1 << 31
 _CPU_BYTES = 1 << 26
@@ -23,6 +24,11 @@ _GPU_SIZE = 8192
 _CPU_SIZE = 1024
 _CPU_SIZE_BF16 = 512  # slow without units for it, and then not the best rate; with them large enough
 _EFFORT = Effort(seconds=0.2, least=3, most=20)
+_FP4_ARCHS = ("sm_100", "sm_103", "sm_120", "gfx950")
+
+
+class _NoUnits(RuntimeError):
+    """The device cannot multiply this format, whatever torch can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +76,14 @@ def measure_roof(device: torch.device) -> Roof:
         try:
             rates[name] = 2 * size**3 / us(make(size, device)) / 1e6
         except (RuntimeError, ValueError, TypeError, AttributeError) as error:  # not in this torch or on this device
-            refused[name] = str(error).strip().splitlines()[0]
+            refused[name] = _reason(error)
     return Roof(bandwidths, rates, refused)
+
+
+def _reason(error: Exception) -> str:
+    """A line of text: ours says what the device lacks, any other is torch's answer to the call."""
+    first = str(error).strip().partition("\n")[0]
+    return first if isinstance(error, _NoUnits) else f"torch refuses: {first}"
 
 
 def _streams(nbytes: int, device: torch.device) -> list[tuple[str, int, Callable[[], object]]]:
@@ -115,6 +127,10 @@ def _fp8(size: int, device: torch.device) -> Callable[[], object]:
 
 
 def _fp4(size: int, device: torch.device) -> Callable[[], object]:
+    arch = machine_of(device).arch
+    if arch not in _FP4_ARCHS:
+        raise _NoUnits(f"{arch} has no fp4 units")
+
     def operand() -> tuple[Tensor, Tensor]:
         data = torch.randint(0, 256, (size, size // 2), dtype=torch.uint8, device=device)
         scales = torch.full((size, size // 32), 127, dtype=torch.uint8, device=device)

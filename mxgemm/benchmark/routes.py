@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from mxgemm.benchmark.contender import Contender
+from mxgemm.benchmark.contender import BEFOREHAND, Contender
 from mxgemm.benchmark.oracle import Exact, Oracle
 from mxgemm.device import machine_of
 from mxgemm.errors import RouteUnavailable
@@ -68,7 +68,7 @@ class QuantizedContender(RouteContender):
 
     def __init__(self, name: str, *, a_format: ActivationFormat, prepare: bool) -> None:
         super().__init__(name, a_format=a_format, prepare=prepare, chosen=False)
-        self.statement = f"activations quantised to MX {a_format} beforehand, not timed; MXFP4 weight"
+        self.statement = f"activations quantised to MX {a_format} {BEFOREHAND}; MXFP4 weight"
 
     def refuses(self, m: int, n: int, k: int) -> str:
         """Only MX activations are multiplied."""

@@ -56,7 +56,7 @@ class Effort:
     """
 
     seconds: float = 0.5
-    least: int = 5
+    least: int = 3
     most: int = 200
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from mxgemm.benchmark.compare import Change
+from mxgemm.benchmark.contender import BEFOREHAND
 
 COLUMNS: Final = ("M,N,K", "what", "device us", "quartiles", "eager", "host", "floor", "x floor", "norm error", "gates")
 CHANGE_COLUMNS: Final = ("M,N,K", "what", "old us", "new us", "ratio", "verdict")
@@ -21,7 +22,7 @@ def title(document: Mapping[str, Any]) -> str:
 
 
 def rows(document: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Return a row of :data:`COLUMNS` for each result; the router's choice is starred."""
+    """Return a row of :data:`COLUMNS` for each result; starred: the router's choice; "+": A comes quantised."""
     return [_row(record) for record in document["results"]]
 
 
@@ -35,7 +36,7 @@ def notes(document: Mapping[str, Any]) -> list[str]:
     lines += _grouped("refused", document["refusals"], "reason")
     lines += _grouped("FAILED", document["failures"], "error")
     lines.append(f"device: {document['method']['device']}")
-    lines.append("* the router's choice; gates and fields: docs/benchmarks.md")
+    lines.append("* the router's choice; + A quantised beforehand, not timed; gates and fields: docs/benchmarks.md")
     return lines
 
 
@@ -54,6 +55,12 @@ def change_rows(changes: Sequence[Change]) -> list[tuple[str, ...]]:
     ]
 
 
+def filled(header: Sequence[str], body: Sequence[Sequence[str]]) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Leave out columns that are empty in every row, as "eager" and "host" are on a CPU."""
+    kept = [i for i in range(len(header)) if not body or any(row[i] for row in body)]
+    return [header[i] for i in kept], [tuple(row[i] for i in kept) for row in body]
+
+
 def aligned(header: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     """Lay rows out in columns, the first two to the left."""
     widths = [max(len(row[i]) for row in (header, *body)) for i in range(len(header))]
@@ -69,7 +76,7 @@ def _row(record: Mapping[str, Any]) -> tuple[str, ...]:
     device, accuracy = record["device"], record["accuracy"]
     return (
         f"{record['m']},{record['n']},{record['k']}",
-        f"{record['name']}{'*' if record['chosen'] else ''}",
+        f"{record['name']}{'*' if record['chosen'] else ''}{'+' if BEFOREHAND in record['statement'] else ''}",
         _us(device and device["us"]),
         f"{_us(device['low'])}..{_us(device['high'])}" if device else "",
         _us(record["eager"] and record["eager"]["us"]),

@@ -8,7 +8,7 @@
 * ``event``: one eager call on an idle device, event, call, event: what a caller who waits for every result sees.
 * ``host``: how long a call keeps the host, the device not waited for.
 * ``flushed``: device time of one call, the caches overwritten before it.
-* ``wall``: on a CPU, where the three are the same: one call after unmeasured ones, the weight in what cache it fits.
+* ``wall``: on a CPU, where the three are the same: one call at a time, the weight in what cache it fits.
 """
 
 from __future__ import annotations
@@ -33,20 +33,25 @@ MAX_QUEUED: Final = 50
 """Calls queued at a time; a driver's queue takes about a thousand launches before the host waits."""
 WARM_UP: Final = 3
 CALL_METHOD: Final = {
-    "cpu": "wall time of one call after three unmeasured ones; median over the repetitions",
+    "cpu": "wall time of one call after unmeasured ones; median over the repetitions",
     "cuda": "device time of one call between two events, caches overwritten before and the host's time hidden; median",
 }
 HIDE_REPLAY_US: Final = 200.0
-"""The device is kept busy this long before a graph is replayed: longer than the launch of a graph."""
+"""The device is kept busy at least this long before a graph is replayed, and twice as long as its launch takes."""
 HIDE_CALL_US: Final = 1000.0
-"""And this long before a single call: longer than any peer keeps the host."""
+"""And this long before a single call: longer than any peer or route keeps the host, except ``reference``."""
+MAX_HIDE_US: Final = 1e5
+"""But no longer."""
 
 
 def wall_us(calls: Sequence[Call], effort: Effort, clock: Clock = time.perf_counter, warm_up: int = WARM_UP) -> Spread:
-    """Time single calls on the host's clock, after ``warm_up`` unmeasured ones."""
+    """Time single calls on the host's clock, after ``warm_up`` unmeasured ones, or one where that takes the effort."""
     turn = itertools.cycle(calls)
+    end = clock() + effort.seconds
     for _ in range(warm_up):
         next(turn)()
+        if clock() >= end:
+            break
     return spread_of(repeat(lambda: _one(next(turn), clock), effort, clock), "wall")
 
 
@@ -115,10 +120,13 @@ def graph_us(calls: Sequence[Call], effort: Effort) -> Spread:
     with torch.cuda.graph(graph):
         for call in itertools.islice(itertools.cycle(calls), rounds * len(calls)):
             call()
-    for _ in range(WARM_UP):
-        graph.replay()
+    host_us = 0.0
+    for _ in range(WARM_UP):  # the last one counts: the first also loads the graph
+        torch.cuda.synchronize()
+        host_us = _one(graph.replay, time.perf_counter)
+    busy_us = min(MAX_HIDE_US, max(HIDE_REPLAY_US, 2 * host_us))
     count = rounds * len(calls)
-    return spread_of(repeat(lambda: _hidden_host_us(graph.replay, HIDE_REPLAY_US) / count, effort), "graph")
+    return spread_of(repeat(lambda: _hidden_host_us(graph.replay, busy_us) / count, effort), "graph")
 
 
 def queued_us(calls: Sequence[Call], effort: Effort) -> Spread:
@@ -129,7 +137,7 @@ def queued_us(calls: Sequence[Call], effort: Effort) -> Spread:
         next(turn)()
     host_seconds = (time.perf_counter() - start) / WARM_UP
     torch.cuda.synchronize()
-    busy_us = min(1e5, max(HIDE_CALL_US, 2e6 * host_seconds * MAX_QUEUED))
+    busy_us = min(MAX_HIDE_US, max(HIDE_CALL_US, 2e6 * host_seconds * MAX_QUEUED))
 
     def run() -> float:
         before, after = _events()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -61,7 +62,7 @@ def bench(
         except ImportError as error:
             raise ValueError(f"--plot: {error}") from error
     document = _measure(request, json_file)
-    console.print(_table(text.title(document), text.COLUMNS, text.rows(document)))
+    _print_table(text.title(document), *text.filled(text.COLUMNS, text.rows(document)))
     console.print("\n".join(text.notes(document)), highlight=False, soft_wrap=True, markup=False)
     if json_file:
         console.print(f"wrote {json_file}", highlight=False, soft_wrap=True)
@@ -98,7 +99,7 @@ def _compare(old_path: Path, new_path: Path, metric: str) -> None:
         raise ValueError(f"--metric: got {metric!r}, want one of {', '.join(comparison.METRICS)}")
     old, new = comparison.load(old_path), comparison.load(new_path)
     changes = comparison.compare(old, new, metric=metric)
-    console.print(_table(f"{metric} time, {old_path} to {new_path}", text.CHANGE_COLUMNS, text.change_rows(changes)))
+    _print_table(f"{metric} time, {old_path} to {new_path}", text.CHANGE_COLUMNS, text.change_rows(changes))
     for line in comparison.remarks(old, new):
         console.print(line, highlight=False, soft_wrap=True, markup=False)
     bad = [change for change in changes if change.bad]
@@ -107,14 +108,23 @@ def _compare(old_path: Path, new_path: Path, metric: str) -> None:
         raise typer.Exit(1)
 
 
-_COLOURS = {"pass": "green", "faster": "green", "FAIL": "red", "slower": "red", "wrong now": "red", "gone": "yellow"}
+_WIDEST = 1000
+_RED = ("FAIL", "slower", "wrong now", "raises now")
+_COLOURS = {"pass": "green", "faster": "green", "gone": "yellow", **dict.fromkeys(_RED, "red")}
 
 
-def _table(title: str, header: tuple[str, ...], body: list[tuple[str, ...]]) -> Table:
+def _print_table(title: str, header: Sequence[str], body: Sequence[Sequence[str]]) -> None:
+    """Print a table whole: where it is wider than the terminal its lines wrap, no cell is cut."""
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for i, name in enumerate(header):
         table.add_column(name, justify="left" if i < 2 else "right", no_wrap=True)
     for *cells, last in body:
         colour = _COLOURS.get(last)
         table.add_row(*cells, f"[{colour}]{last}[/{colour}]" if colour else last)
-    return table
+    before = console.width
+    wanted = console.measure(table, options=console.options.update(width=_WIDEST)).maximum
+    console.width = max(before, wanted)
+    try:
+        console.print(table)
+    finally:
+        console.width = before

@@ -26,6 +26,17 @@ class _Aiter(Peer):
         arch = machine_of(device).arch
         return "" if arch == "gfx950" else f"arch is {arch}; needs gfx950"
 
+    def absent(self, device: torch.device) -> str:
+        """Tell PyPI's unrelated aiter apart, and an installation that does not import."""
+        reason = super().absent(device)
+        if reason:
+            return reason
+        try:
+            found = importlib.import_module(self.module)
+        except Exception as error:  # it loads libraries and compiles: anything may go wrong, and is the reason
+            return f"{self.module} is installed and cannot be imported ({type(error).__name__}: {error})"
+        return "" if hasattr(found, "gemm_a4w4") else f"the installed aiter has no gemm_a4w4: {self.install}"
+
 
 class AiterA4W4(_Aiter):
     """``dynamic_mxfp4_quant``, ``e8m0_shuffle``, ``gemm_a4w4``."""
@@ -35,13 +46,6 @@ class AiterA4W4(_Aiter):
         "AITER's Triton quantiser, scale shuffle and tuned a4w4 GEMM, as the leaderboard's reference calls them;"
         " weight shuffled beforehand"
     )
-
-    def absent(self, device: torch.device) -> str:
-        """Tell PyPI's unrelated aiter apart."""
-        reason = super().absent(device)
-        if not reason and not hasattr(importlib.import_module("aiter"), "gemm_a4w4"):
-            reason = f"the installed aiter has no gemm_a4w4: {self.install}"
-        return reason
 
     def refuses(self, m: int, n: int, k: int) -> str:
         """Sizes that its kernels take; a K that is no multiple of 256 is not checked there and gives wrong results."""

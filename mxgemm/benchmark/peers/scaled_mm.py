@@ -7,6 +7,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from mxgemm.benchmark.contender import BEFOREHAND
 from mxgemm.benchmark.oracle import Exact, Oracle
 from mxgemm.benchmark.peers.base import Peer
 from mxgemm.device import machine_of
@@ -23,7 +24,7 @@ class ScaledMM(Peer):
 
     name = "scaled_mm_fp8"
     statement = (
-        "fp8 e4m3 with one fp32 scale a row on both sides, both quantised beforehand, not timed; fast accumulation"
+        f"fp8 e4m3 with one fp32 scale a row on both sides, both quantised {BEFOREHAND}; fast accumulation"
         f" up to K = {FAST_ACCUMULATION_K}; judged by the product of its own fp8 operands: a bound for fp8, not MXFP4's"
         " numbers"
     )

@@ -25,25 +25,27 @@ def draw_roofline(document: Mapping[str, Any], folder: Path, name: str) -> list[
         return []
     plt = style.pyplot()
     kinds = style.contenders(records)
-    looks = style.look(kinds)
+    looks, labels = style.look(kinds), style.labels(records)
     roof = document["roof"]
     bandwidth, best = roof["bandwidth_gb_per_s"] / 1e3, roof["rate_tflop_per_s"]  # TB/s is TFLOP/s at 1 flop a byte
     intensity = [record["flops"] / record["bytes"] for record in records]
     low, high = min(*intensity, best / bandwidth) / 2, max(*intensity, best / bandwidth) * 3
-    figure, axis = plt.subplots(figsize=(8.2, 5.6 + 0.22 * ((len(kinds) + 2) // 3)), layout="constrained")
+    figure, axis = plt.subplots(figsize=(9.0, 5.6 + 0.22 * ((len(kinds) + 2) // 3)), layout="constrained")
     ridge = best / bandwidth
     axis.plot([low, ridge, high], [low * bandwidth, best, best], color="black", linewidth=1.8)
     for form, rate in roof["tflop_per_s"].items():
         if rate < best:  # the best one is the roof
             axis.plot([rate / bandwidth, high], [rate, rate], color=style.GREY, linewidth=1, linestyle="--")
-        text = f"{form} GEMM {rate:.4g} TFLOP/s"
-        axis.text(high * 0.96, rate * 1.06, text, ha="right", va="bottom", color=style.GREY, fontsize=9)
+        axis.text(  # beside the axes: inside, points lie on it where a kernel is good
+            1.01, rate, f"{form} GEMM {rate:.4g}", transform=axis.get_yaxis_transform(),
+            ha="left", va="center", color=style.GREY, fontsize=9,
+        )  # fmt: skip
     for pair in kinds:
         points = [record for record in records if (record["kind"], record["name"]) == pair]
         axis.plot(
             [record["flops"] / record["bytes"] for record in points],
             [record["tflop_per_s"] for record in points],
-            linestyle="", markersize=6.5, label=style.label(pair), **looks[pair],
+            linestyle="", markersize=6.5, label=labels[pair], **looks[pair],
         )  # fmt: skip
     axis.set_xscale("log")
     axis.set_yscale("log")

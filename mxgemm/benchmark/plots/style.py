@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from mxgemm.benchmark.contender import BEFOREHAND
+
 COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#7F6000", "#000000")
 """Okabe and Ito's palette, its yellow replaced by brown: yellow on white does not print."""
 MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "h")
@@ -89,9 +91,14 @@ def look(kinds: Sequence[tuple[str, str]]) -> dict[tuple[str, str], dict[str, An
     return looks
 
 
-def label(pair: tuple[str, str]) -> str:
-    """Name a contender in a legend."""
-    return f"mxgemm {pair[1]}" if pair[0] == "route" else pair[1]
+def labels(records: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], str]:
+    """Name contenders for a legend, and say of whom the time of quantising A is missing."""
+    found = {}
+    for record in records:
+        pair = record["kind"], record["name"]
+        name = f"mxgemm {pair[1]}" if pair[0] == "route" else pair[1]
+        found[pair] = f"{name} (A comes quantised)" if BEFOREHAND in record["statement"] else name
+    return found
 
 
 def plain_log_labels(axis: Any, low: float, high: float) -> None:

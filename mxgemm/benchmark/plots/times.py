@@ -9,6 +9,8 @@ from typing import Any, Final
 from mxgemm.benchmark.plots import style
 
 MOST_ROWS: Final = 12
+_FLOOR_LINE: Final[dict[str, Any]] = {"color": "black", "linewidth": 2.2, "linestyle": "--"}
+"""Among the lines of contenders, one of which may be black too."""
 
 
 def draw_times(document: Mapping[str, Any], folder: Path, name: str) -> list[Path]:
@@ -65,11 +67,12 @@ def _rows(
         axis.set_xscale("log")
         style.plain_log_labels(axis.xaxis, *axis.get_xlim())
         axis.grid(axis="x", which="major", color="0.85")
-        axis.set_xlabel(f"{metric} time, microseconds a call (log)")
+        axis.set_xlabel(f"{metric} time, microseconds a call (log), median and quartiles")
     axes[0][0].set_ylim(len(sizes) - 0.5, -0.5)
     axes[0][0].set_yticks(range(len(sizes)), [f"M {m}\nN {n}  K {k}" for m, n, k in sizes])
     figure.suptitle(style.headline(document, f"Time per call, A in bf16, a_format {document['a_format']}"))
-    _legend(figure, kinds, looks, chosen=any(record["chosen"] for record in records))
+    chosen = any(record["chosen"] for record in records)
+    _legend(figure, style.labels(records), looks, {"color": "black", "linewidth": 2.2}, chosen)
     return figure
 
 
@@ -88,7 +91,7 @@ def _panels(document: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -
     for axis, (n, k) in zip(axes.flat, weights, strict=False):
         here = [record for record in records if (record["n"], record["k"]) == (n, k)]
         floors = sorted({record["m"]: record["floor_us"] for record in here}.items())
-        axis.plot([m for m, _ in floors], [us for _, us in floors], color="black", linewidth=2.2)
+        axis.plot([m for m, _ in floors], [us for _, us in floors], **_FLOOR_LINE)
         for pair in kinds:
             line = sorted(
                 (record["m"], record["device"]["us"], record["device"]["low"], record["device"]["high"])
@@ -107,21 +110,25 @@ def _panels(document: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -
         axis.grid(which="major", color="0.88")
         axis.set_title(f"N {n}, K {k}", fontsize=10)
     for axis in axes[:, 0]:
-        axis.set_ylabel("device time, us (log)")
+        axis.set_ylabel("device time, microseconds (log)")
     for axis in axes.flat[max(0, len(weights) - columns) : len(weights)]:
         axis.set_xlabel("M")
     figure.suptitle(style.headline(document, f"Device time per call, A in bf16, a_format {document['a_format']}"))
-    _legend(figure, kinds, looks, chosen=False)
+    _legend(figure, style.labels(records), looks, _FLOOR_LINE, chosen=False)
     return figure
 
 
 def _legend(
-    figure: Any, kinds: Sequence[tuple[str, str]], looks: Mapping[Any, Mapping[str, Any]], chosen: bool
+    figure: Any,
+    labels: Mapping[tuple[str, str], str],
+    looks: Mapping[tuple[str, str], Mapping[str, Any]],
+    floor: Mapping[str, Any],
+    chosen: bool,
 ) -> None:
     from matplotlib.lines import Line2D
 
-    handles = [Line2D([], [], linestyle="", markersize=7, label=style.label(pair), **looks[pair]) for pair in kinds]
-    handles.append(Line2D([], [], color="black", linewidth=2.2, label="floor"))
+    handles = [Line2D([], [], linestyle="", markersize=7, label=labels[pair], **looks[pair]) for pair in looks]
+    handles.append(Line2D([], [], label="floor", **floor))
     if chosen:
         ring: dict[str, Any] = {"marker": "o", "markersize": 11, "markerfacecolor": "none", "markeredgecolor": "black"}
         handles.append(Line2D([], [], linestyle="", label="the router's choice", **ring))

@@ -48,7 +48,9 @@ def hip_form(m: int, n: int, k: int, device: torch.device, arch: str) -> Form:
     default_queue = no_pointers = None
     hip = rocm_library("libamdhip64")
     known = torch.empty(1, device=device)  # a second copy of the library would not know of it, nor of the operands
-    checked(hip, "hipMemGetAddressRange", None, None, ctypes.c_void_p(known.data_ptr()))
+    start, length = ctypes.c_void_p(), ctypes.c_size_t()  # some releases write both without looking for a null
+    found = ctypes.byref(start), ctypes.byref(length)
+    checked(hip, "hipMemGetAddressRange", *found, ctypes.c_void_p(known.data_ptr()))
 
     def multiply(a: torch.Tensor, b_shuffle: torch.Tensor, b_scale_sh: torch.Tensor) -> torch.Tensor:
         out = torch.empty((m, n), dtype=torch.bfloat16, device=device)
