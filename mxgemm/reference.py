@@ -120,19 +120,25 @@ def gate_norm(out: NDArray[Any], ref: Float64) -> float:
 
 
 def gate_elementwise(
-    out: NDArray[Any], ref: Float64, a: Float64, b: Float64, out_bits: int = 8, accumulate_bits: int = 24
+    out: NDArray[Any],
+    ref: Float64,
+    a: Float64,
+    b: Float64,
+    out_bits: int = 8,
+    accumulate_bits: int = 24,
+    least_error: float = 0.0,
 ) -> float:
     """Return the least ``c`` for which every element passes the elementwise gate.
 
     The gate is ``|out - ref| <= 2**-out_bits * |ref| + c * 2**-accumulate_bits * (|a| @ |b|.T)``: one rounding to
     the output dtype plus the rounding of the accumulation, which depends on the size of the summands, not of the
-    sum. NaN in ``out`` where ``ref`` is finite, and the reverse, give infinity.
+    sum. Rounding to a subnormal may cost ``least_error`` whatever the element is. NaN in ``out`` where ``ref`` is finite, and the reverse, give infinity.
     """
     out64 = np.asarray(out, dtype=np.float64)
     if not np.array_equal(np.isnan(out64), np.isnan(ref)):
         return float("inf")
     good = ~np.isnan(ref)
-    excess = np.abs(out64 - ref) - 2.0**-out_bits * np.abs(ref)
+    excess = np.abs(out64 - ref) - np.maximum(2.0**-out_bits * np.abs(ref), least_error)
     room = 2.0**-accumulate_bits * (np.abs(a) @ np.abs(b).T)
     with np.errstate(divide="ignore", invalid="ignore"):
         needed = np.where(excess <= 0, 0.0, excess / room)

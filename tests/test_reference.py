@@ -49,5 +49,8 @@ def test_gates() -> None:
     assert reference.gate_norm(ref + 1, ref) == pytest.approx((2 / 5) ** 0.5)
     assert reference.gate_elementwise(ref * (1 + 2.0**-8), ref, a, b) == 0
     assert reference.gate_elementwise(ref * (1 + 2.0**-7), ref, a, b) == pytest.approx(2.0**16)
+    tiny = ref * 1e-9
+    assert reference.gate_elementwise(tiny + 1e-8, tiny, a, b) > 0
+    assert reference.gate_elementwise(tiny + 1e-8, tiny, a, b, least_error=1.01e-8) == 0
     assert reference.gate_elementwise(ref * np.nan, ref, a, b) == np.inf
     assert reference.gate_elementwise(ref, ref * np.nan, a, b) == np.inf
