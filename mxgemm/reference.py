@@ -132,7 +132,8 @@ def gate_elementwise(
 
     The gate is ``|out - ref| <= 2**-out_bits * |ref| + c * 2**-accumulate_bits * (|a| @ |b|.T)``: one rounding to
     the output dtype plus the rounding of the accumulation, which depends on the size of the summands, not of the
-    sum. Rounding to a subnormal may cost ``least_error`` whatever the element is. NaN in ``out`` where ``ref`` is finite, and the reverse, give infinity.
+    sum. Rounding to a subnormal may cost ``least_error`` whatever the element is. NaN in ``out`` where ``ref`` is
+    finite, and the reverse, give infinity.
     """
     out64 = np.asarray(out, dtype=np.float64)
     if not np.array_equal(np.isnan(out64), np.isnan(ref)):
