@@ -34,7 +34,6 @@ from tools.gfx950_cases import execute
 from tools.submission_compile import load, name_of
 from tools.tritons import ROOT, compiler_environment, other_triton
 
-EXAMPLE = ROOT / "examples" / "amd_mxfp4_mm_submission.py"
 PUBLISHED = [(case.m, case.n, case.k) for case in TESTS + BENCHMARKS]
 COMPILED = [(4, 2880, 512), (16, 2112, 7168), (64, 7168, 2048), (256, 3072, 1536)]
 """The benchmark shapes; the other two compile to the same kernels as these."""
@@ -53,12 +52,6 @@ def module(text: str, tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     path = tmp_path_factory.mktemp("submission") / "submission.py"
     path.write_text(text, encoding="utf-8")
     return load(path)
-
-
-def test_the_example_is_up_to_date(text: str) -> None:
-    assert EXAMPLE.read_text(encoding="utf-8") == text, (
-        f"run: python -m mxgemm.submission -o {EXAMPLE.relative_to(ROOT)}"
-    )
 
 
 def test_text_is_what_the_leaderboard_takes(text: str) -> None:
