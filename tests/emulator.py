@@ -11,18 +11,7 @@ from pathlib import Path
 
 import pytest
 
-INSTALL = "on Debian and Ubuntu: apt install clang-22 lld-22 llvm-22"
-HIP_FLAGS = [
-    "-x",
-    "hip",
-    "--offload-arch=gfx950",
-    "--offload-device-only",
-    "--no-gpu-bundle-output",
-    "-nogpulib",
-    "-nogpuinc",
-    "-O3",
-    "-Werror",
-]
+from tools.hip_compile import DEVICE_ONLY, INSTALL
 
 
 def require_objdump() -> None:
@@ -41,5 +30,5 @@ def compile_hip(source: Path, *flags: str) -> bytes:
             pytest.skip(f"{tool} is not installed; {INSTALL}")
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "code.hsaco"
-        subprocess.run(["clang-22", *HIP_FLAGS, *flags, str(source), "-o", str(out)], check=True)
+        subprocess.run(["clang-22", *DEVICE_ONLY, *flags, str(source), "-o", str(out)], check=True)
         return out.read_bytes()

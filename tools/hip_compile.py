@@ -20,18 +20,13 @@ COMPILER: Final = "clang-22"
 LINKER: Final = "ld.lld-22"
 INSTALL: Final = "on Debian and Ubuntu: apt install clang-22 lld-22 llvm-22"
 KERNELS: Final = ROOT / "mxgemm" / "hip" / "kernels"
-FLAGS: Final = (
-    *(
-        "-x",
-        "hip",
-        "--offload-arch=gfx950",
-        "--offload-device-only",
-        "--no-gpu-bundle-output",
-        "-nogpulib",
-        "-nogpuinc",
-    ),
-    *("-O3", "-std=c++20", "-Wall", "-Wextra", "-Werror"),
+# fmt: off
+DEVICE_ONLY: Final = (
+    "-x", "hip", "--offload-arch=gfx950", "--offload-device-only", "--no-gpu-bundle-output", "-nogpulib", "-nogpuinc",
+    "-O3", "-Werror",
 )
+# fmt: on
+FLAGS: Final = (*DEVICE_ONLY, "-std=c++20", "-Wall", "-Wextra")
 
 
 def missing() -> str | None:

@@ -29,7 +29,7 @@ HEAD: dict[str, Any] = {
             "covers": "device time of the whole call; fp8_fold with a weight prepared as fast, the others unprepared",
         },
         "eager": {
-            "title": "bench/results/bench_h200.json, eager times: one launch beats three where a call is mostly launching",
+            "title": "bench/results/bench_h200.json (eager): one launch beats three where a call is mostly launching",
             "machine": "NVIDIA H200, 132 SMs",
             "covers": "eager calls on an idle device",
         },
