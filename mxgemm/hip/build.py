@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import re
 import shutil
 from collections.abc import Callable, Mapping
@@ -26,6 +27,8 @@ KERNELS: Final = Path(__file__).parent / "kernels"
 _DIGEST: Final = "sha256"
 """Name of the file beside a result that holds its digest."""
 _INCLUDE: Final = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+_FLAGS_FROM_OUTSIDE: Final = ("HIPCC_COMPILE_FLAGS_APPEND", "CCC_OVERRIDE_OPTIONS", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
+"""Variables by which hipcc, clang and nvcc take further flags."""
 _NO_DEFINES: Final[Mapping[str, int | str]] = {}
 
 logger = logging.getLogger("mxgemm")
@@ -60,6 +63,7 @@ def build(source: str, *, arch: str, defines: Mapping[str, int | str] = _NO_DEFI
         "defines": {name: str(value) for name, value in defines.items()},
         "arch": arch,
         "compiler": (compiler.path, compiler.version, compiler.flags),
+        "environment": {name: os.environ.get(name, "") for name in _FLAGS_FROM_OUTSIDE},
     }
     name = f"{Path(source).stem}.{'hsaco' if arch.startswith('gfx') else 'cubin'}"
 

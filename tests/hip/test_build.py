@@ -74,6 +74,9 @@ def test_everything_that_decides_the_result_is_in_the_key(
     header.write_text(header.read_text() + "// changed\n")
     build.build(SOURCE, arch="gfx950")
     assert runs(log) == 4
+    monkeypatch.setenv("CCC_OVERRIDE_OPTIONS", "+-DUNUSED")  # clang reads further flags from it
+    build.build(SOURCE, arch="gfx950")
+    assert runs(log) == 5
 
 
 @needs_clang
