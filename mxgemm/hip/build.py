@@ -27,7 +27,7 @@ KERNELS: Final = Path(__file__).parent / "kernels"
 _DIGEST: Final = "sha256"
 """Name of the file beside a result that holds its digest."""
 _INCLUDE: Final = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
-_FLAG_VARIABLES: Final = ("HIPCC_COMPILE_FLAGS_APPEND", "CCC_OVERRIDE_OPTIONS", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
+_FLAGS_FROM: Final = ("HIPCC_COMPILE_FLAGS_APPEND", "CCC_OVERRIDE_OPTIONS", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
 """Variables by which hipcc, clang and nvcc take further flags."""
 _NO_DEFINES: Final[Mapping[str, int | str]] = {}
 
@@ -63,7 +63,7 @@ def build(source: str, *, arch: str, defines: Mapping[str, int | str] = _NO_DEFI
         "defines": {name: str(value) for name, value in defines.items()},
         "arch": arch,
         "compiler": (compiler.path, compiler.version, compiler.flags),
-        "environment": {name: os.environ.get(name, "") for name in _FLAG_VARIABLES},
+        "environment": {name: os.environ.get(name, "") for name in _FLAGS_FROM},
     }
     name = f"{Path(source).stem}.{'hsaco' if arch.startswith('gfx') else 'cubin'}"
 
