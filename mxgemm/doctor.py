@@ -47,7 +47,7 @@ def examine() -> Findings:
     routes = []
     for name, route in ROUTES.items():
         refusal = route.can_implement(problem)
-        routes.append((name, f"{refusal.field} is {refusal.value}; needs {refusal.needed}" if refusal else None))
+        routes.append((name, refusal.reason if refusal else None))
     version = triton_version()
     units = f", {machine.cu_count} compute units" if machine.cu_count else ""
     shipped = tables.shipped(machine.arch)

@@ -21,8 +21,13 @@ class Refusal:
     value: object
     needed: str
 
+    @property
+    def reason(self) -> str:
+        """The refusal in words, without the route."""
+        return f"{self.field} is {self.value}; needs {self.needed}"
+
     def __str__(self) -> str:
-        return f"{self.route}: {self.field} is {self.value}; needs {self.needed}"
+        return f"{self.route}: {self.reason}"
 
 
 class RouteUnavailable(RuntimeError):
@@ -34,6 +39,6 @@ class RouteUnavailable(RuntimeError):
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(
-            f"route {refusal.route!r} cannot run: {refusal.field} is {refusal.value}; needs {refusal.needed}"
+            f"route {refusal.route!r} cannot run: {refusal.reason}"
         )
         self.refusal = refusal

@@ -160,7 +160,7 @@ def _verdict(route: str, weight: str, trials: dict[tuple[str, bool], Trial], sec
             continue
         return _run(choice, weight, f"{'MX ' if quantized else ''}{a_format}", trial, seconds)
     problem = next(iter(trials.values())).problem
-    reason = f"{refusal.field} is {refusal.value}; needs {refusal.needed}" if refusal else ""
+    reason = refusal.reason if refusal else ""
     return Verdict(route, problem.m, problem.n, problem.k, weight, "any", "refused", reason)
 
 

@@ -137,7 +137,7 @@ def route_contenders(
         try:
             explain(m, n, k, route=name, **ask)
         except RouteUnavailable as error:
-            refused.append((name, f"{error.refusal.field} is {error.refusal.value}; needs {error.refusal.needed}"))
+            refused.append((name, error.refusal.reason))
             continue
         found.append(RouteContender(name, a_format=a_format, prepare=prepare, chosen=name == choice.route))
     return found, refused, choice.reason
@@ -146,7 +146,7 @@ def route_contenders(
 def _gemm_mx_refusal(m: int, n: int, k: int, weight: MXTensor) -> str:
     problem = Problem(m, n, k, machine_of(weight.device), a_quantized=True, a_dtype=torch.uint8)
     refusal = ROUTES["gemm_mx"].can_implement(problem)
-    return f"{refusal.field} is {refusal.value}; needs {refusal.needed}" if refusal else ""
+    return refusal.reason if refusal else ""
 
 
 def _clone(weight: MXTensor) -> MXTensor:
