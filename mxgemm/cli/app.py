@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from mxgemm._version import __version__
 from mxgemm.errors import RouteUnavailable
@@ -28,6 +29,13 @@ def main() -> None:
     except (ValueError, TypeError, RouteUnavailable) as error:
         console.print(f"[red]mxgemm:[/red] {error}", highlight=False, soft_wrap=True)
         sys.exit(2)
+
+
+def progress_bar(counted: bool) -> Progress:
+    """Return a progress display that goes when it is done; ``counted``: the number of steps is known."""
+    count = (BarColumn(), MofNCompleteColumn()) if counted else ()
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), *count, TimeElapsedColumn())
+    return Progress(*columns, console=console, transient=True)
 
 
 def _version(value: bool) -> None:

@@ -8,13 +8,12 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from mxgemm import benchmark
 from mxgemm.benchmark import compare as comparison
 from mxgemm.benchmark import plots, text
-from mxgemm.cli.app import AFormat, Device, RouteName, app, console
+from mxgemm.cli.app import AFormat, Device, RouteName, app, console, progress_bar
 from mxgemm.device import default_device
 
 
@@ -76,15 +75,7 @@ def bench(
 def _measure(request: benchmark.Request, json_file: Path | None) -> dict[str, Any]:
     """Measure with a progress bar; the file is written after each size, and again at the end."""
     keep = (lambda document: benchmark.write(document, json_file)) if json_file else None
-
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as progress:
+    with progress_bar(counted=True) as progress:
         task = progress.add_task("", total=len(request.shapes))
         document = benchmark.run(
             request, lambda done, what: progress.update(task, completed=done, description=what), keep

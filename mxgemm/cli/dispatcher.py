@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from mxgemm.cli.app import app, console
+from mxgemm.cli.app import app, console, progress_bar
 from mxgemm.dispatcher import OPERATIONS, BuildResult, KernelConfig, ToolchainMissing, build
 from mxgemm.dispatcher import selftest as check
 from mxgemm.dispatcher.arch import KNOWN
@@ -37,14 +36,7 @@ def names(op: Operations = None, arch: Archs = None) -> None:
 def build_command(op: Operations = None, arch: Archs = None, source: SourceName = "native", jobs: Jobs = None) -> None:
     """Build the default kernels and print where they are."""
     configs = _defaults(op, arch)
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as progress:
+    with progress_bar(counted=True) as progress:
         task = progress.add_task("kernels", total=len(configs))
 
         def advance(done: int, total: int, result: BuildResult) -> None:

@@ -11,11 +11,10 @@ from typing import Annotated, Any, Final
 import torch
 import typer
 from rich.markup import escape
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from mxgemm import benchmark
-from mxgemm.cli.app import Device, app, console
+from mxgemm.cli.app import Device, app, console, progress_bar
 from mxgemm.device import default_device
 from mxgemm.doctor import Findings, examine
 
@@ -67,8 +66,7 @@ def _verify(
     from mxgemm.verify import report, verify
 
     done = []
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    with progress_bar(counted=False) as progress:
         task = progress.add_task("verifying")
         for verdict in verify(shapes, device=device, seconds=seconds):
             done.append(verdict)

@@ -7,11 +7,10 @@ from typing import Annotated
 
 import torch
 import typer
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from mxgemm import benchmark
-from mxgemm.cli.app import AFormat, Device, app, console
+from mxgemm.cli.app import AFormat, Device, app, console, progress_bar
 from mxgemm.device import default_device, machine_of
 from mxgemm.tables import TABLES_VARIABLE
 
@@ -36,8 +35,7 @@ def tune(
     where = torch.device(device) if device else default_device()
     existing(output, machine_of(where).arch)  # before the work, not after it
     done = []
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    with progress_bar(counted=False) as progress:
         task = progress.add_task("tuning")
         for timing in measure(
             shapes,
