@@ -38,7 +38,5 @@ class RouteUnavailable(RuntimeError):
     """
 
     def __init__(self, refusal: Refusal) -> None:
-        super().__init__(
-            f"route {refusal.route!r} cannot run: {refusal.reason}"
-        )
+        super().__init__(f"route {refusal.route!r} cannot run: {refusal.reason}")
         self.refusal = refusal

@@ -7,6 +7,7 @@ sources (``native`` and ``ck_tile``) build the same configuration and export the
 from __future__ import annotations
 
 import dataclasses
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
@@ -16,7 +17,7 @@ Config = TypeVar("Config", bound="KernelConfig")
 
 
 @dataclass(frozen=True, kw_only=True)
-class KernelConfig:
+class KernelConfig(ABC):
     """One kernel: what an operation's own dataclass adds its types and its architecture to.
 
     Attributes:
@@ -66,7 +67,8 @@ class KernelConfig:
     @property
     def dtype(self) -> str:
         """CK's name of the type of A and B: ``fp8`` (e4m3), ``bf8`` (e5m2) or ``fp4`` (e2m1)."""
-        raise NotImplementedError
+        dtype: str = getattr(self, self.dtype_field)
+        return dtype
 
     @property
     def arch(self) -> str | None:
@@ -77,7 +79,12 @@ class KernelConfig:
     @property
     def name(self) -> str:
         """The kernel's name, byte for byte CK's."""
-        raise NotImplementedError
+        parts = [self.prefix, self.dtype, self.layout, self.pipeline, self.epilogue, self.scheduler]
+        return "_".join([*parts, *map(str, self.flags()), self.tile_text()])
+
+    def flags(self) -> tuple[bool, ...]:
+        """Return what the name holds as True or False: values of ``flag_fields``."""
+        return ()
 
     def pinned(self: Config, gfx_arch: str) -> Config:
         """Return this configuration for an architecture.
@@ -91,6 +98,7 @@ class KernelConfig:
         fields: dict[str, Any] = {self.arch_field: wanted}
         return dataclasses.replace(self, **fields)
 
+    @abstractmethod
     def refusals(self, gfx_arch: str | None = None) -> tuple[str, ...]:
         """Return every reason why this kernel must not be built, field by field; empty if there is none.
 
@@ -98,7 +106,6 @@ class KernelConfig:
             gfx_arch: judge for this architecture; default: the one that it is pinned to. Without either the rules that
                 depend on the architecture are left out.
         """
-        raise NotImplementedError
 
     def is_valid(self, gfx_arch: str | None = None) -> bool:
         """Return whether nothing speaks against building it."""

@@ -56,25 +56,9 @@ class MxGemmKernelConfig(KernelConfig):
     warp_tile_n: int = 16
     warp_tile_k: int = 128
 
-    @property
-    def dtype(self) -> str:
-        """``fp8`` or ``fp4``."""
-        return self.datatype
-
-    @property
-    def name(self) -> str:
-        """The kernel's name: ``persistent`` appears only where it is on, as in CK's tile engine."""
-        flags = [self.pad_m, self.pad_n, self.pad_k, *([True] if self.persistent else [])]
-        parts = [
-            self.prefix,
-            self.datatype,
-            self.layout,
-            self.pipeline,
-            self.epilogue,
-            self.scheduler,
-            *map(str, flags),
-        ]
-        return "_".join([*parts, self.tile_text()])
+    def flags(self) -> tuple[bool, ...]:
+        """Return the paddings, and ``persistent`` only where it is on, as in CK's tile engine."""
+        return (self.pad_m, self.pad_n, self.pad_k, *([True] if self.persistent else []))
 
     def refusals(self, gfx_arch: str | None = None) -> tuple[str, ...]:
         """Return every reason why this kernel must not be built."""

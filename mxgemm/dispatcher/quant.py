@@ -49,17 +49,6 @@ class QuantKernelConfig(KernelConfig):
     double_smem_buffer: bool = False
     gfx_arch: str | None = None
 
-    @property
-    def dtype(self) -> str:
-        """``fp8`` or ``bf8``."""
-        return self.variant_key
-
-    @property
-    def name(self) -> str:
-        """The kernel's name."""
-        parts = [self.prefix, self.variant_key, self.layout, self.pipeline, self.epilogue, self.scheduler]
-        return "_".join([*parts, self.tile_text()])
-
     def refusals(self, gfx_arch: str | None = None) -> tuple[str, ...]:
         """Return every reason why this kernel must not be built."""
         arch = gfx_arch or self.arch
