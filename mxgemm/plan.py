@@ -18,7 +18,7 @@ from torch import Tensor
 
 from mxgemm import validation
 from mxgemm.device import machine_of
-from mxgemm.problem import Problem, Strides
+from mxgemm.problem import Problem, Strides, matrix_strides
 from mxgemm.router import choose, tell
 from mxgemm.routes import Launch, Operands
 
@@ -165,11 +165,13 @@ def _problem(
     options: Options,
 ) -> Problem:
     strides = Strides(
-        a=_two(a.reshape(m, -1)),
-        b=_two(b),
-        b_scales=_two(b_scales),
-        out=(n, 1) if flat_out is None else _two(flat_out),
-        a_scales=(0, 0) if a_scales is None else _two(a_scales if a_scales.dim() == 2 else a_scales.reshape(m, -1)),
+        a=matrix_strides(a.reshape(m, -1)),
+        b=matrix_strides(b),
+        b_scales=matrix_strides(b_scales),
+        out=(n, 1) if flat_out is None else matrix_strides(flat_out),
+        a_scales=(0, 0)
+        if a_scales is None
+        else matrix_strides(a_scales if a_scales.dim() == 2 else a_scales.reshape(m, -1)),
         bias=1 if bias is None else bias.stride(0),
     )
     tensors = (a, a_scales, b, b_scales, bias, out)
@@ -234,8 +236,3 @@ def _flat_view(out: Tensor, m: int, n: int) -> Tensor | None:
         return out.view(m, n)
     except RuntimeError:  # torch's answer where the strides allow no such view
         return None
-
-
-def _two(tensor: Tensor) -> tuple[int, int]:
-    rows, columns = tensor.stride()
-    return rows, columns

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from mxgemm.device import Machine
 from mxgemm.formats import BLOCK, FORMATS, ElementFormat
@@ -100,6 +101,12 @@ class Problem:
 
     def __str__(self) -> str:
         return f"({self.m}, {self.n}, {self.k}) {self.a_format} x {self.b_format} on {self.arch}"
+
+
+def matrix_strides(tensor: Tensor) -> tuple[int, int]:
+    """Return (row, column) strides of a matrix, in elements."""
+    row, column = tensor.stride()
+    return row, column
 
 
 def contiguous_strides(n: int, k: int, b: ElementFormat, scale_columns: int) -> Strides:

@@ -19,7 +19,7 @@ from mxgemm.benchmark.timing import call_us
 from mxgemm.device import machine_of
 from mxgemm.layouts import Layout, preshuffle_refusal, preshuffle_weight, shuffle_scales
 from mxgemm.mx import MXTensor, quantize
-from mxgemm.problem import Problem, Strides
+from mxgemm.problem import Problem, Strides, matrix_strides
 from mxgemm.routes import Config, Operands, Route
 
 _GUARD: Final = 64
@@ -107,11 +107,11 @@ class Trial:
             weight_layout=form.layout.data,
             scale_layout=form.layout.scales,
             strides=Strides(
-                a=_two(left),
-                b=_two(form.data),
-                b_scales=_two(form.scales),
+                a=matrix_strides(left),
+                b=matrix_strides(form.data),
+                b_scales=matrix_strides(form.scales),
                 out=(n, 1),
-                a_scales=(0, 0) if left_scales is None else _two(left_scales),
+                a_scales=(0, 0) if left_scales is None else matrix_strides(left_scales),
             ),
             derived=form.derived_kind,
         )
@@ -140,8 +140,3 @@ class Trial:
                 return Outcome(accuracy)
             time = call_us(lambda: launch(self._operands), device, seconds)
         return Outcome(accuracy, time.us, time.low, time.high, time.runs)
-
-
-def _two(tensor: Tensor) -> tuple[int, int]:
-    rows, columns = tensor.stride()
-    return rows, columns
