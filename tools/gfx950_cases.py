@@ -151,8 +151,9 @@ CASES: Final = (
     Case("quantize-e4m3", "quantize", 16, 0, 256, ROW_MAJOR, a_format="e4m3", awkward=True),
     *(Case("leaderboard-{}x{}x{}".format(*shape), "a16wfp4", *shape) for shape in LEADERBOARD),
 )
-MUTATED: Final = tuple(case for case in CASES if case.name in ("a16wfp4", "gemm_mx", "quantize"))
-"""The cases from which waits and barriers are taken."""
+_MUTATED: Final = ("a16wfp4", "a16wfp4-one-launch", "a16wfp4-one-launch-tiles", "gemm_mx", "quantize")
+MUTATED: Final = tuple(case for case in CASES if case.name in _MUTATED)
+"""The cases from which waits, barriers and cache operations are taken."""
 
 
 def compile_cases(cases: Iterable[Case], folder: Path, triton: str | os.PathLike[str] | None = None) -> None:

@@ -6,6 +6,7 @@ from tools.gfx950emu.errors import (
     HazardError,
     MemoryFault,
     MissingTool,
+    OrderError,
     RaceError,
     UnsupportedInstruction,
 )
@@ -16,6 +17,7 @@ __all__ = [
     "HazardError",
     "MemoryFault",
     "MissingTool",
+    "OrderError",
     "RaceError",
     "Stats",
     "UnsupportedInstruction",

@@ -47,6 +47,8 @@ UPDATES_64: Final[dict[str, Update]] = {
     "and_x2": lambda old, x: old & x,
     "add_f64": lambda old, x: (old.view(F64) + x.view(F64)).view(U64),
 }
+_SUMS: Final = ("add_f32", "add_f64", "pk_add_f16", "pk_add_bf16")
+"""What adds up results; nobody takes turns by them."""
 NAMES: Final = (*UPDATES, *UPDATES_64, "cmpswap", "cmpswap_x2")
 
 
@@ -77,6 +79,7 @@ def device_atomic(
     compares = kind.startswith("cmpswap")
     update = None if compares else (UPDATES_64 if wide else UPDATES)[kind]
     width, pc = Width(8 if wide else 4), i.pc
+    synchronises = kind not in _SUMS
 
     def operand(g: Group, register: int, lanes: Array | None) -> Array:
         low = chosen(g.v[register], lanes)
@@ -100,10 +103,11 @@ def device_atomic(
                 after = update(now, np.ascontiguousarray(new[turn]))
             after = np.ascontiguousarray(after).view(U32).reshape(turn.size, width.dwords)
             g.run.memory.store(where[turn], after, width.size, "atomic")
+        told = g.run.order.atomic(g, where, width.size, lanes, synchronises) if g.run.order else None
         if returned is None:
             in_flight(g, pc)
         else:
-            finish_load(g, returned, old.view(U32).reshape(old.size, width.dwords), width, lanes, "vm", pc)
+            finish_load(g, returned, old.view(U32).reshape(old.size, width.dwords), width, lanes, "vm", pc, order=told)
 
     return step
 

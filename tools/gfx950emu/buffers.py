@@ -82,22 +82,28 @@ class Addressing:
         return Place((base + within + scalar).view(U64), within, count - scalar, in_range, by_bytes)
 
 
-def _load_dwords(g: Group, place: Place, width: Width, what: str) -> Array:
-    """Return ``[W * 64, n]``: 0 where a dword is out of range or its lane inactive."""
+def _load_dwords(g: Group, place: Place, width: Width, what: str, coherent: bool) -> tuple[Array, Array | None]:
+    """Return ``[W * 64, n]``, 0 where a dword is out of range or its lane inactive, and what a load with sc1 tells."""
     flat = place.address.reshape(-1)
     whole = place.allowed(width.size)
     lanes = g.active_lanes(None if whole.all() else whole)
     observe(g, what, width.size, lanes)
+    where = flat if lanes is None else flat[lanes]
+    loaded = g.run.memory.load(where, width.size, f"buffer {what}")
+    told = g.run.order.load(g, where, width.size, lanes, coherent=coherent) if g.run.order else None
     if lanes is None:
-        return g.run.memory.load(flat, width.size, f"buffer {what}")
+        return loaded, told
     values = np.zeros((g.width * 64, width.dwords), U32)
-    values[lanes] = g.run.memory.load(flat[lanes], width.size, f"buffer {what}")
+    values[lanes] = loaded
     if not whole.all():
         for j in range(width.dwords - 1):
             lanes = g.active_lanes(place.allowed(4 * j + 4) & ~whole)
             assert lanes is not None
-            values[lanes, j] = g.run.memory.load(flat[lanes] + U64(4 * j), 4, f"buffer {what}")[:, 0]
-    return values
+            where = flat[lanes] + U64(4 * j)
+            values[lanes, j] = g.run.memory.load(where, 4, f"buffer {what}")[:, 0]
+            if g.run.order:
+                g.run.order.load(g, where, 4, lanes, coherent=coherent)
+    return values, told
 
 
 def _goes_to_lds(i: Instruction) -> bool:
@@ -106,16 +112,21 @@ def _goes_to_lds(i: Instruction) -> bool:
 
 @define(" ".join(f"buffer_load_{width}" for width in LOADS))
 def _load(i: Instruction) -> Step:
-    width, pc = LOADS[i.name.removeprefix("buffer_load_")], i.pc
+    width, pc, coherent = LOADS[i.name.removeprefix("buffer_load_")], i.pc, bool(i.modifiers.get("sc1"))
     if _goes_to_lds(i):
         to_lds, offset = Addressing(i, i.operands[:3]), i.modifiers.get("offset", 0)
-        return lambda g: store_direct(g, _load_dwords(g, to_lds.place(g), width, "load to lds"), width, offset, pc)
+
+        def direct(g: Group) -> None:
+            values, _ = _load_dwords(g, to_lds.place(g), width, "load to lds", coherent)
+            store_direct(g, values, width, offset, pc)
+
+        return direct
     addressing, first = Addressing(i, i.operands[1:4]), i.operands[0].index
 
     def step(g: Group) -> None:
-        values = _load_dwords(g, addressing.place(g), width, "load")
+        values, told = _load_dwords(g, addressing.place(g), width, "load", coherent)
         lanes = g.active_lanes()
-        finish_load(g, first, values if lanes is None else values[lanes], width, lanes, "vm", pc)
+        finish_load(g, first, values if lanes is None else values[lanes], width, lanes, "vm", pc, order=told)
 
     return step
 
@@ -123,7 +134,7 @@ def _load(i: Instruction) -> Step:
 @define(" ".join(f"buffer_store_{width}" for width in STORES))
 def _store(i: Instruction) -> Step:
     width, pc, first = STORES[i.name.removeprefix("buffer_store_")], i.pc, i.operands[0].index
-    addressing = Addressing(i, i.operands[1:4])
+    addressing, coherent = Addressing(i, i.operands[1:4]), bool(i.modifiers.get("sc1"))
 
     def step(g: Group) -> None:
         place = addressing.place(g)
@@ -132,12 +143,17 @@ def _store(i: Instruction) -> Step:
         observe(g, "store", width.size, lanes)
         where = flat if lanes is None else flat[lanes]
         g.run.memory.store(where, stored_values(g, first, width, lanes), width.size, "buffer store")
+        if g.run.order:
+            g.run.order.store(g, where, width.size, lanes, coherent)
         if not whole.all():
             for j in range(width.dwords - 1):
                 lanes = g.active_lanes(place.allowed(4 * j + 4) & ~whole)
                 assert lanes is not None
                 values = g.v[first + j].reshape(-1)[lanes][:, None]
-                g.run.memory.store(flat[lanes] + U64(4 * j), values, 4, "buffer store")
+                where = flat[lanes] + U64(4 * j)
+                g.run.memory.store(where, values, 4, "buffer store")
+                if g.run.order:
+                    g.run.order.store(g, where, 4, lanes, coherent)
         in_flight(g, pc)
 
     return step

@@ -33,11 +33,6 @@ def _nothing_either(i: Instruction) -> None:
     """Traces and padding."""
 
 
-@define("buffer_inv buffer_wbl2 buffer_wbinvl1 buffer_wbinvl1_vol")
-def _cache(i: Instruction) -> None:
-    """Caches are not modelled: memory is always coherent."""
-
-
 @define("s_waitcnt")
 def _wait(i: Instruction) -> Step:
     vm, lgkm = wait_counts(i.immediate)

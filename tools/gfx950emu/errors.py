@@ -31,6 +31,10 @@ class RaceError(LaneError):
     """Strict mode: two waves touched the same LDS byte with no barrier between, or data changed before its wait."""
 
 
+class OrderError(LaneError):
+    """Strict mode: a lane reads what another wave stored, with nothing that makes the store visible to it."""
+
+
 class HazardError(EmulatorError):
     """Strict mode: fewer wait states (s_nop) between two instructions than the ISA asks for."""
 

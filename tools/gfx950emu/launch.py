@@ -15,6 +15,7 @@ from tools.gfx950emu.device_memory import Memory
 from tools.gfx950emu.disassemble import Instruction
 from tools.gfx950emu.errors import EmulatorError, HazardError, LaneError
 from tools.gfx950emu.hazards import first_hazard
+from tools.gfx950emu.memory_order import MemoryOrder
 from tools.gfx950emu.numeric import U32, U64, Array, pack_mask, pair
 from tools.gfx950emu.operands import EXEC, M0, VCC
 from tools.gfx950emu.program import Block, End, Kernel, Program, branch_target
@@ -81,7 +82,7 @@ def launch(
         kernarg: the argument segment.
         memory: the buffers that arguments point into.
         dynamic_lds: bytes of LDS beyond what the kernel declares.
-        strict: model s_waitcnt, and check hazards and races in LDS.
+        strict: model s_waitcnt, and check hazards, races in LDS and the order of device memory.
         observer: sees memory accesses.
     """
     kernel = program.kernel(kernel_name)
@@ -132,6 +133,7 @@ class _Batch:
         self.groups = grid[0] * grid[1] * grid[2]
         self.lds_bytes = -(-(kernel.descriptor.lds + dynamic_lds) // 16) * 16
         padded = kernarg + bytes(max(0, kernel.kernarg_size - len(kernarg)))
+        self.order = MemoryOrder(self.groups * self.waves_per_group, self.waves_per_group) if strict else None
         self.kernarg = np.frombuffer(padded, np.uint8)
         self.kernarg_address = memory.add("kernel arguments", self.kernarg, writable=False)
 
@@ -143,7 +145,7 @@ class _Batch:
             self.memory, self.grid, first, self.waves_per_group,
             lds=np.full(count * stride, LDS_GARBAGE, np.uint8), lds_bytes=self.lds_bytes,
             scratch=np.zeros(-(-width * 64 * descriptor.scratch // 16) * 16, np.uint8),
-            scratch_bytes=descriptor.scratch, strict=self.strict, observer=self.observer,
+            scratch_bytes=descriptor.scratch, strict=self.strict, observer=self.observer, order=self.order,
         )  # fmt: skip
         if self.strict:
             run.races = RaceChecker(run.lds.size)
@@ -220,9 +222,11 @@ class _Scheduler:
 
     def _open_barrier(self) -> None:
         """No wave can run: every one that lives is at its barrier."""
-        races = self.waiting[0].run.races
-        if races is not None:
-            races.barrier()
+        run = self.waiting[0].run
+        if run.races is not None:
+            run.races.barrier()
+        if run.order is not None:
+            run.order.barrier(self.waiting)
         self.ready, self.waiting = self.waiting, []
 
     def _next(self) -> Group:

@@ -51,12 +51,15 @@ def chosen(x: Array, lanes: Array | None) -> Array:
 def _load(i: Instruction) -> Step:
     width, first, pc = LOADS[i.name.split("_load_")[1]], i.operands[0].index, i.pc
     address = address_of(i, i.operands[1], i.operands[2] if len(i.operands) > 2 else None)
+    coherent = bool(i.modifiers.get("sc1"))
 
     def step(g: Group) -> None:
         lanes = g.active_lanes()
         observe(g, "load", width.size, lanes)
-        values = g.run.memory.load(chosen(address(g), lanes), width.size)
-        finish_load(g, first, values, width, lanes, "vm", pc)
+        where = chosen(address(g), lanes)
+        values = g.run.memory.load(where, width.size)
+        order = g.run.order.load(g, where, width.size, lanes, coherent=coherent) if g.run.order else None
+        finish_load(g, first, values, width, lanes, "vm", pc, order=order)
 
     return step
 
@@ -65,11 +68,15 @@ def _load(i: Instruction) -> Step:
 def _store(i: Instruction) -> Step:
     width, first, pc = STORES[i.name.split("_store_")[1]], i.operands[1].index, i.pc
     address = address_of(i, i.operands[0], i.operands[2] if len(i.operands) > 2 else None)
+    coherent = bool(i.modifiers.get("sc1"))
 
     def step(g: Group) -> None:
         lanes = g.active_lanes()
         observe(g, "store", width.size, lanes)
-        g.run.memory.store(chosen(address(g), lanes), stored_values(g, first, width, lanes), width.size)
+        where = chosen(address(g), lanes)
+        g.run.memory.store(where, stored_values(g, first, width, lanes), width.size)
+        if g.run.order:
+            g.run.order.store(g, where, width.size, lanes, coherent)
         in_flight(g, pc)
 
     return step
@@ -85,12 +92,44 @@ def _load_to_lds(i: Instruction) -> Step:
         lanes = g.active_lanes()
         observe(g, "load to lds", width.size, lanes)
         values = np.zeros((g.width * 64, width.dwords), U32)
-        values[slice(None) if lanes is None else lanes] = g.run.memory.load(
-            chosen(address(g), lanes), width.size, "load to LDS"
-        )
+        where = chosen(address(g), lanes)
+        values[slice(None) if lanes is None else lanes] = g.run.memory.load(where, width.size, "load to LDS")
+        if g.run.order:
+            g.run.order.load(g, where, width.size, lanes)
         store_direct(g, values, width, offset, pc)
 
     return step
+
+
+# ---------------------------------------------------------------- caches
+@define("buffer_wbl2")
+def _write_back(i: Instruction) -> Step | None:
+    """With sc1, to where the device's other XCDs find it; narrower scopes write nothing back (LLVM, AMDGPUUsage)."""
+    if not _reaches_device(i):
+        return None
+    pc = i.pc
+
+    def step(g: Group) -> None:
+        if g.run.order:
+            pending.push(g, "vm", Pending(pc, "write back", order=g.run.order.write_back(g)))
+
+    return step
+
+
+@define("buffer_inv")
+def _invalidate(i: Instruction) -> Step | None:
+    if not _reaches_device(i):
+        return None
+
+    def step(g: Group) -> None:
+        if g.run.order:
+            g.run.order.invalidate(g)
+
+    return step
+
+
+def _reaches_device(i: Instruction) -> bool:
+    return "sc1" in i.arguments or bool(i.modifiers.get("sc1"))
 
 
 # ---------------------------------------------------------------- scratch
@@ -151,9 +190,14 @@ def _scalar_load(i: Instruction) -> Step:
             limit, within = g.s[base + 2].astype(I64), (address - start).view(I64)
             for j in range(count):
                 inside = np.nonzero(within + 4 * j + 4 <= limit)[0]
-                values[inside, j] = g.run.memory.load(address[inside] + U64(4 * j), 4, "scalar load")[:, 0]
+                where = address[inside] + U64(4 * j)
+                values[inside, j] = g.run.memory.load(where, 4, "scalar load")[:, 0]
+                if g.run.order:
+                    g.run.order.load(g, where, 4, g.lanes[inside], scalar=True)
         else:
             values = g.run.memory.load(address, 4 * count, "scalar load")
+            if g.run.order:
+                g.run.order.load(g, address, 4 * count, g.lanes, scalar=True)
         if g.run.strict:
             pending.push(g, "lgkm", Pending(pc, "scalar", first, values=values))
             g.s[first : first + count] = POISON

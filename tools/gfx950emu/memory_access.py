@@ -54,7 +54,7 @@ STORES: Final = {
 
 def finish_load(
     g: Group, first: int, values: Array, width: Width, lanes: Array | None, queue: str, pc: int,
-    lds_addresses: Array | None = None,
+    lds_addresses: Array | None = None, order: Array | None = None,
 ) -> None:  # fmt: skip
     """Write what was loaded to vector registers, or put it in flight in strict mode.
 
@@ -67,6 +67,7 @@ def finish_load(
         queue: "vm" or "lgkm", what waits for it.
         pc: of the instruction.
         lds_addresses: of all lanes, where the value must be the same at the wait; None for other memory.
+        order: what the load tells each wave, see ``memory_order.py``.
     """
     raw = values
     if width.signed:
@@ -77,6 +78,7 @@ def finish_load(
         values = values << U32(16)
     if g.run.strict:
         entry = Pending(pc, "vector", first, width.keep, values=_whole(g, values, lanes), mask=g.exec_mask().copy())
+        entry.order = order
         if lds_addresses is not None:
             entry.size, entry.raw = width.size, _whole(g, raw, lanes)
             entry.addresses = lds_addresses.reshape(g.width, 64).copy()
@@ -113,7 +115,8 @@ def stored_values(g: Group, first: int, width: Width, lanes: Array | None = None
 def in_flight(g: Group, pc: int, queue: str = "vm") -> None:
     """Count a store, or an atomic that returns nothing, in strict mode."""
     if g.run.strict:
-        pending.push(g, queue, Pending(pc, "store"))
+        order = g.run.order.issued(g) if queue == "vm" and g.run.order is not None else None
+        pending.push(g, queue, Pending(pc, "store", order=order))
 
 
 def observe(g: Group, kind: str, size: int, lanes: Array | None) -> None:

@@ -1,4 +1,4 @@
-"""Take one wait or barrier out of a kernel, as a careless hand would, and see whether strict mode notices.
+"""Take one wait, barrier or cache operation out of a kernel, as a careless hand would: does strict mode notice?
 
 Not every one that stays unnoticed is a gap: compilers wait where nothing is in flight, and use barriers that order
 nothing.
@@ -17,7 +17,7 @@ from tools.gfx950emu.launch import Stats
 from tools.gfx950emu.program import Program
 
 S_NOP: Final = 0xBF800000
-REMOVABLE: Final = ("s_waitcnt", "s_barrier")
+REMOVABLE: Final = ("s_waitcnt", "s_barrier", "buffer_wbl2", "buffer_inv")
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Mutants:
 
 
 def mutate(code: bytes, runs: Iterable[Stats], is_right: Callable[[bytes], bool]) -> Mutants:
-    """Take out each wait and barrier that ran, in turn.
+    """Take out each wait, barrier and cache operation that ran, in turn.
 
     Args:
         code: the code object.
@@ -61,9 +61,9 @@ def mutate(code: bytes, runs: Iterable[Stats], is_right: Callable[[bytes], bool]
     for pc, i in sorted(executed.items()):
         if i.name not in REMOVABLE:
             continue
-        at = program.elf.offset_of(pc)
+        at, nops = program.elf.offset_of(pc), struct.pack("<I", S_NOP) * len(i.words)
         try:
-            right = is_right(code[:at] + struct.pack("<I", S_NOP) + code[at + 4 :])
+            right = is_right(code[:at] + nops + code[at + len(nops) :])
         except EmulatorError as error:
             mutants.caught[type(error).__name__] += 1
         else:

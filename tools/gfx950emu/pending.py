@@ -29,7 +29,8 @@ class Pending:
 
     Attributes:
         pc: of the instruction.
-        kind: "vector" (to vector registers), "scalar" (to SGPRs), "lds" (a write to LDS), "store" (nothing to do).
+        kind: "vector" (to vector registers), "scalar" (to SGPRs), "lds" (a write to LDS), "store", "write back"
+            (of L2 to memory).
         first: the first destination register.
         keep: bits of the destination that survive (16-bit loads).
         size: bytes of each lane's LDS access, 0 if none.
@@ -37,6 +38,7 @@ class Pending:
         mask: lanes that take part, ``[W, 64]``.
         addresses: of the LDS access, ``[W, 64]``.
         raw: what an LDS read gave at issue.
+        order: what is learnt at the wait, ``[W, ...]``: see ``memory_order.py``.
         done: carried out already.
     """
 
@@ -49,6 +51,7 @@ class Pending:
     mask: Array | None = None
     addresses: Array | None = None
     raw: Array | None = None
+    order: Array | None = None
     done: bool = False
 
     @property
@@ -71,7 +74,7 @@ class Pending:
         return joined
 
     def _arrays(self) -> dict[str, Array]:
-        names = ("values", "mask", "addresses", "raw")
+        names = ("values", "mask", "addresses", "raw", "order")
         return {name: x for name in names if (x := getattr(self, name)) is not None}
 
 
@@ -129,6 +132,8 @@ def finish_own_lds(g: Group) -> None:
 
 
 def _apply(g: Group, entry: Pending) -> None:
+    if entry.order is not None:
+        _learn(g, entry.kind, entry.order)
     if entry.kind == "vector":
         if entry.size and not entry.done:
             _check_unchanged(g, entry)
@@ -145,6 +150,16 @@ def _apply(g: Group, entry: Pending) -> None:
         values, addresses = _array(entry.values), _array(entry.addresses)
         lds_memory.store(g, addresses.reshape(-1), values.reshape(-1, values.shape[2]), entry.size, _lanes(entry))
     entry.done = True
+
+
+def _learn(g: Group, kind: str, order: Array) -> None:
+    assert g.run.order is not None
+    if kind == "store":
+        g.run.order.completed(g, order)
+    elif kind == "write back":
+        g.run.order.written_back(g, order)
+    else:
+        g.run.order.acquire(g, order)
 
 
 def _check_unchanged(g: Group, entry: Pending) -> None:

@@ -12,6 +12,7 @@ from tools.gfx950emu.numeric import U32, Array, unpack_mask
 from tools.gfx950emu.operands import EXEC
 
 if TYPE_CHECKING:
+    from tools.gfx950emu.memory_order import MemoryOrder
     from tools.gfx950emu.pending import Pending
     from tools.gfx950emu.races import RaceChecker
 
@@ -44,6 +45,7 @@ class Run:
         strict: model waits, and check races.
         observer: who sees memory accesses, if anyone.
         races: the race checker of strict mode.
+        order: strict mode's record of stores to device memory, one for the launch.
     """
 
     memory: Memory
@@ -57,6 +59,7 @@ class Run:
     strict: bool
     observer: Observer | None = None
     races: RaceChecker | None = None
+    order: MemoryOrder | None = None
     lds_dwords: Array = field(init=False)
 
     def __post_init__(self) -> None:
