@@ -16,14 +16,17 @@ A weight that does not fold gets no compact form: route ``dequant_mm`` decodes i
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final, get_args
 
 import torch
 from torch import Tensor
 
-from mxgemm.formats import BLOCK, E8M0_NAN
-from mxgemm.layouts import round_up
-from mxgemm.mx import Memory, MXTensor, decode_rows, dequantize, row_chunks
+from mxgemm.device import machine_of
+from mxgemm.formats import BLOCK, E2M1, E8M0_NAN
+from mxgemm.freshness import Stamp, countable, remember
+from mxgemm.layouts import preshuffle_refusal, preshuffle_weight, round_up, shuffle_scales
+from mxgemm.mx import PREPARED_LAYOUT, Memory, MXTensor, decode_rows, dequantize, row_chunks
+from mxgemm.parts import describe
 
 FOLD_UP: Final = 6
 FOLD_DOWN: Final = 8
@@ -31,9 +34,97 @@ FOLD_SPAN: Final = FOLD_UP + FOLD_DOWN
 """Largest span of scale exponents over the non-zero blocks of a row that folds into e4m3."""
 
 FOLD_ROWS: Final = 16
+ALIGNMENT: Final = 16
+"""Of what :func:`derive` makes, in bytes: kernels are compiled for it."""
+
 FP8_FOLD: Final = "fp8_fold"
 FP8_FOLD_COMPACT: Final = "fp8_fold_compact"
 BF16: Final = "bf16"
+
+
+def prepare(weight: MXTensor, arch: str | None, memory: Memory) -> MXTensor:
+    """Do what :meth:`MXTensor.prepare` says."""
+    weight.check()
+    if len(weight.shape) != 2:
+        raise ValueError(f"prepare: got shape {weight.shape}, want a two-dimensional weight")
+    if memory not in get_args(Memory):
+        raise ValueError(f"memory: got {memory!r}, want one of {', '.join(get_args(Memory))}")
+    if weight.device.type == "meta":
+        return _prepared(weight, preparation=(arch, memory))
+    with torch.inference_mode(False), torch.no_grad():  # so that torch counts the changes of what is made here
+        return _prepare(weight, arch, memory)
+
+
+def _prepare(weight: MXTensor, arch: str | None, memory: Memory) -> MXTensor:
+    target, given = arch or machine_of(weight.device).arch, {"preparation": (arch, memory)}
+    layout = PREPARED_LAYOUT.get(target)
+    if target == "sm_90" and weight.format is E2M1:
+        source = _counted(weight)
+        kind, tensors = derive(source.row_major(), memory)
+        if kind:
+            return _prepared(source, made=tensors, derived_kind=kind, derived=tensors, **given)
+    elif layout is not None and weight.layout == layout and memory == "fast":
+        return _prepared(weight, prepared=_prepared(weight), **given)  # the same bytes: nothing to go stale
+    elif layout is not None and memory == "fast" and not preshuffle_refusal(*weight.data.shape):
+        source = _counted(weight)
+        rows = source.row_major()
+        shuffled = MXTensor(
+            preshuffle_weight(rows.data), shuffle_scales(rows.scales), weight.format, weight.shape, layout
+        )
+        return _prepared(source, made=(shuffled.data, shuffled.scales), prepared=shuffled, **given)
+    return _prepared(weight, **given)
+
+
+def _counted(weight: MXTensor) -> MXTensor:
+    return MXTensor(countable(weight.data), countable(weight.scales), weight.format, weight.shape, weight.layout)
+
+
+def _prepared(weight: MXTensor, made: tuple[Tensor, ...] = (), **fields: Any) -> MXTensor:
+    """Return a weight with these fields set, and what was made stamped with the bytes that it was made of."""
+    result = MXTensor(weight.data, weight.scales, weight.format, weight.shape, weight.layout)
+    if made:
+        fields["stamp"] = Stamp(weight.data, weight.scales, *made)
+        remember(made, Stamp(weight.data, weight.scales))
+    for name, value in fields.items():
+        object.__setattr__(result, name, value)  # not the constructor's: nobody else can vouch for them
+    return result
+
+
+def check_form(kind: str, tensors: tuple[Tensor, ...], n: int, k: int, device: torch.device) -> None:
+    """Check that tensors are a form of an (N, K) weight, as far as their metadata says it.
+
+    Args:
+        kind: one of this module's, or "" for no form.
+        tensors: of that kind, as ``torch.ops.mxgemm.gemm`` got them.
+        n: rows of the weight.
+        k: elements of a row.
+        device: of the weight.
+
+    Raises:
+        TypeError: a wrong dtype.
+        ValueError: an unknown kind, or a wrong number, shape, device or place in memory.
+    """
+    padded = round_up(n, FOLD_ROWS)
+    forms: dict[str, tuple[tuple[torch.dtype, tuple[int, ...]], ...]] = {
+        "": (),
+        FP8_FOLD: ((torch.uint8, (padded, k)), (torch.float32, (padded,))),
+        FP8_FOLD_COMPACT: ((torch.uint8, (n,)),),
+        BF16: ((torch.bfloat16, (n, k)),),
+    }
+    if kind not in forms:
+        raise ValueError(f"derived_kind: got {kind!r}, want one of {', '.join(map(repr, forms))}")
+    if len(tensors) != len(forms[kind]):
+        raise ValueError(f"derived_data, derived_base: got {len(tensors)} tensors, want {len(forms[kind])} of {kind!r}")
+    names = ("derived_data", "derived_base")
+    for name, tensor, (dtype, shape) in zip(names, tensors, forms[kind], strict=False):
+        if tensor.dtype != dtype:
+            raise TypeError(f"{name}: got {describe(tensor)}, want {dtype} for {kind!r}")
+        if tuple(tensor.shape) != shape:
+            raise ValueError(f"{name}: got shape {tuple(tensor.shape)}, want {shape} for {kind!r}, N = {n}, K = {k}")
+        if tensor.device != device:
+            raise ValueError(f"{name}: got device {tensor.device}, want {device} like b")
+        if not tensor.is_contiguous() or tensor.data_ptr() % ALIGNMENT:
+            raise ValueError(f"{name}: got strides {tensor.stride()}, want contiguous and {ALIGNMENT}-byte aligned")
 
 
 def derive(weight: MXTensor, memory: Memory) -> tuple[str, tuple[Tensor, ...]]:
