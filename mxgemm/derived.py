@@ -83,7 +83,7 @@ def _prepared(weight: MXTensor, made: tuple[Tensor, ...] = (), **fields: Any) ->
     """Return a weight with these fields set, and what was made stamped with the bytes that it was made of."""
     result = MXTensor(weight.data, weight.scales, weight.format, weight.shape, weight.layout)
     if made:
-        fields["stamp"] = Stamp(weight.data, weight.scales, *made)
+        fields["stamp"] = Stamp(weight.data, weight.scales, made)
         remember(made, Stamp(weight.data, weight.scales))
     for name, value in fields.items():
         object.__setattr__(result, name, value)  # not the constructor's: nobody else can vouch for them

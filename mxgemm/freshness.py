@@ -12,47 +12,39 @@ writes.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from operator import attrgetter
 from typing import Final
 
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-_version = attrgetter("_version")
-_WANTED: Final = (
-    "its bytes were changed after prepare(); call prepare() again, and compile or export anew what holds it"
-)
-
 
 class Stamp:
-    """The state of some tensors' memory when the stamp was made. Not of inference tensors: torch does not count them.
+    """The state of some tensors' memory when the stamp was made. Not of inference tensors: torch does not count them."""
 
-    The first two are those that a caller changes, so their addresses are watched as well.
-    """
+    __slots__ = ("_addresses", "_data", "_made", "_scales", "_versions")
 
-    __slots__ = ("_first", "_second", "_state", "_tensors")
+    def __init__(self, data: Tensor, scales: Tensor, made: tuple[Tensor, ...] = ()) -> None:
+        """Note the state of bytes, and of what was made of them."""
+        self._data, self._scales, self._made = data, scales, made
+        self._versions = data._version + scales._version + sum(tensor._version for tensor in made)
+        self._addresses = data.data_ptr(), scales.data_ptr()
 
-    def __init__(self, first: Tensor, second: Tensor, *more: Tensor) -> None:
-        self._first, self._second, self._tensors = first, second, (first, second, *more)
-        self._state = self._read()
-
-    @property
     def fresh(self) -> bool:
-        """Nothing has changed."""
-        return self._read() == self._state
+        """Say whether nothing has changed. On the path of every call."""
+        data, scales = self._data, self._scales
+        versions = data._version + scales._version
+        for tensor in self._made:
+            versions += tensor._version
+        return versions == self._versions and (data.data_ptr(), scales.data_ptr()) == self._addresses
 
-    def check(self, name: str) -> None:
-        """Check that nothing has changed.
 
-        Raises:
-            RuntimeError: something has; the message begins with ``name`` and says to call ``prepare()``.
-        """
-        if self._read() != self._state:
-            raise RuntimeError(f"{name}: {_WANTED}")
-
-    def _read(self) -> list[int]:
-        return [self._first.data_ptr(), self._second.data_ptr(), *map(_version, self._tensors)]
+def stale(name: str) -> RuntimeError:
+    """Return the error of a weight whose derived data is out of date."""
+    return RuntimeError(
+        f"{name}: its bytes were changed after prepare(); call prepare() again (and compile or export again what holds "
+        "the old one)"
+    )
 
 
 _sources: Final = WeakTensorKeyDictionary()  # derived tensor -> its version when made, the stamp of what it was made of
@@ -68,14 +60,12 @@ def check_sources(name: str, tensors: Iterable[Tensor]) -> None:
     """Check tensors that come without their MXTensor, from a compiled graph; those that nothing is known of pass.
 
     Raises:
-        RuntimeError: as :meth:`Stamp.check`.
+        RuntimeError: one of them, or what it was made of, has changed.
     """
     for tensor in tensors:
         version, source = _sources.get(tensor, (0, None))
-        if source is not None:
-            source.check(name)
-            if not tensor.is_inference() and tensor._version != version:
-                raise RuntimeError(f"{name}: {_WANTED}")
+        if source is not None and (tensor._version != version or not source.fresh()):
+            raise stale(name)
 
 
 def countable(tensor: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from torch.nn import Parameter
 
 from mxgemm import validation
 from mxgemm.formats import ActivationFormat, ScaleRounding
+from mxgemm.freshness import stale
 from mxgemm.layouts import ScaleLayout, WeightLayout
 from mxgemm.mx import MXTensor
 from mxgemm.parts import describe
@@ -77,8 +78,8 @@ def gemm(
             return torch.ops.mxgemm.gemm(a, data, scales, *rest)  # type: ignore[no-any-return]
         torch.ops.mxgemm.gemm_out(a, data, scales, out, *rest)
         return out
-    if isinstance(b, MXTensor) and b.stamp is not None:
-        b.stamp.check("b")
+    if isinstance(b, MXTensor) and b.stamp is not None and not b.stamp.fresh():
+        raise stale("b")
     options = Options(
         a_format, b_format, scale_rounding, weight_layout, scale_layout, "row_major", out_dtype, route, kind,
         b_shape=b_shape,
@@ -132,8 +133,8 @@ def gemm_mx(
             return torch.ops.mxgemm.gemm_mx(a.data, a.scales, b.data, b.scales, *rest)  # type: ignore[no-any-return]
         torch.ops.mxgemm.gemm_mx_out(a.data, a.scales, b.data, b.scales, out, *rest)
         return out
-    if stamp is not None:
-        stamp.check("b")
+    if stamp is not None and not stamp.fresh():
+        raise stale("b")
     return multiply(a.data, a.scales, b.data, b.scales, bias, out, options)
 
 

@@ -196,7 +196,7 @@ class MXTensor:
         """
         self.check()
         data, scales = self.data.to(device), self.scales.to(device)
-        if data is self.data and scales is self.scales and (self.stamp is None or self.stamp.fresh):
+        if data is self.data and scales is self.scales and (self.stamp is None or self.stamp.fresh()):
             return self
         moved = MXTensor(data, scales, self.format, self.shape, self.layout)
         return moved if self.preparation is None else moved.prepare(self.preparation[0], memory=self.preparation[1])

@@ -193,7 +193,7 @@ def check_derived(b: Tensor, b_format: str, kind: str, tensors: tuple[Tensor, ..
 
     A compiled graph calls the operator, past the MXTensor that would have noticed.
     """
-    check_sources("b", (b, *tensors))
+    check_sources("b", tensors or (b,))
     if not kind and not tensors:
         return
     if b_format != "e2m1" or b.dim() != 2:
