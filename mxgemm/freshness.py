@@ -11,7 +11,7 @@ writes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, MutableMapping
 from typing import Final
 
 import torch
@@ -20,12 +20,12 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 
 class Stamp:
-    """The state of some tensors' memory when the stamp was made. Not of inference tensors: torch does not count them."""
+    """The state of bytes, and of what was made of them, at one moment; for tensors that :func:`countable` returns."""
 
     __slots__ = ("_addresses", "_data", "_made", "_scales", "_versions")
 
     def __init__(self, data: Tensor, scales: Tensor, made: tuple[Tensor, ...] = ()) -> None:
-        """Note the state of bytes, and of what was made of them."""
+        """Note the state."""
         self._data, self._scales, self._made = data, scales, made
         self._versions = data._version + scales._version + sum(tensor._version for tensor in made)
         self._addresses = data.data_ptr(), scales.data_ptr()
@@ -47,7 +47,8 @@ def stale(name: str) -> RuntimeError:
     )
 
 
-_sources: Final = WeakTensorKeyDictionary()  # derived tensor -> its version when made, the stamp of what it was made of
+# Derived tensor -> its version when made, and the stamp of what it was made of.
+_sources: Final[MutableMapping[Tensor, tuple[int, Stamp]]] = WeakTensorKeyDictionary()
 
 
 def remember(derived: Iterable[Tensor], source: Stamp) -> None:
@@ -63,8 +64,8 @@ def check_sources(name: str, tensors: Iterable[Tensor]) -> None:
         RuntimeError: one of them, or what it was made of, has changed.
     """
     for tensor in tensors:
-        version, source = _sources.get(tensor, (0, None))
-        if source is not None and (tensor._version != version or not source.fresh()):
+        known = _sources.get(tensor)
+        if known is not None and not (tensor._version == known[0] and known[1].fresh()):
             raise stale(name)
 
 
