@@ -56,7 +56,8 @@ def prepare(weight: MXTensor, arch: str | None, memory: Memory) -> MXTensor:
 
 
 def _prepare(weight: MXTensor, arch: str | None, memory: Memory) -> MXTensor:
-    target, given = arch or machine_of(weight.device).arch, {"preparation": (arch, memory)}
+    target = arch or machine_of(weight.device).arch
+    given: dict[str, Any] = {"preparation": (arch, memory)}
     layout = PREPARED_LAYOUT.get(target)
     if target == "sm_90" and weight.format is E2M1:
         source = _counted(weight)

@@ -185,17 +185,24 @@ class MXTensor:
 
         return prepare(self, arch, memory)
 
-    def to(self, device: torch.device | str) -> MXTensor:
+    def to(self, device: torch.device | str | int) -> MXTensor:
         """Copy to a device; what :meth:`prepare` had made is made anew there, from the bytes as they are now.
 
         Returns:
             an MXTensor on the device: this one if it is there already and nothing was changed since ``prepare()``.
 
         Raises:
-            ValueError: parts that no longer belong together.
+            TypeError: no device.
+            ValueError: no device that torch knows, or parts that no longer belong together.
         """
         self.check()
-        data, scales = self.data.to(device), self.scales.to(device)
+        if not isinstance(device, (str, int, torch.device)):
+            raise TypeError(f"device: got {describe(device)}, want a torch.device or its name")
+        try:
+            target = torch.device(device)
+        except RuntimeError as error:
+            raise ValueError(f"device: got {device!r}, want one that torch knows") from error
+        data, scales = self.data.to(target), self.scales.to(target)
         if data is self.data and scales is self.scales and (self.stamp is None or self.stamp.fresh()):
             return self
         moved = MXTensor(data, scales, self.format, self.shape, self.layout)

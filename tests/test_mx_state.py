@@ -274,6 +274,13 @@ def test_to(kind: str) -> None:
     away = p.to("meta")
     assert (away.derived, away.prepared, away.preparation) == ((), None, KINDS[kind][:2])
     assert away.shape == p.shape
+    for device, error, message in (
+        ("gpu", ValueError, "device: got 'gpu', want one that torch knows"),
+        (torch.float16, TypeError, "device: got dtype, want a torch.device or its name"),
+        (None, TypeError, "device: got NoneType"),
+    ):
+        with pytest.raises(error, match=message):
+            p.to(device)  # type: ignore[arg-type]
     plain = mxgemm.quantize(spread(N, K))
     assert plain.to("cpu") is plain
     assert plain.to("meta").preparation is None
