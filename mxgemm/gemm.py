@@ -64,11 +64,11 @@ def gemm(
             validation.check_mx_weight(b, b_scales, weight_layout, scale_layout)
         weight = b.prepared or b
         data, scales, b_format, b_shape = weight.data, weight.scales, weight.format.name, weight.shape
-        kind, derived = b.derived_kind, b.derived
+        kind, derived, stamp = b.derived_kind, b.derived, b.stamp
         weight_layout, scale_layout = weight.layout.data, weight.layout.scales
     else:
         data, scales, b_format, b_shape = b, b_scales, "e2m1", None  # type: ignore[assignment]  # None: validation
-        kind, derived = "", ()
+        kind, derived, stamp = "", (), None
     if torch.compiler.is_compiling() or _is_foreign(a):
         if isinstance(b, MXTensor):
             b.check()
@@ -78,7 +78,7 @@ def gemm(
             return torch.ops.mxgemm.gemm(a, data, scales, *rest)  # type: ignore[no-any-return]
         torch.ops.mxgemm.gemm_out(a, data, scales, out, *rest)
         return out
-    if isinstance(b, MXTensor) and b.stamp is not None and not b.stamp.fresh():
+    if stamp is not None and not stamp.fresh():
         raise stale("b")
     options = Options(
         a_format, b_format, scale_rounding, weight_layout, scale_layout, "row_major", out_dtype, route, kind,

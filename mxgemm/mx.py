@@ -181,7 +181,7 @@ class MXTensor:
         Raises:
             ValueError: not two-dimensional, an unknown ``memory``, or parts that no longer belong together.
         """
-        from mxgemm.derived import prepare
+        from mxgemm.prepare import prepare
 
         return prepare(self, arch, memory)
 

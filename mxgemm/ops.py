@@ -35,7 +35,7 @@ def gemm_op(
     options = Options(
         a_format, b_format, scale_rounding, weight_layout, scale_layout, "row_major", out_dtype, route, derived_kind
     )
-    return multiply(a, None, b, b_scales, bias, None, options, given(b, options, derived_data, derived_base))
+    return multiply(a, None, b, b_scales, bias, None, options, given(b, b_scales, options, derived_data, derived_base))
 
 
 @torch.library.custom_op("mxgemm::gemm_out", mutates_args=("out",))
@@ -60,7 +60,7 @@ def gemm_out_op(
     options = Options(
         a_format, b_format, scale_rounding, weight_layout, scale_layout, "row_major", out_dtype, route, derived_kind
     )
-    multiply(a, None, b, b_scales, bias, out, options, given(b, options, derived_data, derived_base))
+    multiply(a, None, b, b_scales, bias, out, options, given(b, b_scales, options, derived_data, derived_base))
 
 
 @torch.library.custom_op("mxgemm::gemm_mx", mutates_args=())
@@ -80,7 +80,7 @@ def gemm_mx_op(
 ) -> Tensor:
     """``mxgemm.gemm_mx`` on tensors."""
     options = Options(a_format, b_format, "even", weight_layout, scale_layout, a_scale_layout, out_dtype, route)
-    return multiply(a, a_scales, b, b_scales, bias, None, options)
+    return multiply(a, a_scales, b, b_scales, bias, None, options, given(b, b_scales, options))
 
 
 @torch.library.custom_op("mxgemm::gemm_mx_out", mutates_args=("out",))
@@ -101,7 +101,7 @@ def gemm_mx_out_op(
 ) -> None:
     """``mxgemm.gemm_mx`` into ``out``."""
     options = Options(a_format, b_format, "even", weight_layout, scale_layout, a_scale_layout, out_dtype, route)
-    multiply(a, a_scales, b, b_scales, bias, out, options)
+    multiply(a, a_scales, b, b_scales, bias, out, options, given(b, b_scales, options))
 
 
 @gemm_op.register_fake
@@ -127,10 +127,10 @@ def _(a, a_scales, b, b_scales, out, *rest):  # type: ignore[no-untyped-def]
     return None
 
 
-def given(b: Tensor, options: Options, *tensors: Tensor | None) -> tuple[Tensor, ...]:
-    """Return the tensors that are there, checked: nobody vouches for what comes without its MXTensor."""
+def given(b: Tensor, b_scales: Tensor, options: Options, *tensors: Tensor | None) -> tuple[Tensor, ...]:
+    """Return the derived tensors that are there, checked: no MXTensor vouches for what comes here."""
     derived = tuple(tensor for tensor in tensors if tensor is not None)
-    validation.check_derived(b, options.b_format, options.derived, derived)
+    validation.check_derived(b, b_scales, options, derived)
     return derived
 
 

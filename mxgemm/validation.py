@@ -89,10 +89,16 @@ def check_activations(a: Any) -> None:
 def check_quantized_activations(a: Any, a_scales: Any, options: Options) -> tuple[int, ...]:
     """Check A of :func:`mxgemm.gemm_mx`, given as bytes and scales, and return its logical shape."""
     fmt = element_format(options.a_format, "a_format")
-    if not isinstance(a, Tensor) or a.dim() == 0:
+    if not isinstance(a, Tensor):
         raise TypeError(f"a: got {describe(a)}, want a uint8 tensor [..., K/{fmt.pack}]")
+    if a.dim() == 0:
+        raise ValueError(f"a: got a scalar, want at least one dimension [..., K/{fmt.pack}]")
     shape = options.a_shape or (*a.shape[:-1], a.shape[-1] * fmt.pack)
-    layout = Layout("row_major", options.a_scale_layout)  # type: ignore[arg-type]  # checked there
+    if shape[-1] % BLOCK:
+        raise ValueError(f"a: got shape {tuple(a.shape)}, which holds K = {shape[-1]}; want a multiple of {BLOCK}")
+    if options.a_scale_layout not in SCALE_LAYOUTS:
+        raise ValueError(f"a_scale_layout: got {options.a_scale_layout!r}, want one of {', '.join(SCALE_LAYOUTS)}")
+    layout = Layout("row_major", options.a_scale_layout)  # type: ignore[arg-type]
     check_parts(a, a_scales, fmt, shape, layout, ("a", "a.scales"))
     return shape
 
@@ -188,12 +194,13 @@ def check_mx_weight(b: MXTensor, b_scales: Any, weight_layout: str, scale_layout
             raise ValueError(f"{argument}: got {got!r}, but b is an MXTensor whose layout is {own!r}; leave it out")
 
 
-def check_derived(b: Tensor, b_format: str, kind: str, tensors: tuple[Tensor, ...]) -> None:
+def check_derived(b: Tensor, b_scales: Tensor, options: Options, tensors: tuple[Tensor, ...]) -> None:
     """Check what a torch operator got as the derived form of a weight, and that the weight is still what it was.
 
     A compiled graph calls the operator, past the MXTensor that would have noticed.
     """
-    check_sources("b", tensors or (b,))
+    check_sources("b", tensors or (b, b_scales))
+    kind, b_format = options.derived, options.b_format
     if not kind and not tensors:
         return
     if b_format != "e2m1" or b.dim() != 2:

@@ -250,7 +250,7 @@ def test_scales_of_quantised_activations() -> None:
                 op(q.data, scales, w.data, w.scales, None, fmt)
             refused += 1
         for bad_a in (q.data.float(), q.data.view(torch.int8), q.data[..., :-1], data(1)[0]):
-            with pytest.raises(REFUSED, match=r"a: |a\.scales: |shape: "):
+            with pytest.raises(REFUSED, match=r"a: |a\.scales: "):
                 op(bad_a, s, w.data, w.scales, None, fmt)
             refused += 1
         if len(shape) == 2 and shape[0]:
@@ -266,7 +266,7 @@ def test_scales_of_quantised_activations() -> None:
         for options in (("e3m2", "e2m1"), ("e2m1", "fp4"), ("", "e2m1"), ("bf16", "e2m1")):
             with pytest.raises(ValueError, match="_format: got"):
                 op(q.data, s, w.data, w.scales, None, *options)
-        with pytest.raises(ValueError, match="scale_layout: got 'typo'"):
+        with pytest.raises(ValueError, match="a_scale_layout: got 'typo'"):
             op(q.data, s, w.data, w.scales, None, fmt, "e2m1", "typo")
     assert refused > 250
 

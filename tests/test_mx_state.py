@@ -229,20 +229,37 @@ def test_an_output_counts_as_written_in_every_mode() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_compiled_graph_notices_too(kind: str) -> None:
-    p = prepared(kind)
-    quantized = mxgemm.quantize(A)
+@pytest.mark.parametrize("out", [False, True])
+@pytest.mark.parametrize("entry", ["gemm", "gemm_mx"])
+def test_a_compiled_graph_notices_too(entry: str, out: bool, kind: str) -> None:
+    torch.compiler.reset()
+    p, into = prepared(kind), torch.empty(3, N, dtype=torch.bfloat16) if out else None
 
-    @torch.compile(fullgraph=True, backend="aot_eager")
-    def layer(x: Tensor) -> Tensor:
-        return mxgemm.gemm(x, p, route="reference") + mxgemm.gemm_mx(quantized, p, route="reference")
+    def call(x: Tensor) -> Tensor:
+        if entry == "gemm":
+            return mxgemm.gemm(x, p, out=into, route="reference") * 2
+        return mxgemm.gemm_mx(QA, p, out=into, route="reference") + x[:, :1] * 0
 
-    want = mxgemm.gemm(A, p, route="reference") + mxgemm.gemm_mx(quantized, p, route="reference")
-    assert torch.equal(layer(A), want)
-    assert torch.equal(layer(A), want)
+    compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+    for _ in range(2):
+        assert torch.equal(compiled(A), call(A))
+    if entry == "gemm_mx" and p.derived:  # such a graph holds nothing derived: it reads the bytes
+        p.scales.sub_(1)
+        assert torch.equal(compiled(A), call_fresh(p))
+        return
     p.scales.add_(1)
     with pytest.raises(RuntimeError, match=STALE):
-        layer(A)
+        compiled(A)
+    p = prepared(kind)
+    assert torch.equal(compiled(A), call(A))  # the graph takes the new one
+    for tensor in p.derived or (p.prepared.scales,):  # type: ignore[union-attr]
+        tensor.view(-1)[:1].zero_()
+    with pytest.raises(RuntimeError, match=STALE):
+        compiled(A)
+
+
+def call_fresh(p: MXTensor) -> Tensor:
+    return mxgemm.gemm_mx(QA, replace(p), route="reference") + A[:, :1] * 0
 
 
 def test_an_exported_program_notices_too() -> None:
@@ -257,6 +274,19 @@ def test_an_exported_program_notices_too() -> None:
     p.data.fill_(0x11)
     with pytest.raises(RuntimeError, match=STALE):
         program(A)
+
+
+def test_a_steady_call_compares_the_stamp_and_checks_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = [mxgemm.quantize(spread(N, K)), *map(prepared, KINDS)]
+    want = [[multiply(w) for multiply in MULTIPLY.values()] for w in weights]
+
+    def refuse(*args: object, **options: object) -> None:
+        raise AssertionError("checked again")
+
+    for name in ("mxgemm.mx.check_parts", "mxgemm.validation.check_parts", "mxgemm.validation.check_call"):
+        monkeypatch.setattr(name, refuse)
+    for w, results in zip(weights, want, strict=True):
+        assert all(torch.equal(f(w), result) for f, result in zip(MULTIPLY.values(), results, strict=True))
 
 
 def test_nothing_is_remembered_of_a_weight_that_is_gone() -> None:
