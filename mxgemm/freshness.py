@@ -2,7 +2,8 @@
 
 torch counts the changes that pass through it: every in-place operation on a tensor, on a view of it or on another
 tensor of the same memory, also under ``no_grad`` and inference mode, raises ``_version`` of all of them; assigning
-``.data`` or moving the memory changes the address. A :class:`Stamp` is both at one moment.
+``.data`` or moving the memory changes the address. A :class:`Stamp` is both at one moment. A slice shares its count
+with the whole, so a write beside it counts too.
 
 What goes round torch is not seen: writes through ``tensor.data`` (``w.data.data.copy_()``), through numpy or another
 library that shares the memory, through the storage, by kernels launched on the address, and what a replayed CUDA graph
@@ -36,7 +37,8 @@ class Stamp:
         versions = data._version + scales._version
         for tensor in self._made:
             versions += tensor._version
-        return versions == self._versions and (data.data_ptr(), scales.data_ptr()) == self._addresses
+        at_data, at_scales = self._addresses
+        return versions == self._versions and data.data_ptr() == at_data and scales.data_ptr() == at_scales
 
 
 def stale(name: str) -> RuntimeError:
