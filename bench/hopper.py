@@ -137,9 +137,8 @@ def measure_variant(variant: Variant, a: Tensor, packed: MXTensor, exact_us: flo
 
 def copy_of(weight: MXTensor) -> MXTensor:
     """Copy a weight with everything that was prepared."""
-    return replace(
-        weight, data=weight.data.clone(), scales=weight.scales.clone(), derived=tuple(t.clone() for t in weight.derived)
-    )
+    copy = replace(weight, data=weight.data.clone(), scales=weight.scales.clone())
+    return copy if weight.preparation is None else copy.prepare(weight.preparation[0], memory=weight.preparation[1])
 
 
 def copies(tensor: Tensor) -> list[Tensor]:

@@ -24,6 +24,7 @@ from torch import Tensor
 from mxgemm.formats import BLOCK, E8M0_NAN
 from mxgemm.layouts import round_up
 from mxgemm.mx import Memory, MXTensor, decode_rows, dequantize, row_chunks
+from mxgemm.parts import describe
 
 FOLD_UP: Final = 6
 FOLD_DOWN: Final = 8
@@ -31,9 +32,49 @@ FOLD_SPAN: Final = FOLD_UP + FOLD_DOWN
 """Largest span of scale exponents over the non-zero blocks of a row that folds into e4m3."""
 
 FOLD_ROWS: Final = 16
+ALIGNMENT: Final = 16
+"""Of what :func:`derive` makes, in bytes: kernels are compiled for it."""
+
 FP8_FOLD: Final = "fp8_fold"
 FP8_FOLD_COMPACT: Final = "fp8_fold_compact"
 BF16: Final = "bf16"
+
+
+def check_form(kind: str, tensors: tuple[Tensor, ...], n: int, k: int, device: torch.device) -> None:
+    """Check that tensors are a form of an (N, K) weight, as far as their metadata says it.
+
+    Args:
+        kind: one of this module's, or "" for no form.
+        tensors: of that kind, as ``torch.ops.mxgemm.gemm`` got them.
+        n: rows of the weight.
+        k: elements of a row.
+        device: of the weight.
+
+    Raises:
+        TypeError: a wrong dtype.
+        ValueError: an unknown kind, or a wrong number, shape, device or place in memory.
+    """
+    padded = round_up(n, FOLD_ROWS)
+    forms: dict[str, tuple[tuple[torch.dtype, tuple[int, ...]], ...]] = {
+        "": (),
+        FP8_FOLD: ((torch.uint8, (padded, k)), (torch.float32, (padded,))),
+        FP8_FOLD_COMPACT: ((torch.uint8, (n,)),),
+        BF16: ((torch.bfloat16, (n, k)),),
+    }
+    if kind not in forms:
+        raise ValueError(f"derived_kind: got {kind!r}, want one of {', '.join(map(repr, forms))}")
+    if len(tensors) != len(forms[kind]):
+        raise ValueError(f"derived_data, derived_base: got {len(tensors)} tensors, want {len(forms[kind])} of {kind!r}")
+    names = ("derived_data", "derived_base")
+    for name, tensor, (dtype, shape) in zip(names, tensors, forms[kind], strict=False):
+        if tensor.dtype != dtype:
+            raise TypeError(f"{name}: got {describe(tensor)}, want {dtype} for {kind!r}")
+        if tuple(tensor.shape) != shape:
+            raise ValueError(f"{name}: got shape {tuple(tensor.shape)}, want {shape} for {kind!r}, N = {n}, K = {k}")
+        if tensor.device != device:
+            raise ValueError(f"{name}: got device {tensor.device}, want {device} like b")
+        if not tensor.is_contiguous() or tensor.data_ptr() % ALIGNMENT:
+            raise ValueError(f"{name}: got strides {tensor.stride()}, want contiguous and {ALIGNMENT}-byte aligned")
 
 
 def derive(weight: MXTensor, memory: Memory) -> tuple[str, tuple[Tensor, ...]]:

@@ -12,6 +12,7 @@ The one rule for choosing a block's scale lives here too, see :func:`scale_adden
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
@@ -54,6 +55,9 @@ class ElementFormat:
 
     def __str__(self) -> str:
         return self.name
+
+    def __reduce__(self) -> tuple[Callable[[str], ElementFormat], tuple[str]]:
+        return element_format, (self.name,)  # a copy is the format itself: code asks `is`
 
 
 E2M1: Final = ElementFormat("e2m1", max=6.0, emax=2, mantissa_bits=1, bits=4, pack=2)

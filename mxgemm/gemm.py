@@ -10,8 +10,10 @@ from torch.nn import Parameter
 
 from mxgemm import validation
 from mxgemm.formats import ActivationFormat, ScaleRounding
+from mxgemm.freshness import stale
 from mxgemm.layouts import ScaleLayout, WeightLayout
-from mxgemm.mx import MXTensor, describe
+from mxgemm.mx import MXTensor
+from mxgemm.parts import describe
 from mxgemm.plan import Options, multiply
 
 
@@ -54,27 +56,34 @@ def gemm(
         TypeError: an argument of a wrong type or dtype.
         ValueError: a wrong shape, device, layout or name.
         RouteUnavailable: the named route cannot run here.
-        RuntimeError: an input requires grad while gradients are recorded.
+        RuntimeError: an input requires grad while gradients are recorded, or the bytes of a weight were changed after
+            :meth:`MXTensor.prepare`.
     """
     if isinstance(b, MXTensor):
-        validation.check_mx_weight(b, b_scales, weight_layout, scale_layout)
+        if b_scales is not None or weight_layout != "row_major" or scale_layout != "row_major":
+            validation.check_mx_weight(b, b_scales, weight_layout, scale_layout)
         weight = b.prepared or b
-        data, scales, b_format = weight.data, weight.scales, weight.format.name
-        kind, derived = b.derived_kind, b.derived
+        data, scales, b_format, b_shape = weight.data, weight.scales, weight.format.name, weight.shape
+        kind, derived, stamp = b.derived_kind, b.derived, b.stamp
         weight_layout, scale_layout = weight.layout.data, weight.layout.scales
     else:
-        data, scales, b_format = b, b_scales, "e2m1"  # type: ignore[assignment]  # None is refused by validation
-        kind, derived = "", ()
+        data, scales, b_format, b_shape = b, b_scales, "e2m1", None  # type: ignore[assignment]  # None: validation
+        kind, derived, stamp = "", (), None
     if torch.compiler.is_compiling() or _is_foreign(a):
+        if isinstance(b, MXTensor):
+            b.check()
         validation.check_no_grad(a=a, bias=bias, out=out)
         rest = (bias, a_format, scale_rounding, out_dtype, weight_layout, scale_layout, b_format, route, kind, *derived)
         if out is None:
             return torch.ops.mxgemm.gemm(a, data, scales, *rest)  # type: ignore[no-any-return]
         torch.ops.mxgemm.gemm_out(a, data, scales, out, *rest)
         return out
+    if stamp is not None and not stamp.fresh():
+        raise stale("b")
     options = Options(
-        a_format, b_format, scale_rounding, weight_layout, scale_layout, "row_major", out_dtype, route, kind
-    )
+        a_format, b_format, scale_rounding, weight_layout, scale_layout, "row_major", out_dtype, route, kind,
+        b_shape=b_shape,
+    )  # fmt: skip
     return multiply(a, None, data, scales, bias, out, options, derived)
 
 
@@ -107,12 +116,14 @@ def gemm_mx(
         name, got = ("b", b) if isinstance(a, MXTensor) else ("a", a)
         raise TypeError(f"{name}: got {describe(got)}, want an MXTensor (see mxgemm.quantize)")
     validation.check_mx_activations(a)
-    validation.check_mx_weight(b, None, "row_major", "row_major")
-    b = b.prepared or b
+    stamp, b = b.stamp, b.prepared or b
     options = Options(
-        a.format.name, b.format.name, "even", b.layout.data, b.layout.scales, a.layout.scales, out_dtype, route
-    )
+        a.format.name, b.format.name, "even", b.layout.data, b.layout.scales, a.layout.scales, out_dtype, route,
+        a_shape=a.shape, b_shape=b.shape,
+    )  # fmt: skip
     if torch.compiler.is_compiling() or _is_foreign(a.data):
+        a.check()
+        b.check()
         validation.check_no_grad(bias=bias, out=out)
         rest = (
             *(bias, options.a_format, options.b_format, options.a_scale_layout, options.weight_layout),
@@ -122,6 +133,8 @@ def gemm_mx(
             return torch.ops.mxgemm.gemm_mx(a.data, a.scales, b.data, b.scales, *rest)  # type: ignore[no-any-return]
         torch.ops.mxgemm.gemm_mx_out(a.data, a.scales, b.data, b.scales, out, *rest)
         return out
+    if stamp is not None and not stamp.fresh():
+        raise stale("b")
     return multiply(a.data, a.scales, b.data, b.scales, bias, out, options)
 
 

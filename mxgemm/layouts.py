@@ -38,10 +38,25 @@ _SCALE_TILE_ROWS: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How the bytes of an MX operand lie in memory."""
+    """How the bytes of an MX operand lie in memory.
+
+    Raises:
+        ValueError: an unknown name.
+    """
 
     data: WeightLayout = "row_major"
     scales: ScaleLayout = "row_major"
+
+    def __post_init__(self) -> None:
+        for argument, got, allowed in (
+            ("weight_layout", self.data, WEIGHT_LAYOUTS),
+            ("scale_layout", self.scales, SCALE_LAYOUTS),
+        ):
+            if not isinstance(got, str) or got not in allowed:
+                raise ValueError(f"{argument}: got {got!r}, want one of {', '.join(map(repr, allowed))}")
+
+    def __reduce__(self) -> tuple[type[Layout], tuple[str, str]]:
+        return Layout, (self.data, self.scales)  # through the check, where a dataclass with slots would go past it
 
 
 ROW_MAJOR: Final = Layout()

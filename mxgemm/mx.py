@@ -7,14 +7,14 @@ subnormal that a GPU could flush); elements are rounded to nearest, ties to even
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Final, Literal, get_args
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pickle import UnpicklingError
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, SupportsIndex
 
 import torch
 from torch import Tensor
 
-from mxgemm.device import machine_of
 from mxgemm.formats import (
     BLOCK,
     E2M1,
@@ -30,13 +30,13 @@ from mxgemm.layouts import (
     Layout,
     ScaleLayout,
     WeightLayout,
-    padded_scale_shape,
-    preshuffle_refusal,
-    preshuffle_weight,
-    shuffle_scales,
     unpreshuffle_weight,
     unshuffle_scales,
 )
+from mxgemm.parts import DATA_DTYPES, SCALE_DTYPES, as_bytes, check_parts, describe
+
+if TYPE_CHECKING:
+    from mxgemm.freshness import Stamp
 
 Memory = Literal["fast", "compact"]
 
@@ -49,20 +49,19 @@ _CHUNK_ELEMENTS: Final = 1 << 21  # bounds the temporaries of quantize and dequa
 _FP32_INF_BITS: Final = 0x7F800000
 _FP32_MAGNITUDE: Final = 0x7FFFFFFF
 _FP8_DTYPES: Final = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
-# What may be viewed as bytes where, so that another format's scales or elements are refused and not misread.
-_FLOAT4 = getattr(torch, "float4_e2m1fn_x2", None)
-_E8M0 = getattr(torch, "float8_e8m0fnu", None)
-DATA_DTYPES: Final[dict[str, tuple[torch.dtype, ...]]] = {
-    "e2m1": (torch.uint8,) if _FLOAT4 is None else (torch.uint8, _FLOAT4),
-    "e4m3": (torch.uint8, torch.float8_e4m3fn),
-    "e5m2": (torch.uint8, torch.float8_e5m2),
-}
-SCALE_DTYPES: Final[tuple[torch.dtype, ...]] = (torch.uint8,) if _E8M0 is None else (torch.uint8, _E8M0)
 
 
 @dataclass(frozen=True, eq=False)
 class MXTensor:
     """A tensor in an MX format: element bytes, scale bytes, and what they mean.
+
+    It is no ``torch.Tensor``. A module that holds one as an attribute neither saves nor moves it: register ``data`` and
+    ``scales`` as buffers and hand those to :func:`mxgemm.gemm`, or keep the MXTensor where you move it yourself.
+    ``register_buffer`` and ``nn.Parameter`` refuse an MXTensor.
+
+    Pickles, ``torch.save`` files and copies (``copy.copy``, ``copy.deepcopy``, another process's queue) hold the bytes
+    and what they mean; what :meth:`prepare` made stays behind, so call it again on what they give. ``torch.load`` takes
+    such a file with ``weights_only=True`` once mxgemm is imported.
 
     Attributes:
         data: uint8 ``[..., K/pack]``; two e2m1 a byte, the low nibble holds the even k.
@@ -71,10 +70,16 @@ class MXTensor:
         shape: the logical shape ``[..., K]``.
         layout: how ``data`` and ``scales`` lie in memory.
         prepared: the same values in the layout that this device's fastest routes read. Derived data: made by
-            :meth:`prepare`, never saved, rebuilt by :meth:`to`.
+            :meth:`prepare` alone, never saved, rebuilt by :meth:`to`.
         derived_kind: what else :meth:`prepare` made, see ``mxgemm.derived``; "" for nothing.
         derived: the tensors of that kind; derived data too.
         preparation: the arguments of :meth:`prepare`, None before it; :meth:`to` repeats them.
+        stamp: the state of ``data``, ``scales`` and the derived data at :meth:`prepare`; None where every call reads
+            the bytes themselves.
+
+    Raises:
+        TypeError: a part of a wrong type or dtype.
+        ValueError: parts that do not belong together (``mxgemm.parts.check_parts``).
     """
 
     data: Tensor
@@ -82,33 +87,22 @@ class MXTensor:
     format: ElementFormat
     shape: tuple[int, ...]
     layout: Layout = ROW_MAJOR
-    prepared: MXTensor | None = None
-    derived_kind: str = ""
-    derived: tuple[Tensor, ...] = ()
-    preparation: tuple[str | None, Memory] | None = None
+    prepared: MXTensor | None = field(default=None, init=False)
+    derived_kind: str = field(default="", init=False)
+    derived: tuple[Tensor, ...] = field(default=(), init=False)
+    preparation: tuple[str | None, Memory] | None = field(default=None, init=False)
+    stamp: Stamp | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        for name, tensor in (("data", self.data), ("scales", self.scales)):
-            if not isinstance(tensor, Tensor) or tensor.dtype != torch.uint8:
-                raise TypeError(f"{name}: got {describe(tensor)}, want a uint8 tensor (see MXTensor.wrap)")
-        if self.data.device != self.scales.device:
-            raise ValueError(f"scales: got device {self.scales.device}, want {self.data.device} like data")
-        if not self.shape or self.shape[-1] % BLOCK:
-            raise ValueError(f"shape: got {self.shape}, want a last dimension that is a multiple of {BLOCK}")
-        if self.layout != ROW_MAJOR and len(self.shape) != 2:
-            raise ValueError(f"layout: got {self.layout} for shape {self.shape}, want two dimensions")
-        *leading, k = self.shape
-        want_data = (*leading, k // self.format.pack)
-        if tuple(self.data.shape) != want_data:
-            raise ValueError(f"data: got shape {tuple(self.data.shape)}, want {want_data} for {self.format}")
-        if self.layout.data == "preshuffled":
-            reason = preshuffle_refusal(*want_data)
-            if reason:
-                raise ValueError(f"data: {reason}, so it cannot be preshuffled")
-        shuffled = self.layout.scales == "shuffled"
-        want_scales = padded_scale_shape(leading[0], k) if shuffled else (*leading, k // BLOCK)
-        if tuple(self.scales.shape) != want_scales:
-            raise ValueError(f"scales: got shape {tuple(self.scales.shape)}, want {want_scales} ({self.layout.scales})")
+        self.check()
+
+    def check(self) -> None:
+        """Check the parts against each other, as construction did: torch can resize a tensor in place.
+
+        Raises:
+            TypeError, ValueError: as the constructor.
+        """
+        check_parts(self.data, self.scales, self.format, self.shape, self.layout)
 
     @classmethod
     def wrap(
@@ -131,7 +125,7 @@ class MXTensor:
 
         Raises:
             TypeError: a dtype that holds no bytes.
-            ValueError: shapes that do not belong together.
+            ValueError: an unknown name, or shapes that do not belong together.
         """
         fmt = element_format(format)
         data, scales = as_bytes(data, "data", DATA_DTYPES[fmt.name]), as_bytes(scales, "scales", SCALE_DTYPES)
@@ -152,6 +146,7 @@ class MXTensor:
 
     def row_major(self) -> MXTensor:
         """Return the same values in row-major layout (itself, if they are)."""
+        self.check()
         if self.layout == ROW_MAJOR:
             return self
         n, k = self.shape
@@ -171,52 +166,57 @@ class MXTensor:
         without. On sm_90 it is an fp8 or bf16 form of the weight, in ``derived`` (see ``mxgemm.derived``), chosen after
         looking at the scales, which waits for the device. Elsewhere nothing. The bytes stay, so it costs memory.
 
+        The result shares its bytes with this tensor. Once they are changed in place, or what was made of them is,
+        multiplications refuse it until ``prepare()`` is called again. They notice what torch counts: see
+        ``mxgemm.freshness`` for what it does not (writes through ``.data``, numpy, foreign kernels, a replayed CUDA
+        graph). Bytes made under inference mode are not counted, so then the result holds a copy of them.
+
         Args:
             arch: prepare for this architecture instead of that of the device that holds the bytes.
             memory: "fast", or "compact": only what takes less than a tenth of the weight's own memory.
 
         Returns:
-            an MXTensor with the same values.
+            an MXTensor with the same values. On the meta device nothing is made until :meth:`to` moves it.
 
         Raises:
-            ValueError: not two-dimensional, or an unknown ``memory``.
+            ValueError: not two-dimensional, an unknown ``memory``, or parts that no longer belong together.
         """
-        if len(self.shape) != 2:
-            raise ValueError(f"prepare: got shape {self.shape}, want a two-dimensional weight")
-        if memory not in get_args(Memory):
-            raise ValueError(f"memory: got {memory!r}, want one of {', '.join(get_args(Memory))}")
-        plain = replace(self, prepared=None, derived_kind="", derived=(), preparation=(arch, memory))
-        target = arch or machine_of(self.device).arch
-        if target == "sm_90" and self.format is E2M1:
-            from mxgemm.derived import derive
+        from mxgemm.prepare import prepare
 
-            kind, tensors = derive(self.row_major(), memory)
-            return replace(plain, derived_kind=kind, derived=tensors)
-        return plain._prepare_layout(PREPARED_LAYOUT.get(target), memory)
+        return prepare(self, arch, memory)
 
-    def _prepare_layout(self, wanted: Layout | None, memory: Memory) -> MXTensor:
-        if wanted is None or memory == "compact" or preshuffle_refusal(*self.data.shape):
+    def to(self, device: torch.device | str | int) -> MXTensor:
+        """Copy to a device; what :meth:`prepare` had made is made anew there, from the bytes as they are now.
+
+        Returns:
+            an MXTensor on the device: this one if it is there already and nothing was changed since ``prepare()``.
+
+        Raises:
+            TypeError: no device.
+            ValueError: no device that torch knows, or parts that no longer belong together.
+        """
+        self.check()
+        if not isinstance(device, (str, int, torch.device)):
+            raise TypeError(f"device: got {describe(device)}, want a torch.device or its name")
+        try:
+            target = torch.device(device)
+        except RuntimeError as error:
+            raise ValueError(f"device: got {device!r}, want one that torch knows") from error
+        data, scales = self.data.to(target), self.scales.to(target)
+        if data is self.data and scales is self.scales and (self.stamp is None or self.stamp.fresh()):
             return self
-        if self.layout == wanted:
-            return replace(self, prepared=replace(self, prepared=None))
-        rows = self.row_major()
-        prepared = MXTensor(
-            preshuffle_weight(rows.data), shuffle_scales(rows.scales), self.format, self.shape, layout=wanted
-        )
-        return replace(self, prepared=prepared)
-
-    def to(self, device: torch.device | str) -> MXTensor:
-        """Copy to a device; what :meth:`prepare` had made is rebuilt for the new device."""
-        moved = replace(
-            self,
-            data=self.data.to(device),
-            scales=self.scales.to(device),
-            prepared=None,
-            derived_kind="",
-            derived=(),
-            preparation=None,
-        )
+        moved = MXTensor(data, scales, self.format, self.shape, self.layout)
         return moved if self.preparation is None else moved.prepare(self.preparation[0], memory=self.preparation[1])
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Callable[..., MXTensor], tuple[Any, ...]]:
+        from mxgemm.saved import load
+
+        sizes = tuple(int(size) for size in self.shape)
+        return load, (self.data, self.scales, self.format.name, sizes, self.layout.data, self.layout.scales)
+
+    def __setstate__(self, state: object) -> NoReturn:
+        # Only a pickle that was not made by __reduce_ex__ comes here, and would go past every check.
+        raise UnpicklingError(f"MXTensor: got fields as {describe(state)}, want a call of mxgemm.saved.load")
 
     def __repr__(self) -> str:
         extra = "" if self.layout == ROW_MAJOR else f", {self.layout.data} data, {self.layout.scales} scales"
@@ -311,28 +311,6 @@ def row_chunks(rows: int, k: int, elements: int = _CHUNK_ELEMENTS) -> Iterator[s
     step = max(1, elements // max(k, 1))
     for start in range(0, rows, step):
         yield slice(start, min(start + step, rows))
-
-
-def as_bytes(tensor: object, name: str, dtypes: tuple[torch.dtype, ...]) -> Tensor:
-    """View a tensor of one-byte elements as uint8.
-
-    torch's ``float4_e2m1fn_x2`` and ``float8_e8m0fnu`` have neither comparison nor indexing, so nothing behind
-    this boundary sees them.
-
-    Raises:
-        TypeError: not a tensor of one of ``dtypes``.
-    """
-    if not isinstance(tensor, Tensor) or tensor.dtype not in dtypes:
-        wanted = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
-        raise TypeError(f"{name}: got {describe(tensor)}, want a tensor of {wanted}")
-    return tensor if tensor.dtype == torch.uint8 else tensor.view(torch.uint8)
-
-
-def describe(value: object) -> str:
-    """Name a value in an error message: a tensor by dtype and shape, anything else by type."""
-    if isinstance(value, Tensor):
-        return f"a {value.dtype} tensor of shape {tuple(value.shape)}"
-    return f"{type(value).__name__} {value!r}" if isinstance(value, (int, float, str)) else type(value).__name__
 
 
 def _kernel_available(device: torch.device) -> bool:

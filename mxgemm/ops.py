@@ -9,6 +9,7 @@ Eager calls go past them (an operator's dispatch costs tens of microseconds). Sc
 import torch
 from torch import Tensor
 
+from mxgemm import validation
 from mxgemm.formats import FORMATS
 from mxgemm.plan import Options, multiply
 
@@ -34,7 +35,7 @@ def gemm_op(
     options = Options(
         a_format, b_format, scale_rounding, weight_layout, scale_layout, "row_major", out_dtype, route, derived_kind
     )
-    return multiply(a, None, b, b_scales, bias, None, options, given(derived_data, derived_base))
+    return multiply(a, None, b, b_scales, bias, None, options, given(b, b_scales, options, derived_data, derived_base))
 
 
 @torch.library.custom_op("mxgemm::gemm_out", mutates_args=("out",))
@@ -59,7 +60,7 @@ def gemm_out_op(
     options = Options(
         a_format, b_format, scale_rounding, weight_layout, scale_layout, "row_major", out_dtype, route, derived_kind
     )
-    multiply(a, None, b, b_scales, bias, out, options, given(derived_data, derived_base))
+    multiply(a, None, b, b_scales, bias, out, options, given(b, b_scales, options, derived_data, derived_base))
 
 
 @torch.library.custom_op("mxgemm::gemm_mx", mutates_args=())
@@ -79,7 +80,7 @@ def gemm_mx_op(
 ) -> Tensor:
     """``mxgemm.gemm_mx`` on tensors."""
     options = Options(a_format, b_format, "even", weight_layout, scale_layout, a_scale_layout, out_dtype, route)
-    return multiply(a, a_scales, b, b_scales, bias, None, options)
+    return multiply(a, a_scales, b, b_scales, bias, None, options, given(b, b_scales, options))
 
 
 @torch.library.custom_op("mxgemm::gemm_mx_out", mutates_args=("out",))
@@ -100,7 +101,7 @@ def gemm_mx_out_op(
 ) -> None:
     """``mxgemm.gemm_mx`` into ``out``."""
     options = Options(a_format, b_format, "even", weight_layout, scale_layout, a_scale_layout, out_dtype, route)
-    multiply(a, a_scales, b, b_scales, bias, out, options)
+    multiply(a, a_scales, b, b_scales, bias, out, options, given(b, b_scales, options))
 
 
 @gemm_op.register_fake
@@ -126,9 +127,11 @@ def _(a, a_scales, b, b_scales, out, *rest):  # type: ignore[no-untyped-def]
     return None
 
 
-def given(*tensors: Tensor | None) -> tuple[Tensor, ...]:
-    """Return the tensors that are there."""
-    return tuple(tensor for tensor in tensors if tensor is not None)
+def given(b: Tensor, b_scales: Tensor, options: Options, *tensors: Tensor | None) -> tuple[Tensor, ...]:
+    """Return the derived tensors that are there, checked: no MXTensor vouches for what comes here."""
+    derived = tuple(tensor for tensor in tensors if tensor is not None)
+    validation.check_derived(b, b_scales, options, derived)
+    return derived
 
 
 def _fake(a: Tensor, b: Tensor, k: int, pack: int, out_dtype: torch.dtype) -> Tensor:

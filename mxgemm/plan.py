@@ -18,6 +18,7 @@ from torch import Tensor
 
 from mxgemm import validation
 from mxgemm.device import machine_of
+from mxgemm.freshness import mark_written
 from mxgemm.problem import Problem, Strides, matrix_strides
 from mxgemm.router import choose, tell
 from mxgemm.routes import Launch, Operands
@@ -38,6 +39,9 @@ class Options(NamedTuple):
     out_dtype: torch.dtype = torch.bfloat16
     route: str | None = None
     derived: str = ""
+    a_shape: tuple[int, ...] | None = None
+    """Logical shape of the MXTensor that A is, to be checked against its bytes; None for loose tensors."""
+    b_shape: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +104,10 @@ def multiply(
         b = b.view(torch.uint8)
     if b_scales.dtype != torch.uint8:
         b_scales = b_scales.view(torch.uint8)
-    return _execute(plan, a, a_scales, b, b_scales, bias, out, derived)
+    result = _execute(plan, a, a_scales, b, b_scales, bias, out, derived)
+    if out is not None:
+        mark_written(out)  # or a weight, or autograd, that shares its memory would not notice
+    return result
 
 
 def clear_plans() -> None:

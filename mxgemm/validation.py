@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from mxgemm.formats import ACTIVATION_FORMATS, BLOCK, FORMATS, SCALE_ROUNDINGS, ElementFormat
-from mxgemm.layouts import SCALE_LAYOUTS, WEIGHT_LAYOUTS, padded_scale_shape, preshuffle_refusal
-from mxgemm.mx import DATA_DTYPES, FLOAT_DTYPES, SCALE_DTYPES, MXTensor, as_bytes, describe
+from mxgemm.derived import check_form
+from mxgemm.formats import ACTIVATION_FORMATS, BLOCK, FORMATS, SCALE_ROUNDINGS, ElementFormat, element_format
+from mxgemm.freshness import check_sources
+from mxgemm.layouts import SCALE_LAYOUTS, WEIGHT_LAYOUTS, Layout, padded_scale_shape, preshuffle_refusal
+from mxgemm.mx import FLOAT_DTYPES, MXTensor
+from mxgemm.parts import DATA_DTYPES, SCALE_DTYPES, as_bytes, check_parts, describe
 from mxgemm.routes import ROUTES
 
 if TYPE_CHECKING:
@@ -25,7 +28,7 @@ _FLOATS = "bf16, fp16 or fp32"
 def check_call(
     a: Any, a_scales: Any, b: Any, b_scales: Any, bias: Any, out: Any, options: Options
 ) -> tuple[tuple[int, ...], int]:
-    """Check a multiplication; ``a_scales`` is given where A comes quantised, from an MXTensor that checked itself.
+    """Check a multiplication; ``a_scales`` is given where A comes quantised.
 
     Returns:
         A's leading dimensions and K.
@@ -41,11 +44,15 @@ def check_call(
         scale_layout=options.scale_layout,
         route=options.route,
     )
-    if not quantized:
+    b_format = element_format(options.b_format, "b_format")
+    if quantized:
+        *leading, k = check_quantized_activations(a, a_scales, options)
+    else:
         check_activations(a)
-    *leading, columns = a.shape
-    k = columns * (FORMATS[options.a_format].pack if quantized else 1)
-    check_weight(b, b_scales, FORMATS[options.b_format], k, a.device, options.weight_layout, options.scale_layout)
+        *leading, k = a.shape
+    check_weight(b, b_scales, b_format, k, a.device, options.weight_layout, options.scale_layout)
+    if options.b_shape not in (None, (b.shape[0], k)):
+        raise ValueError(f"b: got bytes of shape {tuple(b.shape)} in an MXTensor of shape {options.b_shape}")
     check_epilogue(bias, out, options.out_dtype, b.shape[0], tuple(leading), a.device)
     check_no_grad(a=a, bias=bias, out=out)
     return tuple(leading), k
@@ -77,6 +84,23 @@ def check_activations(a: Any) -> None:
         raise ValueError("a: got a scalar, want at least one dimension [..., K]")
     if a.shape[-1] % BLOCK:
         raise ValueError(f"a: got K = {a.shape[-1]} (shape {tuple(a.shape)}), want a multiple of {BLOCK}")
+
+
+def check_quantized_activations(a: Any, a_scales: Any, options: Options) -> tuple[int, ...]:
+    """Check A of :func:`mxgemm.gemm_mx`, given as bytes and scales, and return its logical shape."""
+    fmt = element_format(options.a_format, "a_format")
+    if not isinstance(a, Tensor):
+        raise TypeError(f"a: got {describe(a)}, want a uint8 tensor [..., K/{fmt.pack}]")
+    if a.dim() == 0:
+        raise ValueError(f"a: got a scalar, want at least one dimension [..., K/{fmt.pack}]")
+    shape = options.a_shape or (*a.shape[:-1], a.shape[-1] * fmt.pack)
+    if shape[-1] % BLOCK:
+        raise ValueError(f"a: got shape {tuple(a.shape)}, which holds K = {shape[-1]}; want a multiple of {BLOCK}")
+    if options.a_scale_layout not in SCALE_LAYOUTS:
+        raise ValueError(f"a_scale_layout: got {options.a_scale_layout!r}, want one of {', '.join(SCALE_LAYOUTS)}")
+    layout = Layout("row_major", options.a_scale_layout)  # type: ignore[arg-type]
+    check_parts(a, a_scales, fmt, shape, layout, ("a", "a.scales"))
+    return shape
 
 
 def check_weight(
@@ -168,8 +192,20 @@ def check_mx_weight(b: MXTensor, b_scales: Any, weight_layout: str, scale_layout
     ):
         if got not in ("row_major", own):
             raise ValueError(f"{argument}: got {got!r}, but b is an MXTensor whose layout is {own!r}; leave it out")
-    if len(b.shape) != 2:
-        raise ValueError(f"b: got shape {b.shape}, want two dimensions (N, K)")
+
+
+def check_derived(b: Tensor, b_scales: Tensor, options: Options, tensors: tuple[Tensor, ...]) -> None:
+    """Check what a torch operator got as the derived form of a weight, and that the weight is still what it was.
+
+    A compiled graph calls the operator, past the MXTensor that would have noticed.
+    """
+    check_sources("b", tensors or (b, b_scales))
+    kind, b_format = options.derived, options.b_format
+    if not kind and not tensors:
+        return
+    if b_format != "e2m1" or b.dim() != 2:
+        raise ValueError(f"derived_kind: got {kind!r} for b in {b_format}, {b.dim()} dimensions; want an e2m1 matrix")
+    check_form(kind, tensors, b.shape[0], b.shape[1] * FORMATS[b_format].pack, b.device)
 
 
 def check_mx_activations(a: MXTensor) -> None:

@@ -150,10 +150,5 @@ def _gemm_mx_refusal(m: int, n: int, k: int, weight: MXTensor) -> str:
 
 
 def _clone(weight: MXTensor) -> MXTensor:
-    return replace(
-        weight,
-        data=weight.data.clone(),
-        scales=weight.scales.clone(),
-        derived=tuple(tensor.clone() for tensor in weight.derived),
-        prepared=None if weight.prepared is None else _clone(weight.prepared),
-    )
+    copy = replace(weight, data=weight.data.clone(), scales=weight.scales.clone())
+    return copy if weight.preparation is None else copy.prepare(weight.preparation[0], memory=weight.preparation[1])
