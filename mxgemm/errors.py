@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+Subject = Literal["call", "machine", "installation"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,12 +17,19 @@ class Refusal:
         field: what about the problem or the machine is in the way ("arch", "k", "triton", ...).
         value: what it is.
         needed: what it would have to be, or what the user can do about it.
+        about: what would have to change: the call, the kind of machine, or what is installed and configured on it.
     """
 
     route: str
     field: str
     value: object
     needed: str
+    about: Subject = "call"
+
+    @property
+    def missing(self) -> bool:
+        """Something is not here, whatever the call."""
+        return self.about != "call"
 
     @property
     def reason(self) -> str:
