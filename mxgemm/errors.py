@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -38,6 +39,14 @@ class Refusal:
 
     def __str__(self) -> str:
         return f"{self.route}: {self.reason}"
+
+
+def by_reason(refusals: Iterable[Refusal]) -> list[str]:
+    """Return a line for each reason, with every route that it holds for."""
+    routes: dict[str, list[str]] = {}
+    for refusal in refusals:
+        routes.setdefault(refusal.reason, []).append(refusal.route)
+    return [f"{', '.join(dict.fromkeys(names))}: {reason}" for reason, names in routes.items()]
 
 
 class RouteUnavailable(RuntimeError):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from mxgemm.device import KNOWN_MACHINES, Machine, default_device, machine_of
-from mxgemm.errors import Refusal
+from mxgemm.errors import Refusal, by_reason
 from mxgemm.formats import E2M1, ActivationFormat
 from mxgemm.layouts import Layout, ScaleLayout, WeightLayout, padded_scale_shape
 from mxgemm.prepared_form import WeightForm, prepared_form
@@ -65,8 +65,9 @@ class Explanation:
         if self.us is not None:
             alone = " (the GEMM kernel alone)" if self.scope == "kernel" else ""
             lines.append(f"  time      {self.us:g} us{alone}, {self.grade}: {self.covers}")
-        lines += _grouped("missing here", [refusal for refusal in self.refusals if refusal.missing])
-        lines += _grouped("not for this call", [refusal for refusal in self.refusals if not refusal.missing])
+        for title, missing in (("missing here", True), ("not for this call", False)):
+            reasons = by_reason(refusal for refusal in self.refusals if refusal.missing is missing)
+            lines += [f"  {title}", *(f"    {reason}" for reason in reasons)] if reasons else []
         if self.also_possible:
             lines.append(f"  possible  {', '.join(self.also_possible)}")
         return "\n".join(lines)
@@ -164,15 +165,6 @@ def _weight(form: WeightForm, prepared: bool, machine: Machine) -> str:
     if form.derived or (prepared and form != WeightForm()):
         return f"prepared ({form})"
     return f"{form}: prepare() makes no other form of it on {machine.arch}" if prepared else f"{form}, as loose tensors"
-
-
-def _grouped(title: str, refusals: Iterable[Refusal]) -> list[str]:
-    """Return the title and a line for each reason, with every route that it holds for; nothing for no refusals."""
-    routes: dict[str, list[str]] = {}
-    for refusal in refusals:
-        routes.setdefault(refusal.reason, []).append(refusal.route)
-    lines = [f"    {', '.join(dict.fromkeys(names))}: {reason}" for reason, names in routes.items()]
-    return [f"  {title}", *lines] if lines else []
 
 
 def _machine(device: torch.device | str | None) -> Machine:

@@ -30,6 +30,8 @@ NEAREST_M_OCTAVES: Final = 2.0
 """Rows of the same weight speak for an M up to this many powers of two away."""
 NEAREST_WEIGHT_OCTAVES: Final = 1.0
 """Rows of another weight speak for an N, a K and an M up to this many powers of two away each."""
+LAST_RESORT: Final = "reference"
+"""The route that takes everything, slowly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,11 +266,15 @@ def _octaves(a: int, b: int) -> float:
 def tell(choice: Choice, problem: Problem) -> None:
     """Log, once a process and reason, that a GPU's call passed something over because of what is installed here.
 
-    What another kind of machine would have, and what another call could take, is no news: ``explain`` has it.
+    What another kind of machine would have, and what another call could take, is no news: ``explain`` has it. But where
+    nothing is left for a GPU's call except the last resort, that is said too.
     """
-    if problem.arch != "cpu":
-        for refusal in choice.refusals:
-            if refusal.about == "installation":
-                # Two routes that miss the same thing say so in one line.
-                key = problem.arch, refusal.field, str(refusal.value)
-                say_once(f"using {choice.route.name} on {problem.arch}; {refusal}", key)
+    if problem.arch == "cpu":
+        return
+    slow = choice.route.name == LAST_RESORT
+    for refusal in choice.refusals:
+        if refusal.about == "installation" or (slow and refusal.about == "call"):
+            # Two routes that miss the same thing say so in one line.
+            what = refusal.value if refusal.missing else refusal.route
+            key = problem.arch, refusal.about, refusal.field, str(what)
+            say_once(f"using {choice.route.name} on {problem.arch}; {refusal}", key)

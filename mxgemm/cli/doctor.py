@@ -17,6 +17,7 @@ from mxgemm import benchmark
 from mxgemm.cli.app import Device, app, console, progress_bar
 from mxgemm.device import default_device
 from mxgemm.doctor import Findings, examine
+from mxgemm.errors import Refusal, by_reason
 
 _PLAIN: Final[dict[str, Any]] = {"highlight": False, "markup": False, "soft_wrap": True}
 
@@ -52,15 +53,13 @@ def _print_findings(found: Findings) -> None:
     console.print(hip)
     routes = Table("route", "state", "what it is for", title=f"routes on {found.arch}", title_justify="left")
     for route in found.routes:
-        reason = route.missing.reason if route.missing else None
-        routes.add_row(route.name, _state(reason), escape(route.takes))
+        routes.add_row(route.name, _state(route.missing), escape(route.takes))
     console.print(routes)
-    for route in found.routes:
-        if route.missing:
-            console.print(f"missing {route.missing}", **_PLAIN)
+    for reason in by_reason(route.missing for route in found.routes if route.missing):
+        console.print(f"missing {reason}", **_PLAIN)
 
 
-def _state(missing: str | None) -> str:
+def _state(missing: str | Refusal | None) -> str:
     return "[yellow]missing[/yellow]" if missing else "[green]available[/green]"
 
 
