@@ -5,10 +5,11 @@ Order of the look-up: the route that the caller named; table rows for exactly th
 shipped ones at each step. A row counts only if nothing that its route needs is missing, its route can take the problem
 and its configuration is legal.
 
-A row whose microseconds are those of the GEMM kernel alone cannot be compared with what times or rules a whole call. At
-each step it comes after the rows of whole calls, and it never turns the choice to another route than the first usable
-rule's: there it stands with the rule, and says with which configuration the route is run. The nearest such row also
-gives its configuration to a route that a rule, or a row without a configuration of its own, has chosen.
+A row whose microseconds are those of the GEMM kernel alone cannot be compared with what times or rules a whole call. It
+never turns a choice to another route: it gives its configuration to its own one, where a rule or the row of a whole
+call that names no configuration has chosen that; the nearest legal one does. With the first usable rule's route it
+stands where it is: before whole calls of farther steps, behind those of its own. Only where neither a rule nor a whole
+call speaks is the row's route taken, before registry order.
 """
 
 from __future__ import annotations
