@@ -11,7 +11,7 @@ import torch
 from mxgemm.device import KNOWN_MACHINES, Machine, default_device, machine_of
 from mxgemm.errors import Refusal, by_reason
 from mxgemm.formats import E2M1, ActivationFormat
-from mxgemm.layouts import Layout, ScaleLayout, WeightLayout, padded_scale_shape
+from mxgemm.layouts import ROW_MAJOR, Layout, ScaleLayout, WeightLayout, padded_scale_shape
 from mxgemm.prepared_form import WeightForm, prepared_form
 from mxgemm.problem import Problem, contiguous_strides
 from mxgemm.router import choose
@@ -122,11 +122,16 @@ def explain(
             want = "a positive multiple of 32" if name == "k" else "at least 1"
             raise ValueError(f"{name}: got {value}, want {want}")
     machine = _machine(device)
-    form = prepared_form(machine.arch, (n, k)) if prepared else WeightForm()
-    if form.layout == WeightForm().layout:
-        form = replace(form, layout=Layout(weight_layout, scale_layout))
+    given = WeightForm(Layout(weight_layout, scale_layout))
+    form = prepared_form(machine.arch, (n, k)) if prepared else given
+    if form.layout == ROW_MAJOR:  # prepare() leaves the layout as it was
+        form = replace(form, layout=given.layout)
     if derived is not None:
         form = replace(form, derived=derived)
+    if form != given:
+        weight = f"prepared ({form})"
+    else:
+        weight = f"{form}: prepare() makes nothing of it on {machine.arch}" if prepared else f"{form}, as loose tensors"
     shuffled = form.layout.scales == "shuffled"
     columns = padded_scale_shape(n, k)[1] if shuffled else k // 32
     problem = Problem(
@@ -137,17 +142,17 @@ def explain(
     choice = choose(problem, route=route, tables=tables)
     refusals, possible = list(choice.refusals), []
     for name, other in ROUTES.items():
-        if name == choice.route.name or any(refusal.route == name for refusal in refusals):
+        if name == choice.route.name:
             continue
         refusal = other.refusal(problem)
-        if refusal:
-            refusals.append(refusal)
-        else:
+        if refusal is None:
             possible.append(name)
+        elif refusal not in refusals:
+            refusals.append(refusal)
     row = choice.row
     return Explanation(
         problem=problem,
-        weight=_weight(form, prepared, machine),
+        weight=weight,
         route=choice.route.name,
         config=choice.config,
         reason=choice.reason,
@@ -159,12 +164,6 @@ def explain(
         refusals=tuple(refusals),
         also_possible=tuple(possible),
     )
-
-
-def _weight(form: WeightForm, prepared: bool, machine: Machine) -> str:
-    if form.derived or (prepared and form != WeightForm()):
-        return f"prepared ({form})"
-    return f"{form}: prepare() makes no other form of it on {machine.arch}" if prepared else f"{form}, as loose tensors"
 
 
 def _machine(device: torch.device | str | None) -> Machine:

@@ -164,7 +164,12 @@ def test_explain_tells_what_is_missing_from_what_does_not_fit(arch: str, prepare
         ({"prepared": True}, "gfx950", "prepared (preshuffled, scales shuffled)"),
         ({"prepared": True}, "sm_90", "prepared (fp8_fold)"),
         ({"derived": "fp8_fold_compact"}, "sm_90", "prepared (fp8_fold_compact)"),
-        ({"prepared": True}, "cpu", "row-major: prepare() makes no other form of it on cpu"),
+        ({"prepared": True}, "cpu", "row-major: prepare() makes nothing of it on cpu"),
+        (
+            {"prepared": True, "scale_layout": "shuffled"},
+            "sm_100",
+            "row-major, scales shuffled: prepare() makes nothing of it on sm_100",
+        ),
     ],
 )
 def test_explain_says_which_weight_it_assumed(options: dict[str, object], arch: str, said: str) -> None:
