@@ -7,6 +7,7 @@ import logging
 import sys
 import types
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -198,7 +199,7 @@ Setup = Callable[[pytest.MonkeyPatch], None]
     "arch, prepared, setup, chosen, said",
     [
         *[
-            ("gfx950", prepared, version, "reference", f"a16wfp4: triton is {text}; needs triton >= 3.6")
+            ("gfx950", prepared, version, "reference", f"a16wfp4: triton is {text}; needs triton >= 3.6 (pip install")
             for prepared in (False, True)
             for text in ("3.4", "3.5")
             for version in [(3, int(text[2]))]
@@ -313,6 +314,12 @@ def test_quantising_without_triton_on_a_gpu_is_said(
     assert caplog.text.count("on sm_90; triton is 3.5; needs triton >= 3.6") == 1
 
 
+def test_of_many_threads_one_speaks(caplog: pytest.LogCaptureFixture) -> None:
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda i: notices.say_once(f"reason {i % 5}"), range(4000)))
+    assert sorted(record.message for record in caplog.records) == [f"reason {i}" for i in range(5)]
+
+
 @pytest.mark.parametrize(
     "files, said",
     [
@@ -348,7 +355,7 @@ def test_a_triton_that_cannot_be_imported(
     assert said in failure
     assert refusal == Refusal(
         *("a16wfp4", "triton", f"installed, but cannot be imported ({failure})"),
-        *("an intact triton >= 3.6", "installation"),
+        *("an intact triton >= 3.6 (pip install 'mxgemm[triton]')", "installation"),
     )
 
 

@@ -68,12 +68,13 @@ def triton_missing(
         return Refusal(route, field, value, needed, about)
 
     version, failure = triton_version(), triton_failure()
+    wanted = f"triton >= {_dotted(MIN_TRITON)} (pip install 'mxgemm[triton]')"
     if version is None and failure:
-        return lacks(f"installed, but cannot be imported ({failure})", f"an intact triton >= {_dotted(MIN_TRITON)}")
+        return lacks(f"installed, but cannot be imported ({failure})", f"an intact {wanted}")
     if version is None:
-        return lacks("not installed", f"triton >= {_dotted(MIN_TRITON)} (pip install 'mxgemm[triton]')")
+        return lacks("not installed", wanted)
     if version < MIN_TRITON:
-        return lacks(_dotted(version), f"triton >= {_dotted(MIN_TRITON)}")
+        return lacks(_dotted(version), wanted)
     if machine.arch == "cpu":
         if not interpreting():
             needed = "a GPU, or TRITON_INTERPRET=1 to run the kernel in Triton's interpreter"
