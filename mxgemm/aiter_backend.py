@@ -111,14 +111,15 @@ def refusal(route: str, function: str) -> Refusal | None:
     """
     found = find()
     if isinstance(found, Missing):
-        return Refusal(route, "aiter", found.value, found.needed)
+        return Refusal(route, "aiter", found.value, found.needed, "installation")
     problem = _keywords(found, function)
     if isinstance(problem, str):
-        return Refusal(route, "aiter", f"amd-aiter {found.version}, {problem}", "a release whose form is known")
+        value = f"amd-aiter {found.version}, {problem}"
+        return Refusal(route, "aiter", value, "a release whose form is known", "installation")
     failure = _import_failure()
     if failure:
         value = f"amd-aiter {found.version}, which cannot be imported ({failure})"
-        return Refusal(route, "aiter", value, "an amd-aiter that fits this torch and this ROCm")
+        return Refusal(route, "aiter", value, "an amd-aiter that fits this torch and this ROCm", "installation")
     return None
 
 

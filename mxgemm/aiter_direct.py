@@ -35,16 +35,20 @@ def folder() -> Path | None:
 
 def refusal(route: str, kernel: F4GemmKernel, arch: str) -> Refusal | None:
     """Say why a kernel cannot be launched directly on an architecture, or None if it can."""
+
+    def lacks(value: str, needed: str) -> Refusal:
+        return Refusal(route, "AITER's code objects", value, needed, "installation")
+
     found = folder()
     if found is None:
         looked = ", ".join(str(path) for path in _candidates()) or "no amd-aiter"
         needed = f"{INSIDE}/*.co of {aiter_backend.INSTALL}, or {FOLDER_VARIABLE} naming their folder"
-        return Refusal(route, "AITER's code objects", f"missing (looked in {looked})", needed)
+        return lacks(f"missing (looked in {looked})", needed)
     path = found / f"{kernel.name}.co"
     if not path.is_file():
-        return Refusal(route, "AITER's code objects", f"{found}, without {path.name}", "a release that has this kernel")
+        return lacks(f"{found}, without {path.name}", "a release that has this kernel")
     wrong = _unfit(path, kernel.symbol, arch)
-    return Refusal(route, "AITER's code objects", f"{path}: {wrong}", f"this kernel for {arch}") if wrong else None
+    return lacks(f"{path}: {wrong}", f"this kernel for {arch}") if wrong else None
 
 
 def describe() -> str:

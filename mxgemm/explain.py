@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
-from mxgemm.derived import FP8_FOLD
 from mxgemm.device import KNOWN_MACHINES, Machine, default_device, machine_of
-from mxgemm.errors import Refusal
+from mxgemm.errors import Refusal, by_reason
 from mxgemm.formats import E2M1, ActivationFormat
-from mxgemm.layouts import ScaleLayout, WeightLayout, padded_scale_shape
-from mxgemm.mx import PREPARED_LAYOUT
+from mxgemm.layouts import ROW_MAJOR, Layout, ScaleLayout, WeightLayout, padded_scale_shape
+from mxgemm.prepared_form import WeightForm, prepared_form
 from mxgemm.problem import Problem, contiguous_strides
 from mxgemm.router import choose
 from mxgemm.routes import ROUTES, Config
+from mxgemm.tables import Scope
 from mxgemm.validation import check_names
 
 
@@ -26,24 +26,28 @@ class Explanation:
 
     Attributes:
         problem: the question.
+        weight: how the weight comes, as assumed, in words.
         route: the chosen route's name.
         config: its configuration.
         reason: the table row or rule that decided, in words.
         source: where that row or rule comes from.
         us: microseconds that the row gives, None without one.
         grade: "measured" or "predicted", None without a row.
+        scope: whether they are those of a whole "call" or of the GEMM "kernel" alone.
         covers: what those microseconds include.
         refusals: routes and rows that would have come first, and every other route that cannot run, with reasons.
         also_possible: other routes that could.
     """
 
     problem: Problem
+    weight: str
     route: str
     config: Config
     reason: str
     source: str
     us: float | None
     grade: str | None
+    scope: Scope
     covers: str
     refusals: tuple[Refusal, ...]
     also_possible: tuple[str, ...]
@@ -53,13 +57,17 @@ class Explanation:
         units = f", {machine.cu_count} compute units" if machine.cu_count else ""
         lines = [
             f"{self.problem} ({machine.name}{units})",
+            f"  weight    {self.weight}",
             f"  route     {self.route}: {self.config}",
             f"  because   {self.reason}",
             f"  source    {self.source}",
         ]
         if self.us is not None:
-            lines.append(f"  time      {self.us:g} us ({self.grade}): {self.covers}")
-        lines += [f"  refused   {refusal}" for refusal in self.refusals]
+            alone = " (the GEMM kernel alone)" if self.scope == "kernel" else ""
+            lines.append(f"  time      {self.us:g} us{alone}, {self.grade}: {self.covers}")
+        for title, missing in (("missing here", True), ("not for this call", False)):
+            reasons = by_reason(refusal for refusal in self.refusals if refusal.missing is missing)
+            lines += [f"  {title}", *(f"    {reason}" for reason in reasons)] if reasons else []
         if self.also_possible:
             lines.append(f"  possible  {', '.join(self.also_possible)}")
         return "\n".join(lines)
@@ -92,7 +100,8 @@ def explain(
         a_format: as in ``gemm``.
         weight_layout: as in ``gemm``.
         scale_layout: as in ``gemm``.
-        prepared: as if the weight had been through ``prepare()``, and folded where that is what the device wants.
+        prepared: as if the weight had been through ``prepare()``, and all its rows folded where the device wants that;
+            otherwise it comes as loose tensors.
         derived: ``derived_kind`` of the weight, where it is known.
         route: as in ``gemm``: explain this one.
         tables: paths of routing tables to put before the shipped ones.
@@ -113,36 +122,44 @@ def explain(
             want = "a positive multiple of 32" if name == "k" else "at least 1"
             raise ValueError(f"{name}: got {value}, want {want}")
     machine = _machine(device)
-    if prepared and machine.arch in PREPARED_LAYOUT:
-        layout = PREPARED_LAYOUT[machine.arch]
-        weight_layout, scale_layout = layout.data, layout.scales
-    columns = padded_scale_shape(n, k)[1] if scale_layout == "shuffled" else k // 32
-    if derived is None:
-        derived = FP8_FOLD if prepared and machine.arch == "sm_90" else ""
+    given = WeightForm(Layout(weight_layout, scale_layout))
+    form = prepared_form(machine.arch, (n, k)) if prepared else given
+    if form.layout == ROW_MAJOR:  # prepare() leaves the layout as it was
+        form = replace(form, layout=given.layout)
+    if derived is not None:
+        form = replace(form, derived=derived)
+    if form != given:
+        weight = f"prepared ({form})"
+    else:
+        weight = f"{form}: prepare() makes nothing of it on {machine.arch}" if prepared else f"{form}, as loose tensors"
+    shuffled = form.layout.scales == "shuffled"
+    columns = padded_scale_shape(n, k)[1] if shuffled else k // 32
     problem = Problem(
-        m, n, k, machine, a_format=a_format, weight_layout=weight_layout, scale_layout=scale_layout,
+        m, n, k, machine, a_format=a_format, weight_layout=form.layout.data, scale_layout=form.layout.scales,
         strides=contiguous_strides(n, k, E2M1, columns),
-        derived=derived,
+        derived=form.derived,
     )  # fmt: skip
     choice = choose(problem, route=route, tables=tables)
     refusals, possible = list(choice.refusals), []
     for name, other in ROUTES.items():
-        if name == choice.route.name or any(refusal.route == name for refusal in refusals):
+        if name == choice.route.name:
             continue
-        refusal = other.can_implement(problem)
-        if refusal:
-            refusals.append(refusal)
-        else:
+        refusal = other.refusal(problem)
+        if refusal is None:
             possible.append(name)
+        elif refusal not in refusals:
+            refusals.append(refusal)
     row = choice.row
     return Explanation(
         problem=problem,
+        weight=weight,
         route=choice.route.name,
         config=choice.config,
         reason=choice.reason,
         source=choice.source,
         us=row.us if row else None,
         grade=row.grade if row else None,
+        scope=choice.scope,
         covers=choice.covers,
         refusals=tuple(refusals),
         also_possible=tuple(possible),

@@ -14,9 +14,9 @@ from torch import Tensor
 from mxgemm.device import Machine, machine_of
 from mxgemm.formats import BLOCK, E2M1, ElementFormat
 from mxgemm.layouts import SCALE_PAD_COLUMNS, round_up
-from mxgemm.problem import Problem
+from mxgemm.notices import say_once
 from mxgemm.routes.kernel_call import KernelCall, Launcher
-from mxgemm.routes.triton_support import INT32_MAX, next_power_of_two, triton_refusal
+from mxgemm.routes.triton_support import INT32_MAX, next_power_of_two, triton_missing
 
 SHUFFLE_ROWS: Final = 32
 SHUFFLE_K: Final = 256
@@ -27,7 +27,13 @@ _launchers: dict[Hashable, Launcher] = {}
 
 def available(device: torch.device) -> bool:
     """Say whether the kernel runs on a device. On a CPU only in Triton's interpreter, which nobody asks for here."""
-    return device.type == "cuda" and triton_refusal("quantize", Problem(1, 1, BLOCK, machine_of(device))) is None
+    if device.type != "cuda":
+        return False
+    machine = machine_of(device)
+    refusal = triton_missing("quantize", machine)
+    if refusal:
+        say_once(f"quantising by torch's own operations, which are slower, on {machine.arch}; {refusal.reason}")
+    return refusal is None
 
 
 def quantize_rows(

@@ -3,11 +3,13 @@
 A table is a JSON object for one architecture::
 
     {"kind": "mxgemm-routing-table", "version": 1, "arch": "gfx950",
-     "sources": {"aiter": {"title": "...", "url": "...", "covers": "what the microseconds include"}},
+     "sources": {"aiter": {"title": "...", "url": "...", "scope": "call", "covers": "what the microseconds include"}},
      "rules": [{"m_max": 32, "k_max": 1024, "route": "a16wfp4", "source": "..."}],
      "rows":  [{"m": 64, "n": 7168, "k": 2048, "route": "ck_gemm", "config": {}, "us": 6.81,
                 "grade": "measured", "source": "aiter"}]}
 
+A source's ``scope`` is "call" where its microseconds are those of a whole call, as they are without the field, or
+"kernel" where they are those of the GEMM kernel alone: such rows do not choose between routes (``mxgemm.router``).
 Rows may name ``a_format``, ``b_format`` (default "e2m1") and ``cu_count``. Rules are tried in order when no row
 fits. Tables that a user names in ``MXGEMM_TABLES`` (paths, separated like PATH) go before the shipped ones.
 """
@@ -30,6 +32,7 @@ KIND: Final = "mxgemm-routing-table"
 VERSION: Final = 1
 
 Grade = Literal["measured", "predicted"]
+Scope = Literal["call", "kernel"]
 
 logger = logging.getLogger("mxgemm")
 
@@ -99,6 +102,10 @@ class Table:
     rows: tuple[Row, ...]
     by_weight: Mapping[tuple[int, int], tuple[Row, ...]]
 
+    def scope_of(self, row: Row) -> Scope:
+        """Say what the microseconds of a row are those of."""
+        return "kernel" if self.sources[row.source].get("scope") == "kernel" else "call"
+
 
 def load(path: str | os.PathLike[str]) -> Table:
     """Read and check one table.
@@ -162,6 +169,10 @@ def _check(raw: Any, path: str) -> Table:
     sources = raw.get("sources", {})
     if not isinstance(sources, dict) or not all(isinstance(value, dict) for value in sources.values()):
         raise TableError(f"{path}: sources: want an object of objects")
+    for name, source in sources.items():
+        if source.get("scope", "call") not in get_args(Scope):
+            wanted = " or ".join(get_args(Scope))
+            raise TableError(f"{path}: sources.{name}.scope: got {source['scope']!r}, want {wanted}")
     rules = tuple(_rule(item, f"{path}: rules[{i}]", sources) for i, item in enumerate(_list(raw, "rules", path)))
     rows = tuple(_row(item, f"{path}: rows[{i}]", sources) for i, item in enumerate(_list(raw, "rows", path)))
     by_weight: dict[tuple[int, int], list[Row]] = {}

@@ -77,7 +77,7 @@ def tune(
         a, weight = inputs(*shape, device)
         trial = Trial(a, weight, prepared_form(weight) if prepared else weight, a_format, False)
         for route in (ROUTES[name] for name in routes or ROUTES):
-            if route.can_implement(trial.problem) is None:
+            if route.refusal(trial.problem) is None:
                 for config in _legal(route, trial):
                     yield _measure(shape, route, config, trial, seconds)
 
@@ -110,6 +110,7 @@ def source_of(device: torch.device, prepared: bool, now: datetime | None = None)
     units = f", {machine.cu_count} compute units" if machine.cu_count else ""
     return f"tune {date}", {
         "title": f"mxgemm tune on {machine.name}{units}, {date}, {', '.join(versions)}",
+        "scope": "call",
         "covers": f"{CALL_METHOD[device.type]}; weights {'prepared' if prepared else 'row-major, not prepared'}",
     }
 

@@ -1,7 +1,7 @@
 """Run every route that this machine has against the oracle, and keep a report: the work of ``mxgemm doctor --verify``.
 
-Every shape comes in every form of the weight, so each layout path of each route is run. A route that says no is
-recorded with its reason; one that raises or misses a gate has failed.
+Every shape comes in every form of the weight, so each layout path of each route is run. A route that this machine has
+not, or that says no to a form, is recorded with the reason; one that raises or misses a gate has failed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import torch
 
@@ -22,7 +22,6 @@ from mxgemm.benchmark import Shape, inputs
 from mxgemm.benchmark.timing import CALL_METHOD, call_us
 from mxgemm.device import machine_of
 from mxgemm.doctor import Findings
-from mxgemm.errors import Refusal, RouteUnavailable
 from mxgemm.formats import BLOCK
 from mxgemm.hip import shuffle
 from mxgemm.mx import MXTensor
@@ -34,10 +33,12 @@ KIND: Final = "mxgemm-verification"
 SHUFFLES: Final = "hip shuffles"
 """What stands where a route's name would, for the kernels that only move bytes."""
 
-State = Literal["passed", "failed", "refused"]
+State = Literal["passed", "failed", "refused", "missing"]
 
 _ACTIVATIONS: Final = (("e2m1", False), ("bf16", False), ("e2m1", True))
 """(format, quantised before the call), in the order in which a route is asked."""
+_OF_ACTIVATIONS: Final = ("a", "a_format", "a.dtype")
+"""Fields of refusals that ask for other activations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +52,9 @@ class Verdict:
         k: elements along K.
         weight: the form of the weight.
         activations: what A is rounded to; "MX ..." where it comes quantised.
-        state: "passed", "failed" (a gate missed, or an exception) or "refused".
-        reason: why it was refused, or what went wrong.
+        state: "passed", "failed" (a gate missed, or an exception), "refused" (it does not take this) or "missing"
+            (the machine has not what it needs).
+        reason: why it was refused, what is missing, or what went wrong.
         config: its configuration.
         norm_error: see ``mxgemm.accuracy``.
         element_error: see ``mxgemm.accuracy``.
@@ -118,7 +120,7 @@ def report(verdicts: Sequence[Verdict], found: Findings, device: torch.device) -
         "found": dict(found.facts) | {ability.name: ability.missing or ability.found for ability in found.abilities},
         "method": CALL_METHOD[device.type],
         "gates": {"norm": NORM_GATE, "element": "32 + K / 64, 4 for Hopper's fp8 sums"},
-        "counts": {state: states.count(state) for state in ("passed", "failed", "refused")},
+        "counts": {state: states.count(state) for state in get_args(State)},
         "results": [
             {name: value for name, value in asdict(verdict).items() if value not in (None, "", {})}
             for verdict in verdicts
@@ -132,7 +134,7 @@ def _shuffles(shape: Shape, weight: MXTensor, seconds: float) -> Verdict:
     case = (SHUFFLES, *shape, "row_major", "none")
     reason = shuffle.refusal(machine_of(device))
     if reason:
-        return Verdict(*case, "refused", reason)
+        return Verdict(*case, "missing", reason)
     try:
         shuffled = shuffle.shuffle_scales(weight.scales)
         equal = torch.equal(shuffled, layouts.shuffle_scales(weight.scales))
@@ -151,17 +153,18 @@ def _shuffles(shape: Shape, weight: MXTensor, seconds: float) -> Verdict:
 
 
 def _verdict(route: str, weight: str, trials: dict[tuple[str, bool], Trial], seconds: float) -> Verdict:
-    refusal: Refusal | None = None
+    refusals = []
     for (a_format, quantized), trial in trials.items():
-        try:
+        refusal = ROUTES[route].refusal(trial.problem)
+        if refusal is None:
             choice = choose(trial.problem, route=route)
-        except RouteUnavailable as error:
-            refusal = refusal or error.refusal
-            continue
-        return _run(choice, weight, f"{'MX ' if quantized else ''}{a_format}", trial, seconds)
+            return _run(choice, weight, f"{'MX ' if quantized else ''}{a_format}", trial, seconds)
+        refusals.append(refusal)
     problem = next(iter(trials.values())).problem
-    reason = refusal.reason if refusal else ""
-    return Verdict(route, problem.m, problem.n, problem.k, weight, "any", "refused", reason)
+    # That a route wants other activations is no news where it was asked with those too.
+    refusal = next((refusal for refusal in refusals if refusal.field not in _OF_ACTIVATIONS), refusals[0])
+    state: State = "missing" if refusal.missing else "refused"
+    return Verdict(route, problem.m, problem.n, problem.k, weight, "any", state, refusal.reason)
 
 
 def _run(choice: Choice, weight: str, activations: str, trial: Trial, seconds: float) -> Verdict:

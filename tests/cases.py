@@ -133,7 +133,7 @@ def run_route(
         b_format=w.format.name, scale_rounding=scale_rounding, weight_layout=layout[0], scale_layout=layout[1],
         out_dtype=out_dtype, has_bias=bias is not None, strides=strides,
     )  # fmt: skip
-    refusal = chosen.can_implement(problem)
+    refusal = chosen.refusal(problem)
     assert refusal is None, refusal
     config = config or chosen.configs(problem)[0]
     refusal = chosen.check_config(problem, config)

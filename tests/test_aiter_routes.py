@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import mxgemm
-from mxgemm import aiter_backend, layouts, plan, tables, workspace
+from mxgemm import aiter_backend, layouts, notices, plan, tables, workspace
 from mxgemm.device import KNOWN_MACHINES
 from mxgemm.f4gemm import KERNELS, PREFIX
 from mxgemm.hip import shuffle as hip_shuffle
@@ -214,7 +214,7 @@ def test_a_tuned_row_that_breaks_the_contract_is_not_followed(
     poisoned("cpu")
     aiter.tuned[33, 256, 512] = tuned
     case = make(33, 256, 512)
-    ck_gemm._told.clear()
+    notices._said.clear()
     with caplog.at_level(logging.WARNING, "mxgemm"):
         for _ in range(2):
             case.check(run_route("ck_gemm", case, layout=PREPARED, config=CKGemmConfig("", "triton"), machine=GFX950))
@@ -227,7 +227,7 @@ def test_hip_is_said_to_be_missing_once(
 ) -> None:
     poisoned("cpu")
     monkeypatch.setattr(ck_gemm, "_hip_refusal", lambda problem: "no compiler for gfx950")
-    ck_gemm._told.clear()
+    notices._said.clear()
     case = make(33, 256, 512)
     with caplog.at_level(logging.WARNING, "mxgemm"):
         for _ in range(2):

@@ -195,9 +195,9 @@ def test_prepare_and_refusals() -> None:
     with pytest.raises(ValueError, match="memory: got 'huge', want one of fast, compact"):
         weight.prepare(memory="huge")  # type: ignore[arg-type]
     hopper = Machine("sm_90", 132, "H200")
-    assert "not prepared" in str(ROUTE.can_implement(Problem(64, 64, 64, hopper)))
-    assert "prepared as bf16" in str(ROUTE.can_implement(Problem(64, 64, 64, hopper, derived="bf16")))
-    assert ROUTE.can_implement(Problem(64, 64, 64, hopper, derived="fp8_fold")) is None
+    assert "not prepared" in str(ROUTE.refusal(Problem(64, 64, 64, hopper)))
+    assert "prepared as bf16" in str(ROUTE.refusal(Problem(64, 64, 64, hopper, derived="bf16")))
+    assert ROUTE.refusal(Problem(64, 64, 64, hopper, derived="fp8_fold")) is None
     for options, field in (
         ({"a_format": "bf16"}, "a"),
         ({"a_quantized": True}, "a"),
@@ -205,7 +205,7 @@ def test_prepare_and_refusals() -> None:
         ({"k": 65536}, "k"),
     ):
         asked = {"m": 64, "n": 64, "k": 64, "machine": hopper, "derived": "fp8_fold", **options}
-        assert ROUTE.can_implement(Problem(**asked)).field == field  # type: ignore[arg-type, union-attr]
+        assert ROUTE.refusal(Problem(**asked)).field == field  # type: ignore[arg-type, union-attr]
 
 
 @pytest.mark.parametrize("device", DEVICES)

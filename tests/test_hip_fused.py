@@ -69,14 +69,14 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_refusals_name_the_field(field: str, options: dict[str, Any]) -> None:
-    refusal = ROUTE.can_implement(problem(**options))
+    refusal = ROUTE.refusal(problem(**options))
     assert refusal is not None
     assert (refusal.route, refusal.field) == ("hip_fused", field), refusal
 
 
 def test_a_missing_compiler_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "compiler_refusal", lambda arch: f"nothing compiles for {arch}")
-    assert "needs nothing compiles for gfx950" in str(ROUTE.can_implement(problem()))
+    assert "needs nothing compiles for gfx950" in str(ROUTE.refusal(problem()))
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_missing_compiler_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> No
     ],
 )
 def test_what_it_takes(options: dict[str, Any]) -> None:
-    assert ROUTE.can_implement(problem(**options)) is None
+    assert ROUTE.refusal(problem(**options)) is None
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_the_grid_has_its_limits() -> None:
     refusal = ROUTE.check_config(problem(n=most + 16, k=128), wide)
     assert refusal is not None
     assert refusal.field == "n"
-    assert ROUTE.can_implement(problem(n=most + 16, k=128)) is None  # by wider blocks
+    assert ROUTE.refusal(problem(n=most + 16, k=128)) is None  # by wider blocks
 
 
 def test_a_step_must_divide_k() -> None:
@@ -153,7 +153,7 @@ def test_it_is_never_the_default(monkeypatch: pytest.MonkeyPatch, installed: boo
     for m in (1, 4, 16, 32, 64, 256, 4096):
         for n, k in ((2880, 512), (2112, 7168), (7168, 2048), (16, 128), (65536, 16384)):
             wanted = problem(m, n, k)
-            assert ROUTE.can_implement(wanted) is None
+            assert ROUTE.refusal(wanted) is None
             assert router.choose(wanted, tables=()).route.name != "hip_fused"
 
 

@@ -45,7 +45,7 @@ print(mxgemm.explain(1, 32, 64, device="gfx950"))
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "a16wfp4: triton is not installed; needs triton >= 3.6 (pip install 'mxgemm[triton]')" in done.stdout
+    assert "dequant_mm: triton is not installed; needs triton >= 3.6 (pip install 'mxgemm[triton]')" in done.stdout
 
 
 @pytest.mark.slow

@@ -174,13 +174,13 @@ def test_offsets_past_32_bits() -> None:
 
 def test_what_the_route_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = Machine("gfx950", 256, "MI355X")
-    assert ROUTE.can_implement(Problem(1, 48, 96, gpu, weight_layout="preshuffled")).field == "weight_layout"  # type: ignore[union-attr]
-    assert ROUTE.can_implement(Problem(1, 48, 96, gpu, a_quantized=True)).field == "a"  # type: ignore[union-attr]
+    assert ROUTE.refusal(Problem(1, 48, 96, gpu, weight_layout="preshuffled")).field == "weight_layout"  # type: ignore[union-attr]
+    assert ROUTE.refusal(Problem(1, 48, 96, gpu, a_quantized=True)).field == "a"  # type: ignore[union-attr]
     monkeypatch.setattr("mxgemm.routes.triton_support.triton_version", lambda: None)
-    assert "pip install" in str(ROUTE.can_implement(Problem(1, 48, 96, gpu)))
+    assert "pip install" in str(ROUTE.refusal(Problem(1, 48, 96, gpu)))
     monkeypatch.setattr("mxgemm.routes.triton_support.triton_version", lambda: (3, 6))
-    assert ROUTE.can_implement(Problem(1, 48, 96, gpu)) is None
-    assert "3.9" in str(ROUTE.can_implement(Problem(1, 48, 96, Machine("gfx942", 304, "MI300X"))))
+    assert ROUTE.refusal(Problem(1, 48, 96, gpu)) is None
+    assert "3.9" in str(ROUTE.refusal(Problem(1, 48, 96, Machine("gfx942", 304, "MI300X"))))
 
 
 @pytest.mark.parametrize(

@@ -26,11 +26,13 @@ HEAD: dict[str, Any] = {
         "hopper": {
             "title": "bench/hopper.py on an H200: bench/results/hopper_h200.json",
             "machine": "NVIDIA H200, 132 SMs",
+            "scope": "call",
             "covers": "device time of the whole call; fp8_fold with a weight prepared as fast, the others unprepared",
         },
         "eager": {
             "title": "bench/results/bench_h200.json (eager): one launch beats three where a call is mostly launching",
             "machine": "NVIDIA H200, 132 SMs",
+            "scope": "call",
             "covers": "eager calls on an idle device",
         },
     },

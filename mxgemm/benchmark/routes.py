@@ -144,8 +144,12 @@ def route_contenders(
 
 
 def _gemm_mx_refusal(m: int, n: int, k: int, weight: MXTensor) -> str:
-    problem = Problem(m, n, k, machine_of(weight.device), a_quantized=True, a_dtype=torch.uint8)
-    refusal = ROUTES["gemm_mx"].can_implement(problem)
+    layout = (weight.prepared or weight).layout
+    problem = Problem(
+        m, n, k, machine_of(weight.device), a_quantized=True, a_dtype=torch.uint8, weight_layout=layout.data,
+        scale_layout=layout.scales,
+    )  # fmt: skip
+    refusal = ROUTES["gemm_mx"].refusal(problem)
     return refusal.reason if refusal else ""
 
 

@@ -17,6 +17,7 @@ from mxgemm import benchmark
 from mxgemm.cli.app import Device, app, console, progress_bar
 from mxgemm.device import default_device
 from mxgemm.doctor import Findings, examine
+from mxgemm.errors import Refusal, by_reason
 
 _PLAIN: Final[dict[str, Any]] = {"highlight": False, "markup": False, "soft_wrap": True}
 
@@ -31,7 +32,7 @@ def doctor(
     seconds: Annotated[float, typer.Option(help="with --verify: time to spend on timing a case")] = 0.2,
     json_file: Annotated[Path | None, typer.Option("--json", help="with --verify: write the report here")] = None,
 ) -> None:
-    """Say what is here, which routes are available, and what each missing one needs."""
+    """Say what is here, what each route is for, which ones are available, and what the others miss."""
     found = examine()
     _print_findings(found)
     if verify:
@@ -50,13 +51,15 @@ def _print_findings(found: Findings) -> None:
     for ability in found.abilities:
         hip.add_row(ability.name, _state(ability.missing), escape(ability.missing or ability.found))
     console.print(hip)
-    routes = Table("route", "state", "what it needs", title=f"routes on {found.arch}", title_justify="left")
-    for name, missing in found.routes:
-        routes.add_row(name, _state(missing), escape(missing or ""))
+    routes = Table("route", "state", "what it is for", title=f"routes on {found.arch}", title_justify="left")
+    for route in found.routes:
+        routes.add_row(route.name, _state(route.missing), escape(route.takes))
     console.print(routes)
+    for reason in by_reason(route.missing for route in found.routes if route.missing):
+        console.print(f"missing {reason}", **_PLAIN)
 
 
-def _state(missing: str | None) -> str:
+def _state(missing: str | Refusal | None) -> str:
     return "[yellow]missing[/yellow]" if missing else "[green]available[/green]"
 
 
@@ -78,7 +81,7 @@ def _verify(
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("result")
     for v in done:
-        if v.state == "refused":
+        if v.state in ("missing", "refused"):
             continue
         numbers = ["" if v.us is None else f"{v.us:.1f}"]
         numbers += ["" if error is None else f"{error:.2e}" for error in (v.norm_error, v.element_error)]
@@ -90,7 +93,7 @@ def _verify(
         console.print(f"{state} {count} of {len(done)}: {route}: {reason}", **_PLAIN)
     document = report(done, found, device)
     counts = document["counts"]
-    console.print(f"{counts['passed']} passed, {counts['failed']} failed, {counts['refused']} refused", **_PLAIN)
+    console.print(", ".join(f"{count} {state}" for state, count in counts.items()), **_PLAIN)
     if json_file:
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

@@ -18,12 +18,14 @@ def explain(
     k: Annotated[int, typer.Argument(help="elements along K")],
     device: Annotated[str | None, typer.Option(help="torch device, or an architecture such as gfx950")] = None,
     a_format: AFormat = "e2m1",
-    prepared: Annotated[bool, typer.Option(help="as if the weight had been through prepare()")] = False,
+    prepare: Annotated[
+        bool, typer.Option("--prepare/--raw", help="a weight that has been through prepare(), or loose tensors")
+    ] = True,
     route: RouteName = None,
     tables: Annotated[list[Path] | None, typer.Option(help="routing tables to put before the shipped ones")] = None,
 ) -> None:
     """Say which route a shape takes, and why not the others."""
     answer = explain_shape(
-        m, n, k, device=device, a_format=a_format, prepared=prepared, route=route, tables=tables  # type: ignore[arg-type]
+        m, n, k, device=device, a_format=a_format, prepared=prepare, route=route, tables=tables  # type: ignore[arg-type]
     )  # fmt: skip
     console.print(str(answer), highlight=False, markup=False, soft_wrap=True)

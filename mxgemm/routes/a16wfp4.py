@@ -20,6 +20,7 @@ class A16WFP4(TritonGemm):
     """Quantise in registers, multiply by the scaled dot, one launch."""
 
     name = "a16wfp4"
+    takes = 'bf16, fp16 or fp32 A, a_format "e2m1" or "e4m3"; a weight in any layout'
 
     def format_refusal(self, problem: Problem) -> Refusal | None:
         """A as floats, to be quantised."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mxgemm import f4gemm
-from mxgemm.device import machine_of
+from mxgemm.device import Machine, machine_of
 from mxgemm.errors import Refusal
 from mxgemm.formats import BLOCK, E2M1, scale_addend
 from mxgemm.layouts import round_up
@@ -16,22 +16,25 @@ from mxgemm.problem import Problem
 from mxgemm.quantize_triton import quantize_call
 from mxgemm.routes.kernel_call import Launcher
 from mxgemm.routes.tile import contiguity_refusal
-from mxgemm.routes.triton_support import triton_refusal
+from mxgemm.routes.triton_support import triton_missing
 
 _ALIGN = 256
 
 
-def aiter_refusal(route: str, problem: Problem, missing: Callable[[], Refusal | None]) -> Refusal | None:
-    """Say why no kernel of AITER's takes a problem, or None if one may.
+def aiter_missing(route: str, machine: Machine, backend: Callable[[], Refusal | None]) -> Refusal | None:
+    """Say what a route into AITER lacks on a machine, or None.
 
-    ``missing`` says what the backend lacks. That may take importing AITER, so it is asked on a gfx950 only.
+    ``backend`` says what AITER lacks. That may take importing it, so it is asked on a gfx950 only.
     """
+    if machine.arch != "gfx950":
+        needed = "gfx950, the only one that AITER has these kernels for"
+        return Refusal(route, "arch", machine.arch, needed, "machine")
+    return backend() or triton_missing(route, machine)
+
+
+def aiter_refusal(route: str, problem: Problem) -> Refusal | None:
+    """Say why no kernel of AITER's takes a problem, or None if one may."""
     p = problem
-    if p.arch != "gfx950":
-        return Refusal(route, "arch", p.arch, "gfx950, the only one that AITER has these kernels for")
-    refusal = missing() or triton_refusal(route, problem)
-    if refusal:
-        return refusal
     if p.a_quantized or p.a_format != "e2m1":
         what = "quantised already" if p.a_quantized else p.a_format
         return Refusal(route, "a", what, 'activations in bf16, fp16 or fp32 and a_format "e2m1"')

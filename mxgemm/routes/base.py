@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from torch import Tensor
 
+from mxgemm.device import Machine
 from mxgemm.errors import Refusal
 from mxgemm.problem import Problem
 
@@ -77,10 +78,20 @@ class Route(ABC):
     config_type: ClassVar[type[Config]] = Config
     accumulate_bits: ClassVar[int] = 24
     """Fraction bits of the sums, 24 for fp32; the elementwise error gate follows (docs/numbers.md)."""
+    takes: ClassVar[str]
+    """Which calls it is for, in a few words: how A and the weight come. For people; :meth:`can_implement` decides."""
+
+    @abstractmethod
+    def missing(self, machine: Machine) -> Refusal | None:
+        """Say what this route lacks on ``machine`` (architecture, library, compiler), or None if it is all here."""
 
     @abstractmethod
     def can_implement(self, problem: Problem) -> Refusal | None:
-        """Say why this route cannot take ``problem`` on this machine, or None if it can."""
+        """Say why this route does not take ``problem`` although nothing is missing, or None if it does."""
+
+    def refusal(self, problem: Problem) -> Refusal | None:
+        """Ask both questions, :meth:`missing` first."""
+        return self.missing(problem.machine) or self.can_implement(problem)
 
     def configs(self, problem: Problem) -> Sequence[Config]:
         """Return legal configurations for a problem that the route can implement, the best guess first."""

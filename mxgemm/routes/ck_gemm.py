@@ -7,7 +7,6 @@ launch more than the Triton kernel that shuffles as it quantises; that one takes
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -16,19 +15,18 @@ import torch
 from torch import Tensor
 
 from mxgemm import aiter_backend, workspace
+from mxgemm.device import Machine
 from mxgemm.errors import Refusal
 from mxgemm.f4gemm import K_STEP, KERNELS, PREFIX, SCALE_ROWS, F4GemmKernel, guess, of_symbol
 from mxgemm.layouts import SCALE_PAD_ROWS, round_up
+from mxgemm.notices import say_once
 from mxgemm.problem import Problem
-from mxgemm.routes.aiter_support import QuantizeA, aiter_refusal, named_refusal
+from mxgemm.routes.aiter_support import QuantizeA, aiter_missing, aiter_refusal, named_refusal
 from mxgemm.routes.base import Config, Launch, Operands, Route
 
 CK_PREFIX: Final = "a4w4_blockscale_"
 PICK_N: Final = 256
 """Without a tuned row, AITER's heuristic takes tiles that are wrong for an N that this does not divide."""
-
-logger = logging.getLogger("mxgemm")
-_told: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +46,16 @@ class CKGemm(Route):
     """Quantise, shuffle, AITER's gemm_a4w4."""
 
     name = "ck_gemm"
+    takes = 'bf16, fp16 or fp32 A, a_format "e2m1"; an e2m1 weight after prepare(); bf16 result, no bias'
     config_type = CKGemmConfig
 
+    def missing(self, machine: Machine) -> Refusal | None:
+        """A gfx950 with AITER."""
+        return aiter_missing(self.name, machine, lambda: aiter_backend.refusal(self.name, "gemm_a4w4"))
+
     def can_implement(self, problem: Problem) -> Refusal | None:
-        """MXFP4 times a prepared MXFP4 weight into bf16, on gfx950 with AITER."""
-        refusal = aiter_refusal(self.name, problem, lambda: aiter_backend.refusal(self.name, "gemm_a4w4"))
+        """MXFP4 times a prepared MXFP4 weight into bf16."""
+        refusal = aiter_refusal(self.name, problem)
         if refusal:
             return refusal
         if problem.weight_layout != "preshuffled":
@@ -82,7 +85,7 @@ class CKGemm(Route):
         if config.shuffle == "hip":
             reason = _hip_refusal(problem)
             if reason:
-                return Refusal(self.name, "shuffle", "hip", f'"triton": {reason}')
+                return Refusal(self.name, "shuffle", "hip", f'"triton": {reason}', "installation")
         if not config.kernel:
             return _pick_refusal(self.name, problem)
         if config.kernel.startswith(CK_PREFIX):
@@ -181,7 +184,7 @@ def _own_pick(problem: Problem) -> F4GemmKernel | None:
     if reason is None:
         return None
     found = _guess(problem)
-    _tell(f"AITER's tuned row for {problem} names {symbol} ({reason}); using {found.name}")
+    say_once(f"AITER's tuned row for {problem} names {symbol} ({reason}); using {found.name}")
     return found
 
 
@@ -206,11 +209,5 @@ def _hip_refusal(problem: Problem) -> str | None:
 def _hip_or_tell(problem: Problem) -> bool:
     reason = _hip_refusal(problem)
     if reason:
-        _tell(f"ck_gemm shuffles scales in the Triton kernel, not in HIP: {reason}")
+        say_once(f"ck_gemm shuffles scales in the Triton kernel, not in HIP: {reason}")
     return reason is None
-
-
-def _tell(text: str) -> None:
-    if text not in _told:
-        _told.add(text)
-        logger.warning("%s", text)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mxgemm import workspace
 from mxgemm.derived import BF16
+from mxgemm.device import Machine
 from mxgemm.errors import Refusal
 from mxgemm.formats import scale_addend
 from mxgemm.problem import Problem
@@ -19,7 +20,7 @@ from mxgemm.routes.base import Config, Launch, Operands, Route
 from mxgemm.routes.decode import decode_call, weight_slices
 from mxgemm.routes.kernel_call import KernelCall, Launcher
 from mxgemm.routes.tile import contiguity_refusal
-from mxgemm.routes.triton_support import interpreting, triton_refusal, wide_offsets
+from mxgemm.routes.triton_support import interpreting, triton_missing, wide_offsets
 
 _ROUND_M, _ROUND_K = 4, 512
 
@@ -28,12 +29,14 @@ class DequantMM(Route):
     """Decode to bf16, multiply by the vendor's GEMM."""
 
     name = "dequant_mm"
+    takes = "bf16, fp16 or fp32 A, any a_format; an e2m1 weight, prepared or not"
+
+    def missing(self, machine: Machine) -> Refusal | None:
+        """A GPU (or the interpreter, to test it)."""
+        return triton_missing(self.name, machine)
 
     def can_implement(self, problem: Problem) -> Refusal | None:
-        """Any float A times an MXFP4 weight, on a GPU (and in the interpreter, to test it)."""
-        refusal = triton_refusal(self.name, problem)
-        if refusal:
-            return refusal
+        """Any float A times an MXFP4 weight."""
         if problem.a_quantized:
             return Refusal(self.name, "a", "quantised already", "bf16, fp16 or fp32 activations")
         if problem.b_format != "e2m1":

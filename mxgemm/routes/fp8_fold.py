@@ -16,6 +16,7 @@ from torch import Tensor
 
 from mxgemm import workspace
 from mxgemm.derived import FOLD_ROWS, FP8_FOLD, FP8_FOLD_COMPACT
+from mxgemm.device import Machine
 from mxgemm.errors import Refusal
 from mxgemm.formats import E2M1, scale_addend
 from mxgemm.layouts import round_up
@@ -24,7 +25,7 @@ from mxgemm.routes.base import Config, Launch, Operands, Route
 from mxgemm.routes.decode import decode_call, weight_slices
 from mxgemm.routes.kernel_call import KernelCall, Launcher
 from mxgemm.routes.tile import contiguity_refusal
-from mxgemm.routes.triton_support import interpreting, next_power_of_two, triton_refusal, wide_offsets
+from mxgemm.routes.triton_support import interpreting, next_power_of_two, triton_missing, wide_offsets
 
 MAX_FAST_ACCUMULATION_K: Final = 8192
 """Up to this K the tensor core's own sums (14 bits of fraction) pass both gates, see docs/lab-notes.md."""
@@ -50,17 +51,19 @@ class FP8Fold(Route):
     """Quantise and fold, vendor fp8 GEMM with row and column scales, recompute what did not fold."""
 
     name = "fp8_fold"
+    takes = 'bf16, fp16 or fp32 A, a_format "e2m1"; an e2m1 weight after prepare(), whose rows all fold'
     config_type = FoldConfig
     accumulate_bits = 13
 
+    def missing(self, machine: Machine) -> Refusal | None:
+        """An sm_90 (or the interpreter, to test it)."""
+        if machine.arch not in ("sm_90", "cpu"):
+            return Refusal(self.name, "arch", machine.arch, "sm_90, the only one it was tried on", "machine")
+        return triton_missing(self.name, machine)
+
     def can_implement(self, problem: Problem) -> Refusal | None:
-        """MXFP4 times a folded MXFP4 weight, on sm_90 and, to test it, in the interpreter."""
+        """MXFP4 times a folded MXFP4 weight."""
         p = problem
-        if p.arch not in ("sm_90", "cpu"):
-            return Refusal(self.name, "arch", p.arch, "sm_90, the only one it was tried on")
-        refusal = triton_refusal(self.name, problem)
-        if refusal:
-            return refusal
         if p.a_quantized or p.a_format != "e2m1":
             what = "quantised already" if p.a_quantized else p.a_format
             return Refusal(self.name, "a", what, 'activations in bf16, fp16 or fp32 and a_format "e2m1"')

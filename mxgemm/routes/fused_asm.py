@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mxgemm import aiter_backend, aiter_direct, workspace
+from mxgemm.device import Machine
 from mxgemm.errors import Refusal
 from mxgemm.f4gemm import KERNELS, PREFIX, guess
 from mxgemm.problem import Problem
-from mxgemm.routes.aiter_support import QuantizeA, aiter_refusal, named_refusal
+from mxgemm.routes.aiter_support import QuantizeA, aiter_missing, aiter_refusal, named_refusal
 from mxgemm.routes.base import Config, Launch, Operands, Route
 
 
@@ -35,15 +36,20 @@ class FusedAsm(Route):
     """Quantise and shuffle in one pass, then AITER's f4gemm kernel."""
 
     name = "fused_asm"
+    takes = 'bf16, fp16 or fp32 A, a_format "e2m1"; an e2m1 weight after prepare(); bf16 result, no bias'
     config_type = FusedAsmConfig
 
-    def can_implement(self, problem: Problem) -> Refusal | None:
-        """MXFP4 times a prepared MXFP4 weight into bf16, on gfx950 with AITER."""
-        # The code objects alone are enough for a direct launch.
-        alone = aiter_direct.folder() is not None
-        refusal = aiter_refusal(
-            self.name, problem, lambda: None if alone else aiter_backend.refusal(self.name, "gemm_a4w4_asm")
+    def missing(self, machine: Machine) -> Refusal | None:
+        """A gfx950 with AITER, or with its code objects alone: a direct launch needs no more."""
+        return aiter_missing(
+            self.name,
+            machine,
+            lambda: None if aiter_direct.folder() else aiter_backend.refusal(self.name, "gemm_a4w4_asm"),
         )
+
+    def can_implement(self, problem: Problem) -> Refusal | None:
+        """MXFP4 times a prepared MXFP4 weight into bf16."""
+        refusal = aiter_refusal(self.name, problem)
         if refusal:
             return refusal
         kernel = _guess(problem)

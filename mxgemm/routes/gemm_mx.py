@@ -15,6 +15,7 @@ class GemmMX(TritonGemm):
     """Load both operands' bytes and scales, multiply by the scaled dot."""
 
     name = "gemm_mx"
+    takes = "A quantised already (mxgemm.gemm_mx), any MX formats; a weight in any layout"
 
     def format_refusal(self, problem: Problem) -> Refusal | None:
         """Quantised A only."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from mxgemm.device import Machine
 from mxgemm.errors import Refusal
 from mxgemm.hip import fused
 from mxgemm.hip.fused import FusedConfig, fused_refusal
@@ -29,21 +30,25 @@ class HipFused(Route):
     """Quantise, multiply and add the waves' sums in one kernel."""
 
     name = "hip_fused"
+    takes = 'bf16 A, a_format "e2m1"; an e2m1 weight after prepare(); by name or by a table row only'
     config_type = FusedConfig
 
+    def missing(self, machine: Machine) -> Refusal | None:
+        """A gfx950, and a compiler for it."""
+        if machine.arch != fused.ARCH:
+            needed = f"{fused.ARCH}: scaled MFMA and its convert to fp4"
+            return Refusal(self.name, "arch", machine.arch, needed, "machine")
+        from mxgemm.hip.build import compiler_refusal
+
+        lacking = compiler_refusal(machine.arch)
+        return Refusal(self.name, "compiler", "missing", lacking, "installation") if lacking else None
+
     def can_implement(self, problem: Problem) -> Refusal | None:
-        """Prepared e2m1 weights and bf16 activations on gfx950, where a compiler for it is."""
-        if problem.arch != fused.ARCH:
-            return Refusal(self.name, "arch", problem.arch, f"{fused.ARCH}: scaled MFMA and its convert to fp4")
+        """Prepared e2m1 weights and bf16 activations."""
         refusal = fused_refusal(self.name, problem)
         if refusal is None and not self.configs(problem):  # it is too large; the largest block says for what
             refusal = fused_refusal(self.name, problem, FusedConfig(max(fused.BLOCKS_M), block_k=128, waves=1))
-        if refusal:
-            return refusal
-        from mxgemm.hip.build import compiler_refusal
-
-        missing = compiler_refusal(problem.arch)
-        return Refusal(self.name, "compiler", "missing", missing) if missing else None
+        return refusal
 
     def configs(self, problem: Problem) -> Sequence[FusedConfig]:
         """Return the best guess, nothing where the problem is too large for any configuration."""

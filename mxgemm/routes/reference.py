@@ -12,6 +12,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from mxgemm.device import Machine
 from mxgemm.errors import Refusal
 from mxgemm.formats import BLOCK, FORMATS, ElementFormat
 from mxgemm.layouts import unpreshuffle_weight, unshuffle_scales
@@ -29,6 +30,12 @@ class Reference(Route):
     """Decode, multiply, round once."""
 
     name = "reference"
+    takes = "everything"
+
+    def missing(self, machine: Machine) -> Refusal | None:
+        """Nothing, anywhere."""
+        del machine
+        return None
 
     def can_implement(self, problem: Problem) -> Refusal | None:
         """Everything."""

@@ -5,17 +5,19 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import ClassVar, Literal
 
 import torch
 
 from mxgemm import workspace
+from mxgemm.device import Machine
 from mxgemm.errors import Refusal
 from mxgemm.layouts import preshuffle_refusal
 from mxgemm.problem import Problem
 from mxgemm.routes.base import Config, Launch, Operands, Route
 from mxgemm.routes.kernel_call import KernelCall, Launcher
 from mxgemm.routes.tile import TileConfig, contiguity_refusal, tile_candidates, tile_refusal, tiles
-from mxgemm.routes.triton_support import interpreting, triton_refusal
+from mxgemm.routes.triton_support import interpreting, triton_missing
 
 _REDUCE_BLOCK_N = 256
 
@@ -24,6 +26,8 @@ class TritonGemm(Route):
     """A route whose launch is one tiled kernel, and with split-K a second that adds the partial sums."""
 
     config_type = TileConfig
+    dot_scaled: ClassVar[Literal["quantised", "bf16"]] = "quantised"
+    """Kind of A in the kernel's scaled dot."""
 
     @abstractmethod
     def format_refusal(self, problem: Problem) -> Refusal | None:
@@ -33,9 +37,13 @@ class TritonGemm(Route):
     def main_call(self, problem: Problem, config: TileConfig) -> KernelCall:
         """Describe the GEMM kernel's launch."""
 
+    def missing(self, machine: Machine) -> Refusal | None:
+        """A GPU that Triton compiles a scaled dot for."""
+        return triton_missing(self.name, machine, self.dot_scaled)
+
     def can_implement(self, problem: Problem) -> Refusal | None:
-        """Any shape and layout on a GPU that Triton compiles for, in this route's formats."""
-        refusal = triton_refusal(self.name, problem) or self.format_refusal(problem)
+        """Any shape and layout, in this route's formats."""
+        refusal = self.format_refusal(problem)
         if refusal:
             return refusal
         if problem.weight_layout == "preshuffled":

@@ -5,29 +5,47 @@ from __future__ import annotations
 import importlib.util
 import os
 from functools import cache
-from typing import Final
+from typing import Final, Literal
 
-from mxgemm.errors import Refusal
+from mxgemm.device import Machine
+from mxgemm.errors import Refusal, Subject
 from mxgemm.problem import Problem
 
 MIN_TRITON: Final = (3, 6)
 MIN_TRITON_INTERPRETER: Final = (3, 9)
 """The first release whose interpreter has dot_scaled; 3.6 lacks it (triton/runtime/interpreter.py)."""
-MIN_TRITON_OF: Final = {("gfx942", "quantised"): (3, 9), ("gfx1250", "bf16"): (3, 9)}
+MIN_TRITON_OF: Final[dict[tuple[str, str | None], tuple[int, int]]] = {
+    ("gfx942", "quantised"): (3, 9),
+    ("gfx1250", "bf16"): (3, 9),
+}
 """First release that compiles dot_scaled for an architecture and kind of A, where it is not 3.6 (by compiling)."""
 
 INT32_MAX: Final = 2**31 - 1
 
 
-@cache
 def triton_version() -> tuple[int, int] | None:
-    """Return (major, minor) of the installed triton, None without one. Imports it on the first call."""
-    if importlib.util.find_spec("triton") is None:
-        return None
-    import triton
+    """Return (major, minor) of the installed triton, None without one of use. Imports it on the first call."""
+    found = _find()
+    return found if isinstance(found, tuple) else None
 
-    major, minor = triton.__version__.split(".")[:2]
-    return int(major), int(minor)
+
+def triton_failure() -> str | None:
+    """Say why the triton that is installed cannot be imported, None where it can or where there is none."""
+    found = _find()
+    return found if isinstance(found, str) else None
+
+
+@cache
+def _find() -> tuple[int, int] | str | None:
+    try:
+        if importlib.util.find_spec("triton") is None:
+            return None
+        import triton
+
+        major, minor = triton.__version__.split(".")[:2]
+        return int(major), int(minor)
+    except Exception as error:  # whatever a package that loads libraries at import may raise
+        return f"{type(error).__name__}: {error}"
 
 
 def interpreting() -> bool:
@@ -35,25 +53,38 @@ def interpreting() -> bool:
     return os.environ.get("TRITON_INTERPRET", "0") == "1"
 
 
-def triton_refusal(route: str, problem: Problem) -> Refusal | None:
-    """Say why a Triton route cannot run on the problem's machine, or None if it can."""
-    version = triton_version()
+def triton_missing(
+    route: str, machine: Machine, dot_scaled: Literal["quantised", "bf16"] | None = None
+) -> Refusal | None:
+    """Say why Triton kernels cannot run on a machine, or None if they can.
+
+    Args:
+        route: who asks.
+        machine: where they would run.
+        dot_scaled: kind of A in the scaled dot of these kernels, None where they have no such dot.
+    """
+
+    def lacks(value: str, needed: str, field: str = "triton", about: Subject = "installation") -> Refusal:
+        return Refusal(route, field, value, needed, about)
+
+    version, failure = triton_version(), triton_failure()
+    wanted = f"triton >= {_dotted(MIN_TRITON)} (pip install 'mxgemm[triton]')"
+    if version is None and failure:
+        return lacks(f"installed, but cannot be imported ({failure})", f"an intact {wanted}")
     if version is None:
-        return Refusal(route, "triton", "not installed", "triton >= 3.6 (pip install 'mxgemm[triton]')")
+        return lacks("not installed", wanted)
     if version < MIN_TRITON:
-        return Refusal(route, "triton", _dotted(version), f"triton >= {_dotted(MIN_TRITON)}")
-    if problem.arch == "cpu":
+        return lacks(_dotted(version), wanted)
+    if machine.arch == "cpu":
         if not interpreting():
-            return Refusal(
-                route, "arch", "cpu", "a GPU, or TRITON_INTERPRET=1 to run the kernel in Triton's interpreter"
-            )
+            needed = "a GPU, or TRITON_INTERPRET=1 to run the kernel in Triton's interpreter"
+            return lacks("cpu", needed, "arch", "machine")
         if version < MIN_TRITON_INTERPRETER:
             needed = f"triton >= {_dotted(MIN_TRITON_INTERPRETER)}, whose interpreter has dot_scaled"
-            return Refusal(route, "triton", _dotted(version), needed)
-    kind = "bf16" if problem.a_format == "bf16" else "quantised"
-    least = MIN_TRITON_OF.get((problem.arch, kind), MIN_TRITON)
+            return lacks(_dotted(version), needed)
+    least = MIN_TRITON_OF.get((machine.arch, dot_scaled), MIN_TRITON)
     if version < least:
-        return Refusal(route, "triton", _dotted(version), f"triton >= {_dotted(least)} on {problem.arch}")
+        return lacks(_dotted(version), f"triton >= {_dotted(least)} on {machine.arch}")
     return None
 
 

@@ -11,6 +11,8 @@ class W4A16(A16WFP4):
     """The kernel of ``a16wfp4`` without its quantisation: fp16 and fp32 A is rounded once to bf16."""
 
     name = "w4a16"
+    takes = 'bf16, fp16 or fp32 A, a_format "bf16"; a weight in any layout'
+    dot_scaled = "bf16"
 
     def format_refusal(self, problem: Problem) -> Refusal | None:
         """``a_format="bf16"`` only."""

@@ -62,6 +62,8 @@ _MARKS: Final[dict[str, dict[str, Any]]] = {
 
 
 def _mark(answer: Explanation) -> str:
+    if answer.scope == "kernel":  # a rule chose the route
+        return ""
     if answer.grade == "measured":
         return "measured row for this size" if "exactly" in answer.reason else "measured row nearby"
     return "predicted row" if answer.grade == "predicted" else ""
