@@ -35,8 +35,8 @@ from tests.cases import Case, make, run_route, skip_without_kernels
 
 Call = Callable[[], Tensor]
 PREPARED = ("preshuffled", "shuffled")
-SPLIT = TileConfig(block_m=16, block_n=32, block_k=128, split_k=4)
-ONE_LAUNCH = TileConfig(block_m=16, block_n=32, block_k=128, split_k=4, one_launch=True)
+SPLIT = TileConfig(block_m=16, block_n=32, block_k=128, split_k=2)
+ONE_LAUNCH = TileConfig(block_m=16, block_n=32, block_k=128, split_k=2, one_launch=True)
 CK_KERNEL = "a4w4_blockscale_256x64x128x128_16x16_16x16_8x32x1_8x32x1_1x32x1x8_8_2x2_intrawave_v3"
 
 
@@ -54,7 +54,7 @@ class Form:
 
     route: str
     bind: Callable[[Case], Call]
-    shape: tuple[int, int, int] = (17, 48, 512)
+    shape: tuple[int, int, int] = (3, 32, 256)
     launches: int = 2
     aiter: str = ""
 
@@ -76,8 +76,8 @@ def on_aiter(route: str, config: Any) -> Callable[[Case], Call]:
     return routed(route, layout=PREPARED, config=config, machine=KNOWN_MACHINES["gfx950"])
 
 
-SLICED = (5, 272, 64)  # with the smallest slices: 256 rows of B, then 16
-AITER = (33, 256, 512)
+SLICED = (2, 32, 32)  # in slices of 16 rows of B
+AITER = (3, 256, 512)
 F4GEMM = f"{PREFIX}BpreShuffle_32x128"
 FORMS = {
     "a16wfp4, two launches": Form("a16wfp4", routed("a16wfp4", config=SPLIT)),
@@ -88,7 +88,7 @@ FORMS = {
     "gemm_mx, one launch": Form("gemm_mx", routed("gemm_mx", config=ONE_LAUNCH), launches=1),
     "fp8_fold, fast": Form("fp8_fold", public("fp8_fold", "fast")),
     "fp8_fold, compact": Form("fp8_fold", public("fp8_fold", "compact"), SLICED, launches=4),
-    "fp8_fold, fp32 result": Form("fp8_fold", public("fp8_fold", "fast", out_dtype=torch.float32), (9, 50, 64)),
+    "fp8_fold, fp32 result": Form("fp8_fold", public("fp8_fold", "fast", out_dtype=torch.float32), (3, 20, 32)),
     "dequant_mm, e2m1": Form("dequant_mm", public("dequant_mm"), SLICED, launches=3),
     "dequant_mm, bf16": Form("dequant_mm", public("dequant_mm", a_format="bf16"), SLICED),
     "dequant_mm, e4m3": Form("dequant_mm", public("dequant_mm", a_format="e4m3", out_dtype=torch.float32), SLICED, 3),
@@ -102,6 +102,10 @@ FORMS = {
 }
 ONE_LAUNCH_ROUTES = {"reference", "hip_fused"}
 """Without scratch: torch's own operations on memory of the call, and one HIP launch."""
+COMPUTING = {
+    getattr(torch.ops.aten, name)
+    for name in ("empty", "mm", "_scaled_mm", "copy_", "_to_copy", "add_", "ones", "constant_pad_nd")
+}
 DRIVERS = ["the same thread", "another thread"]
 
 
@@ -110,6 +114,7 @@ def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_pa
     skip_without_kernels("cpu")
     chosen = FORMS[request.param]
     monkeypatch.setattr(decode, "SLICE_BYTES", 1)
+    monkeypatch.setattr(decode, "_SLICE_ROWS", 16)
     if chosen.aiter:
         aiter_double.install(monkeypatch, tmp_path, chosen.aiter).reuses_output = True
         monkeypatch.setattr(ck_gemm, "_hip_refusal", lambda problem: None)
@@ -200,17 +205,25 @@ def test_whole_calls_between_launches(form: Form, driver: str, monkeypatch: pyte
     assert all(torch.equal(a, b) for results in run.got for a, b in zip(results, wanted, strict=True))
 
 
-def test_whole_calls_between_torchs_operations(form: Form) -> None:
-    """A dispatch mode multiplies whenever torch does anything."""
+def test_whole_calls_between_torchs_operations(form: Form, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dispatch mode multiplies whenever torch allocates, multiplies or copies."""
     call, others = calls_of(form)
     want, wanted = call(), others[0]()
     run = Others(others[:1])
     between = Between(run)
 
+    def quietly(launcher: Launcher, *tensors: Tensor) -> None:  # what triton's interpreter does with torch is its own
+        before, between.busy = between.busy, True
+        launch(launcher, *tensors)
+        between.busy = before
+
+    launch = Launcher.__call__
+    monkeypatch.setattr(Launcher, "__call__", quietly)
+
     class Mode(TorchDispatchMode):
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             result = function(*args, **(kwargs or {}))
-            if between.launches < 40:  # the interpreter copies scalars with torch
+            if function.overloadpacket in COMPUTING:
                 between()
             return result
 
