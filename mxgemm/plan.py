@@ -120,7 +120,15 @@ def _facts(tensor: Any) -> Hashable:
 
 
 def _make_plan(
-    plans: dict[Hashable, Plan], key: Hashable, a: Any, a_scales: Any, b: Any, b_scales: Any, bias: Any, out: Any, options: Options
+    plans: dict[Hashable, Plan],
+    key: Hashable,
+    a: Any,
+    a_scales: Any,
+    b: Any,
+    b_scales: Any,
+    bias: Any,
+    out: Any,
+    options: Options,
 ) -> Plan:
     leading, k = validation.check_call(a, a_scales, b, b_scales, bias, out, options)
     m, n = math.prod(leading), b.shape[0]

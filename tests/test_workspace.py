@@ -96,7 +96,7 @@ def test_what_a_failed_call_used_is_dropped() -> None:
 
 
 def test_clearing_while_memory_is_in_use() -> None:
-    with workspace.take(100, CPU) as arena:
+    with workspace.take(100, CPU):
         workspace.clear()
     assert not kept()
     with workspace.take(100, CPU) as outer:

@@ -1,9 +1,9 @@
 """Route ``ck_gemm``: Triton quantises A, a HIP kernel shuffles its scales, AITER's ``gemm_a4w4`` multiplies.
 
 ``gemm_a4w4`` picks a kernel from AITER's tuned table or by its heuristic. A kernel that our own table row names goes
-straight to the entry point that ``gemm_a4w4`` would hand it to, which wants no padded output; so does AITER's pick where
-``gemm_a4w4`` takes no output, for what it returns may be a buffer that it writes again. The HIP shuffle is one
-launch more than the Triton kernel that shuffles as it quantises; that one takes its place where HIP cannot be built.
+straight to the entry point that ``gemm_a4w4`` would hand it to, which wants no padded output. So does AITER's own pick
+where ``gemm_a4w4`` takes no output: what it returns may be a buffer that it writes again. The HIP shuffle is one launch
+more than the Triton kernel that shuffles as it quantises; that one takes its place where HIP cannot be built.
 """
 
 from __future__ import annotations
