@@ -44,7 +44,7 @@ class Arena:
 
     def __init__(self, key: _Key | None, memory: Tensor, counters: Tensor) -> None:
         # What a mode of torch's gave in place of a tensor (a fake one, say) serves this call only.
-        self._key = key if type(memory) is Tensor is type(counters) else None
+        self._key = key if type(memory) is Tensor and type(counters) is Tensor else None
         self.memory, self.nbytes = memory, memory.numel()
         self.counters, self.count = counters, counters.numel()
 
@@ -87,7 +87,7 @@ def take(nbytes: int, device: torch.device, *, counters: int = 0) -> Arena:
 
 
 def clear() -> None:
-    """Give the memory that is not in use back to torch's allocator; what is in use follows when its call ends."""
+    """Give the memory that is not in use back to torch's allocator."""
     _free.clear()
 
 

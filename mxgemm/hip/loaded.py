@@ -25,6 +25,6 @@ def module(source: str, device: torch.device, **defines: int | str) -> Module:
     key = (source, device, tuple(sorted(defines.items())))
     found = _modules.get(key)
     if found is None:
-        # Two threads may load it at once, and share the first: cheaper than a lock that a finaliser could wait for.
+        # Without a lock, which a finaliser could wait for: threads that load it at once share the first.
         found = _modules.setdefault(key, load(build(source, arch=machine_of(device).arch, defines=defines), device))
     return found
