@@ -30,6 +30,7 @@ MAX_STREAMS: Final = 256
 """Free lists kept; past this many they start over, so that streams that are gone keep no memory."""
 
 _Key = tuple[torch.device, int]
+"""A device and a stream's handle: what torch's allocator keeps its free blocks by, so handles may be used again."""
 
 
 class Arena:
