@@ -36,8 +36,6 @@ logger = logging.getLogger("mxgemm")
 
 AsmCall = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], None]
 """A, B, A's scales, B's scales, out; bytes as uint8."""
-PickCall = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
-"""The same; returns the result, which is ``out`` only in older releases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +122,7 @@ def refusal(route: str, function: str) -> Refusal | None:
 
 
 def bind_asm(symbol: str, *, preshuffled: bool) -> AsmCall:
-    """Bind ``gemm_a4w4_asm`` to one of its kernels, by mangled name. Imports AITER.
+    """Bind ``gemm_a4w4_asm`` to one of its kernels, by mangled name, or to its heuristic by "". Imports AITER.
 
     Raises:
         RuntimeError: this release has no such function, or an unknown form of it.
@@ -156,38 +154,30 @@ def bind_blockscale(name: str) -> AsmCall:
     return call
 
 
-def bind_pick() -> PickCall:
-    """Bind ``gemm_a4w4``, which picks a kernel itself, for a preshuffled weight. Imports AITER.
+def bind_pick() -> AsmCall:
+    """Bind a ``gemm_a4w4`` that :func:`pick_takes_output`, for a preshuffled weight. Imports AITER.
 
-    Older releases fill an output that they are given, whose rows must be a multiple of 32; newer ones return one of
-    their own. See :func:`pick_fills_output`.
+    It picks a kernel itself; rows of the output must be a multiple of 32.
 
     Raises:
         RuntimeError: this release has no such function, or an unknown form of it.
     """
     function, keywords = _load("gemm_a4w4")
+    constant = {"bpreshuffle": True} if "bpreshuffle" in keywords else {}
     fp4, e8m0 = _dtypes()
-    options = {"bpreshuffle": True, "dtype": torch.bfloat16}
-    constant = {name: value for name, value in options.items() if name in keywords}
-    if "out" in keywords:
 
-        def fill(a: Tensor, b: Tensor, a_scales: Tensor, b_scales: Tensor, out: Tensor) -> Tensor:
-            function(a.view(fp4), b.view(fp4), a_scales.view(e8m0), b_scales.view(e8m0), out, **constant)
-            return out
+    def call(a: Tensor, b: Tensor, a_scales: Tensor, b_scales: Tensor, out: Tensor) -> None:
+        function(a.view(fp4), b.view(fp4), a_scales.view(e8m0), b_scales.view(e8m0), out, **constant)
 
-        return fill
-
-    def returned(a: Tensor, b: Tensor, a_scales: Tensor, b_scales: Tensor, out: Tensor) -> Tensor:
-        del out
-        made = function(a.view(fp4), b.view(fp4), a_scales.view(e8m0), b_scales.view(e8m0), **constant)
-        assert isinstance(made, Tensor)
-        return made
-
-    return returned
+    return call
 
 
-def pick_fills_output() -> bool:
-    """Say whether ``gemm_a4w4`` takes an output to fill (its rows a multiple of 32) or returns one of its own."""
+def pick_takes_output() -> bool:
+    """Say whether ``gemm_a4w4`` takes an output to fill, or returns memory of its own.
+
+    What is returned may be the library's to use again (``AITER_GEMM_A4W4_OUT_SCRATCH_REUSE``: one buffer a shape and
+    stream), for all threads. So nothing that is returned is used: where no output is taken, call what it would call.
+    """
     found = find()
     return isinstance(found, Installation) and any(p.name == "out" for p in found.functions.get("gemm_a4w4", ()))
 

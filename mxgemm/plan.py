@@ -3,12 +3,14 @@
 A call with metadata seen before costs one dictionary look-up: the key holds everything that validation and planning
 read (shapes, strides, dtypes, devices, alignment, options), so a hit needs neither. Keys hold no tensor and nothing of
 an address but its alignment, so nothing that a caller may change in place is ever cached.
+
+There is no lock: threads that meet a new key at once each make its plan and share the first. So planning waits for
+nobody, whatever it is interrupted by (a finaliser that multiplies, a fork), and a child inherits whole plans only.
 """
 
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -70,7 +72,6 @@ class Plan:
 
 
 _plans: dict[Hashable, Plan] = {}
-_plans_lock = threading.Lock()
 
 
 def multiply(
@@ -90,14 +91,15 @@ def multiply(
     Raises:
         TypeError, ValueError, RuntimeError, RouteUnavailable: as ``mxgemm.gemm`` says, before anything is launched.
     """
+    plans = _plans
     try:
         facts = (_facts(a), _facts(a_scales), _facts(b), _facts(b_scales), _facts(bias), _facts(out))
         key: Hashable = (facts, torch.is_grad_enabled(), options)
-        plan = _plans.get(key)
+        plan = plans.get(key)
     except (AttributeError, TypeError):
         plan = key = None  # an argument that is no tensor, or an option that cannot be hashed: validation says which
     if plan is None:
-        plan = _make_plan(key, a, a_scales, b, b_scales, bias, out, options)
+        plan = _make_plan(plans, key, a, a_scales, b, b_scales, bias, out, options)
     if out is not None:
         validation.check_no_alias(out, {"a": a, "a.scales": a_scales, "b": b, "b_scales": b_scales, "bias": bias})
     if b.dtype != torch.uint8:  # checked when the plan was made: torch's own dtypes for these bytes
@@ -112,8 +114,8 @@ def multiply(
 
 def clear_plans() -> None:
     """Forget every plan, so that the next calls read tables and environment anew."""
-    with _plans_lock:
-        _plans.clear()
+    global _plans
+    _plans = {}  # a plan that another thread is making goes into the old one
 
 
 def _facts(tensor: Any) -> Hashable:
@@ -125,37 +127,41 @@ def _facts(tensor: Any) -> Hashable:
 
 
 def _make_plan(
-    key: Hashable, a: Any, a_scales: Any, b: Any, b_scales: Any, bias: Any, out: Any, options: Options
+    plans: dict[Hashable, Plan],
+    key: Hashable,
+    a: Any,
+    a_scales: Any,
+    b: Any,
+    b_scales: Any,
+    bias: Any,
+    out: Any,
+    options: Options,
 ) -> Plan:
     leading, k = validation.check_call(a, a_scales, b, b_scales, bias, out, options)
     m, n = math.prod(leading), b.shape[0]
     flat_out = None if out is None else _flat_view(out, m, n)
-    with _plans_lock:
-        known = _plans.get(key) if key is not None else None
-        if known is not None:  # another thread was quicker
-            return known
-        launch, fills = None, True
-        if m and k:
-            problem = _problem(m, n, k, a, a_scales, b, b_scales, bias, out, flat_out, options)
-            choice = choose(problem, route=options.route)
-            tell(choice, problem)
-            launch = choice.route.bind(problem, choice.config)
-            fills = choice.route.fills_output(problem, choice.config)
-        plan = Plan(
-            launch=launch,
-            fills=fills,
-            a_rows=None if a.dim() == 2 else m,
-            out_shape=(*leading, n),
-            flat_shape=None if len(leading) == 1 else (m, n),
-            out_dtype=options.out_dtype,
-            device=a.device,
-            staged=out is not None and flat_out is None,
-        )
-        if key is not None:
-            if len(_plans) >= MAX_PLANS:
-                _plans.clear()
-            _plans[key] = plan
+    launch, fills = None, True
+    if m and k:
+        problem = _problem(m, n, k, a, a_scales, b, b_scales, bias, out, flat_out, options)
+        choice = choose(problem, route=options.route)
+        tell(choice, problem)
+        launch = choice.route.bind(problem, choice.config)
+        fills = choice.route.fills_output(problem, choice.config)
+    plan = Plan(
+        launch=launch,
+        fills=fills,
+        a_rows=None if a.dim() == 2 else m,
+        out_shape=(*leading, n),
+        flat_shape=None if len(leading) == 1 else (m, n),
+        out_dtype=options.out_dtype,
+        device=a.device,
+        staged=out is not None and flat_out is None,
+    )
+    if key is None:
         return plan
+    if len(plans) >= MAX_PLANS:
+        plans.clear()
+    return plans.setdefault(key, plan)  # another thread may have been quicker: its kernels are loaded already
 
 
 def _problem(

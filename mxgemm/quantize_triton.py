@@ -59,7 +59,7 @@ def quantize_rows(
         )  # fmt: skip
         if len(_launchers) >= _MAX_LAUNCHERS:
             _launchers.clear()
-        launcher = _launchers[key] = Launcher(call)
+        launcher = _launchers.setdefault(key, Launcher(call))
     launcher(x, data, scales)
 
 

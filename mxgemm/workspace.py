@@ -1,47 +1,95 @@
-"""Scratch memory: one growing arena per (device, stream), so that two streams never share any.
+"""Scratch memory between the launches of a call: lent to that call alone, and kept for the next one.
 
-Only scratch is kept between calls, never a result. Work on one stream is ordered, so every launch may use the arena
-from its start. While a graph is captured, scratch is plain memory from the graph's own pool, which keeps it alive for
-replays, and counters are zeroed inside the graph.
+A call takes an arena from the free list of its device and stream, and gives it back once its last launch is enqueued.
+Until then nobody can be handed it: no other thread, no greenlet, no call that runs inside this one (from a signal
+handler, a finaliser or a dispatch mode). Whoever takes it next enqueues behind those launches, on the same stream.
+Taking and giving are one list operation each, which Python does whole: there is no lock to wait for, none to inherit.
+
+    with workspace.take(nbytes, device) as arena:
+        first(a, arena.memory)
+        second(arena.memory, out)
+
+A call that raises leaves its arena to torch's allocator, in stream order: nobody knows what its counters hold. Only
+scratch is kept, never a result. While a graph is captured, an arena is plain memory from the graph's own pool, which
+keeps it alive for replays, and its counters are zeroed inside the graph.
 """
 
 from __future__ import annotations
 
-import threading
+import os
+from collections.abc import Callable
+from types import TracebackType
 from typing import Final
 
 import torch
 from torch import Tensor
 
 LIMIT_BYTES: Final = 1 << 30
-"""A larger request is served by memory of its own and not kept."""
+"""What is kept for one stream at most; a larger request gets memory of its own, which is not kept."""
+MAX_STREAMS: Final = 256
+"""Free lists kept; past this many they start over, so that streams that are gone keep no memory."""
 
 _Key = tuple[torch.device, int]
-_lock = threading.Lock()
-_scratch: dict[_Key, Tensor] = {}
-_counters: dict[_Key, Tensor] = {}
+"""A device and a stream's handle: what torch's allocator keeps its free blocks by, so handles may be used again."""
 
 
-def scratch(nbytes: int, device: torch.device) -> Tensor:
-    """Return at least ``nbytes`` of uninitialised memory, uint8, valid until the next request on this stream."""
-    if nbytes > LIMIT_BYTES or _capturing(device):
-        return torch.empty(nbytes, dtype=torch.uint8, device=device)
-    return _grown(_scratch, nbytes, device, torch.empty)
+class Arena:
+    """Scratch of one call. Leave its ``with`` block once everything that uses it is enqueued.
+
+    Attributes:
+        memory: uint8, uninitialised, at least as much as was asked for.
+        counters: int32 zeros, at least as many as were asked for; the kernels that use them leave them zero.
+    """
+
+    __slots__ = ("_key", "count", "counters", "memory", "nbytes")
+
+    def __init__(self, key: _Key | None, memory: Tensor, counters: Tensor) -> None:
+        # What a mode of torch's gave in place of a tensor (a fake one, say) serves this call only.
+        self._key = key if type(memory) is Tensor and type(counters) is Tensor else None
+        self.memory, self.nbytes = memory, memory.numel()
+        self.counters, self.count = counters, counters.numel()
+
+    def __enter__(self) -> Arena:
+        return self
+
+    def __exit__(
+        self, error: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None and self._key is not None:
+            free = _free.get(self._key)
+            if free is not None:  # else the lists were cleared meanwhile
+                free.append(self)
+                if len(free) > 1:
+                    _trim(free)
 
 
-def counters(count: int, device: torch.device) -> Tensor:
-    """Return at least ``count`` int32 zeros; kernels that use them leave them zero."""
-    nbytes = 4 * count
-    if _capturing(device):
-        return torch.zeros(count, dtype=torch.int32, device=device)
-    return _grown(_counters, nbytes, device, torch.zeros).view(torch.int32)
+_free: dict[_Key, list[Arena]] = {}
+
+
+def take(nbytes: int, device: torch.device, *, counters: int = 0) -> Arena:
+    """Take an arena for the launches of one call on the current stream of a device, which must be the current device.
+
+    Args:
+        nbytes: scratch that the call needs, 0 for none.
+        device: a device with its index.
+        counters: int32 zeros that it needs.
+    """
+    if nbytes > LIMIT_BYTES or (device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
+        return Arena(None, _make(torch.empty, nbytes, torch.uint8, device), _zeros(counters, device))
+    key = device, raw_stream(device)
+    free = _free.get(key)
+    try:
+        arena = (free if free is not None else _list_of(key)).pop()
+    except IndexError:
+        return Arena(key, _make(torch.empty, _rounded(nbytes), torch.uint8, device), _zeros(counters, device))
+    if arena.nbytes >= nbytes and arena.count >= counters:
+        return arena
+    return _grown(key, arena, nbytes, counters)
 
 
 def clear() -> None:
-    """Give the memory back to torch's allocator."""
-    with _lock:
-        _scratch.clear()
-        _counters.clear()
+    """Give the memory that is not in use back to torch's allocator."""
+    _free.clear()
 
 
 def raw_stream(device: torch.device) -> int:
@@ -51,17 +99,53 @@ def raw_stream(device: torch.device) -> int:
     return torch._C._cuda_getCurrentRawStream(device.index)
 
 
-def _grown(arenas: dict[_Key, Tensor], nbytes: int, device: torch.device, make: object) -> Tensor:
-    key = (device, raw_stream(device))
-    found = arenas.get(key)
-    if found is not None and found.numel() >= nbytes:
-        return found
-    with _lock:
-        # Powers of two, so that a rising M reallocates seldom. The old arena returns to the allocator, in stream order.
-        size = 1 << max(nbytes - 1, 4095).bit_length()
-        arenas[key] = make(size, dtype=torch.uint8, device=device)  # type: ignore[operator]
-        return arenas[key]
+def _list_of(key: _Key) -> list[Arena]:
+    if len(_free) >= MAX_STREAMS:
+        clear()
+    return _free.setdefault(key, [])
 
 
-def _capturing(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+def _grown(key: _Key, arena: Arena, nbytes: int, counters: int) -> Arena:
+    if arena.nbytes < nbytes:
+        del arena.memory  # back to the allocator before more is asked for
+        arena.memory = _make(torch.empty, _rounded(nbytes), torch.uint8, key[0])
+    if arena.count < counters:
+        arena.counters = _zeros(counters, key[0])
+    return Arena(key, arena.memory, arena.counters)
+
+
+def _trim(free: list[Arena]) -> None:
+    """Let those go that have lain longest, where calls at once left more than is kept."""
+    kept = sum(arena.nbytes for arena in tuple(free))  # a copy: other threads take and give meanwhile
+    while kept > LIMIT_BYTES:
+        try:
+            kept -= free.pop(0).nbytes
+        except IndexError:  # they are all in use again
+            return
+
+
+def _rounded(size: int) -> int:
+    """Return a power of two, so that a rising M reallocates seldom."""
+    return 1 << max(size - 1, 4095).bit_length()
+
+
+def _zeros(count: int, device: torch.device) -> Tensor:
+    return _make(torch.zeros, _rounded(count) if count else 0, torch.int32, device)
+
+
+def _make(make: Callable[..., Tensor], size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):  # what was made in that mode could not be written outside of it
+        return make(size, dtype=dtype, device=device)
+
+
+_inherited: list[dict[_Key, list[Arena]]] = []
+
+
+def _leave_to_parent() -> None:
+    """Forget, in a forked child, the parent's arenas, and never free them: its devices do not exist here."""
+    global _free
+    _inherited.append(_free)
+    _free = {}
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)

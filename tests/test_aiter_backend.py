@@ -349,13 +349,16 @@ def test_code_objects_without_the_one_that_is_wanted_are_refused(
     assert f"without {KERNEL.name}.co" in str(answer)
 
 
-def test_an_aiter_that_can_neither_pick_nor_be_told_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Its own pick wants N % 256 == 0, and its gemm_a4w4_asm takes no kernel's name."""
-    aiter_double.install(monkeypatch, tmp_path)
+@pytest.mark.parametrize("form", ["filled", "returned"])
+def test_an_aiter_that_can_neither_pick_nor_be_told_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, form: str
+) -> None:
+    """Its own pick wants N % 256 == 0 and an output that it takes, and its gemm_a4w4_asm takes no kernel's name."""
+    aiter_double.install(monkeypatch, tmp_path, form)
     source = tmp_path / "aiter" / aiter_backend.SOURCE
     source.write_text(source.read_text().replace("def gemm_a4w4_asm(", "def gemm_a4w4_asm_of_old("))
     aiter_backend.find.cache_clear()
-    assert ROUTES["ck_gemm"].refusal(problem()) is None
+    assert (ROUTES["ck_gemm"].refusal(problem()) is None) == (form == "filled")
     assert "which lacks gemm_a4w4_asm" in str(ROUTES["ck_gemm"].refusal(problem(n=288)))
 
 

@@ -72,7 +72,8 @@ def hip(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list
 
 def poisoned(device: str) -> None:
     skip_without_kernels(device)
-    workspace.scratch(1 << 22, torch.empty(0, device=device).device).fill_(255)
+    with workspace.take(1 << 22, torch.empty(0, device=device).device) as arena:
+        arena.memory.fill_(255)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -96,7 +97,7 @@ def test_ck_gemm_with_aiters_own_pick(
     out = run_route("ck_gemm", case, layout=PREPARED, config=CKGemmConfig("", shuffle), machine=GFX950)
     assert out.shape == (m, 256)
     case.check(out)
-    assert aiter.calls == ["gemm_a4w4", "asm "]
+    assert aiter.calls == (["gemm_a4w4", "asm "] if aiter.form == "filled" else ["asm "])
     assert len(hip) == (shuffle == "hip")
 
 
@@ -160,10 +161,14 @@ def on_gfx950(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("m,n,route", [(33, 256, "ck_gemm"), (3, 96, "fused_asm")])
-def test_the_public_call(aiter: aiter_double.State, on_gfx950: None, device: str, m: int, n: int, route: str) -> None:
-    """Batches, strides, ``out``, and results that alias nothing, whoever allocates them."""
+@pytest.mark.parametrize("reuses", [False, True])
+@pytest.mark.parametrize("m,n,route", [(33, 256, "ck_gemm"), (64, 256, "ck_gemm"), (3, 96, "fused_asm")])
+def test_the_public_call(
+    aiter: aiter_double.State, on_gfx950: None, device: str, m: int, n: int, route: str, reuses: bool
+) -> None:
+    """Batches, strides, ``out``, and results that alias nothing, whoever allocates them and does so once."""
     poisoned(device)
+    aiter.reuses_output = reuses
     k = 512
     case = make(m, n, k, device=device, octaves=2)
     weight = case.weight.prepare("gfx950")
@@ -184,10 +189,48 @@ def test_the_public_call(aiter: aiter_double.State, on_gfx950: None, device: str
     batched = mxgemm.gemm(strided[:, ::2].unsqueeze(0), weight, route=route)
     assert batched.shape == (1, m, n)
     assert torch.equal(batched[0], first)
-    assert aiter.calls[0] == ("gemm_a4w4" if route == "ck_gemm" else f"asm {KERNELS[kernel('32x128')].symbol}")
+    if route == "fused_asm":
+        assert aiter.calls[0] == f"asm {KERNELS[kernel('32x128')].symbol}"
+    else:
+        assert aiter.calls[0] == ("gemm_a4w4" if aiter.form == "filled" else "asm ")
     transposed = torch.empty(n, m, dtype=torch.bfloat16, device=device).t()
     with pytest.raises(mxgemm.RouteUnavailable, match="strides of out"):
         mxgemm.gemm(case.a, weight, out=transposed, route="fused_asm")
+
+
+@pytest.mark.parametrize("m", [5, 32, 33])
+@pytest.mark.parametrize("shuffle", ["triton", "hip"])
+@pytest.mark.parametrize("tuned", ["", KERNELS[kernel("32x128")].symbol, CK_KERNEL], ids=["heuristic", "asm", "ck"])
+def test_a_library_that_reuses_its_output_gives_results_that_last(
+    aiter: aiter_double.State, hip: list[tuple[int, ...]], tuned: str, shuffle: str, m: int
+) -> None:
+    poisoned("cpu")
+    aiter.reuses_output = True
+    if tuned:
+        aiter.tuned[m, 256, 512] = {"kernelName": tuned, "splitK": 0}
+    cases = [make(m, 256, 512, octaves=2, seed=seed) for seed in range(3)]
+    config = CKGemmConfig("", shuffle)
+    outs = [run_route("ck_gemm", case, layout=PREPARED, config=config, machine=GFX950) for case in cases]
+    for case, out in zip(cases, outs, strict=True):
+        case.check(out)
+    assert len({out.untyped_storage().data_ptr() for out in outs}) == 3
+
+
+def test_a_tuned_kernel_of_ck_that_cannot_be_named(
+    newest: aiter_double.State, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """``gemm_a4w4`` would take it and return memory of its own, so another kernel is taken, and said so."""
+    source = tmp_path / "aiter" / aiter_backend.SOURCE
+    source.write_text(source.read_text().replace(', splitK=0, kernelName="")', ", splitK=0)"))
+    aiter_double.forget()
+    newest.tuned[33, 256, 512] = {"kernelName": CK_KERNEL, "splitK": 0}
+    poisoned("cpu")
+    ck_gemm._told.clear()
+    case = make(33, 256, 512)
+    with caplog.at_level(logging.WARNING, "mxgemm"):
+        case.check(run_route("ck_gemm", case, layout=PREPARED, config=CKGemmConfig("", "triton"), machine=GFX950))
+    assert [call.split()[0] for call in newest.calls] == ["asm"]
+    assert "cannot be told to take" in caplog.text
 
 
 def test_the_router_takes_them_where_aiter_is(newest: aiter_double.State) -> None:
@@ -288,7 +331,8 @@ def test_scratch_under_graph_capture(newest: aiter_double.State, monkeypatch: py
     with torch.cuda.graph(graph):
         launch(operands)
     case.a.mul_(3)
-    workspace.scratch(1 << 24, case.a.device).fill_(255)
+    with workspace.take(1 << 24, case.a.device) as arena:
+        arena.memory.fill_(255)
     graph.replay()
     quantized = mxgemm.quantize(case.a)
     assert torch.equal(out.view(torch.uint8)[:, :256], quantized.data)

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 import mxgemm
-from mxgemm import layouts
+from mxgemm import layouts, plan, router
 from mxgemm.formats import ACTIVATION_FORMATS, FORMATS, SCALE_ROUNDINGS
 from mxgemm.plan import clear_plans
+from mxgemm.problem import Problem
 from tests.cases import DEVICES, OUT_DTYPES, make, shuffled_with_poison, spread
 
 ODD_SHAPES = [(1, 1, 32), (1, 2112, 96), (33, 16, 2880), (33, 2880, 64), (8, 48, 512), (257, 50, 128)]
@@ -267,6 +268,60 @@ def test_threads_agree() -> None:
         thread.join()
     assert len(results) == 8
     assert all(torch.equal(result, want) for result in results)
+
+
+def test_threads_plan_while_plans_are_forgotten() -> None:
+    cases = [make(m, 48, 96) for m in (1, 7, 16, 33)]
+    wanted = [mxgemm.gemm(case.a, case.weight) for case in cases]
+    wrong: list[int] = []
+
+    def work(seed: int) -> None:
+        for i in range(100):
+            which = (seed + i) % len(cases)
+            if not torch.equal(mxgemm.gemm(cases[which].a, cases[which].weight), wanted[which]):
+                wrong.append(which)
+            if i % 3 == seed % 3:
+                clear_plans()
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_a_plan_made_while_plans_are_forgotten_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread may have changed the tables: what was planned by the old ones serves that call alone."""
+    case = make(3, 16, 32)
+    made = []
+
+    def choose_and_clear(problem: Problem, *, route: str | None) -> object:
+        made.append(problem)
+        clear_plans()
+        return router.choose(problem, route=route)
+
+    monkeypatch.setattr(plan, "choose", choose_and_clear)
+    for _ in range(2):
+        case.check(mxgemm.gemm(case.a, case.weight))
+    assert len(made) == 2
+
+
+def test_a_call_may_plan_while_the_thread_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A finaliser that multiplies may run anywhere: the same call, and another, in the midst of a plan."""
+    case, other = make(3, 16, 32), make(5, 16, 32)
+    clear_plans()
+    inner: list[Tensor] = []
+
+    def choose_and_multiply(problem: Problem, *, route: str | None) -> object:
+        monkeypatch.setattr(plan, "choose", router.choose)
+        inner.extend(mxgemm.gemm(each.a, each.weight) for each in (case, other))
+        return router.choose(problem, route=route)
+
+    monkeypatch.setattr(plan, "choose", choose_and_multiply)
+    case.check(mxgemm.gemm(case.a, case.weight))
+    case.check(inner[0])
+    other.check(inner[1])
 
 
 def test_output_must_not_share_memory_with_an_input() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -47,7 +46,6 @@ class Library:
         self.config = config
         self.operation = operation_of(config)
         self._c = ctypes.CDLL(str(self.path))
-        self._lock = threading.Lock()
         try:
             self._declare()
         except AttributeError as error:
@@ -111,13 +109,11 @@ class Library:
         Raises:
             DispatcherError: there is no HIP runtime, no device, or the device is of another architecture.
         """
-        with self._lock:
-            self._require(self._c.dispatcher_initialize(), "initialize")
+        self._require(self._c.dispatcher_initialize(), "initialize")  # libraries lock by themselves
 
     def close(self) -> None:
         """Unload the kernel, for every object of the same file; the next run loads it again."""
-        with self._lock:
-            self._c.dispatcher_cleanup()
+        self._c.dispatcher_cleanup()
 
     def run(
         self, a: Any, b: Any, c: Any, a_scales: Any, b_scales: Any, *, k_batch: int = 1, timed: bool = True

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-
 import torch
 
 from mxgemm.device import machine_of
 from mxgemm.hip.build import build
 from mxgemm.hip.runtime import Module, load
 
-_lock = threading.Lock()
 _modules: dict[tuple[str, torch.device, tuple[tuple[str, int | str], ...]], Module] = {}
 
 
@@ -28,8 +25,6 @@ def module(source: str, device: torch.device, **defines: int | str) -> Module:
     key = (source, device, tuple(sorted(defines.items())))
     found = _modules.get(key)
     if found is None:
-        with _lock:
-            found = _modules.get(key)
-            if found is None:
-                found = _modules[key] = load(build(source, arch=machine_of(device).arch, defines=defines), device)
+        # Without a lock, which a finaliser could wait for: threads that load it at once share the first.
+        found = _modules.setdefault(key, load(build(source, arch=machine_of(device).arch, defines=defines), device))
     return found

@@ -1,8 +1,9 @@
 """Route ``ck_gemm``: Triton quantises A, a HIP kernel shuffles its scales, AITER's ``gemm_a4w4`` multiplies.
 
 ``gemm_a4w4`` picks a kernel from AITER's tuned table or by its heuristic. A kernel that our own table row names goes
-straight to the entry point that ``gemm_a4w4`` would hand it to, which wants no padded output. The HIP shuffle is one
-launch more than the Triton kernel that shuffles as it quantises; that one takes its place where HIP cannot be built.
+straight to the entry point that ``gemm_a4w4`` would hand it to, which wants no padded output. So does AITER's own pick
+where ``gemm_a4w4`` takes no output: what it returns may be a buffer that it writes again. The HIP shuffle is one launch
+more than the Triton kernel that shuffles as it quantises; that one takes its place where HIP cannot be built.
 """
 
 from __future__ import annotations
@@ -97,11 +98,10 @@ class CKGemm(Route):
         return named_refusal(self.name, problem, kernel) or aiter_backend.refusal(self.name, "gemm_a4w4_asm")
 
     def fills_output(self, problem: Problem, config: Config) -> bool:
-        """Everywhere but where ``gemm_a4w4`` returns memory of its own, or wants more rows than the output has."""
+        """Everywhere but where ``gemm_a4w4`` wants more rows than the output has."""
         assert isinstance(config, CKGemmConfig)
-        if config.kernel or _own_pick(problem) is not None:
-            return True
-        return aiter_backend.pick_fills_output() and problem.m % SCALE_ROWS == 0
+        whole = problem.m % SCALE_ROWS == 0 or not aiter_backend.pick_takes_output()
+        return bool(config.kernel) or whole or _own_pick(problem) is not None
 
     def bind(self, problem: Problem, config: Config) -> Launch:
         """Return the launcher. Imports AITER."""
@@ -110,54 +110,57 @@ class CKGemm(Route):
         # CK's kernels, and those that AITER may pick, get what its own shuffle makes: rows padded to 256.
         rows = own.scale_rows(problem.m) if own else round_up(problem.m, SCALE_PAD_ROWS)
         prepare = _Scales(problem, rows, hip=config.shuffle != "triton" and _hip_or_tell(problem))
-        if not config.kernel and own is None:
-            return _pick_launch(problem, prepare, fills=self.fills_output(problem, config))
         if own:
             multiply = aiter_backend.bind_asm(own.symbol, preshuffled=True)
-        else:
+        elif config.kernel:
             multiply = aiter_backend.bind_blockscale(config.kernel)
+        else:
+            multiply = _bind_pick(problem)
 
         def launch(operands: Operands) -> None:
-            data, scales = prepare(operands.a)
-            multiply(data, operands.b, scales, operands.b_scales, operands.out)
+            with workspace.take(prepare.nbytes, operands.a.device) as arena:
+                data, scales = prepare(operands.a, arena.memory)
+                multiply(data, operands.b, scales, operands.b_scales, operands.out)
 
-        return launch
+        def launch_padded(operands: Operands) -> Tensor:
+            rows = round_up(problem.m, SCALE_ROWS)
+            out = torch.empty(rows, problem.n, dtype=torch.bfloat16, device=operands.a.device)
+            launch(operands._replace(out=out))
+            return out[: problem.m]
+
+        return launch if self.fills_output(problem, config) else launch_padded
 
 
 class _Scales:
-    """Quantise A and shuffle its scales, in one launch or in two, in scratch."""
+    """Quantise A and shuffle its scales, in one launch or in two, in scratch that the caller holds."""
 
     def __init__(self, problem: Problem, rows: int, *, hip: bool) -> None:
         self.quantize = QuantizeA(problem, rows, shuffled=not hip)
         self.hip, self.shape = hip, (rows, problem.k // 32)
 
-    def __call__(self, a: Tensor) -> tuple[Tensor, Tensor]:
-        start, (rows, columns) = self.quantize.nbytes, self.shape
-        memory = workspace.scratch(start + self.hip * rows * columns, a.device)
+        self.nbytes = self.quantize.nbytes + hip * rows * (problem.k // 32)
+
+    def __call__(self, a: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the bytes of ``a`` and its shuffled scales, in ``memory`` (uint8, ``nbytes`` of it)."""
         data, scales = self.quantize(a, memory)
         if not self.hip:
             return data, scales
         from mxgemm.hip import shuffle
 
-        shuffled = memory[start : start + rows * columns].view(rows, columns)
+        shuffled = memory[self.quantize.nbytes : self.nbytes].view(self.shape)
         shuffle.shuffle_scales_into(scales, shuffled)
         return data, shuffled
 
 
-def _pick_launch(problem: Problem, prepare: _Scales, *, fills: bool) -> Launch:
-    multiply = aiter_backend.bind_pick()
-    m, n = problem.m, problem.n
-    padded = aiter_backend.pick_fills_output() and not fills
-
-    def launch(operands: Operands) -> Tensor | None:
-        data, scales = prepare(operands.a)
-        out = operands.out
-        if padded:
-            out = torch.empty(round_up(m, SCALE_ROWS), n, dtype=torch.bfloat16, device=data.device)
-        made = multiply(data, operands.b, scales, operands.b_scales, out)
-        return None if fills else made[:m]
-
-    return launch
+def _bind_pick(problem: Problem) -> aiter_backend.AsmCall:
+    """Bind ``gemm_a4w4``, or what it would call, so that it writes into an output of ours."""
+    if aiter_backend.pick_takes_output():
+        return aiter_backend.bind_pick()
+    row = aiter_backend.tuned_row(problem.m, problem.n, problem.k)
+    symbol = row[0] if row else ""
+    if symbol.startswith(CK_PREFIX):
+        return aiter_backend.bind_blockscale(symbol)
+    return aiter_backend.bind_asm(symbol, preshuffled=True)
 
 
 def _pick_refusal(route: str, problem: Problem) -> Refusal | None:
@@ -165,7 +168,7 @@ def _pick_refusal(route: str, problem: Problem) -> Refusal | None:
         value = f'"" for (N, K) = ({problem.n}, {problem.k})'
         needed = f"a kernel's name: what AITER picks may need N % {PICK_N} == 0 and K > {K_STEP}"
         return Refusal(route, "kernel", value, needed)
-    return None
+    return None if aiter_backend.pick_takes_output() else aiter_backend.refusal(route, "gemm_a4w4_asm")
 
 
 def _guess(problem: Problem) -> F4GemmKernel:
@@ -192,7 +195,8 @@ def _row_refusal(problem: Problem, symbol: str, log2_splits: int) -> str | None:
     if log2_splits:
         return f"{1 << log2_splits} splits of K, added as bf16"
     if symbol.startswith(CK_PREFIX):
-        return None
+        unnamed = None if aiter_backend.pick_takes_output() else aiter_backend.refusal("", "gemm_a4w4_blockscale")
+        return "a kernel of CK, which this release cannot be told to take" if unnamed else None
     kernel = of_symbol(symbol)
     if kernel is None or not kernel.preshuffled:
         return "not one of the kernels for preshuffled weights that are known"

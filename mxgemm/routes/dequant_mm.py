@@ -56,8 +56,8 @@ class _Launch:
         p = self.problem = problem
         self.decoded = p.derived == BF16
         self.round = None if p.a_format == "bf16" else Launcher(round_call(p))
-        self.slices = [(0, p.n)] if self.decoded else weight_slices(p, 2)
-        sizes = set() if self.decoded else {stop - start for start, stop in self.slices}
+        self.slices = [] if self.decoded else weight_slices(p, 2)
+        sizes = {stop - start for start, stop in self.slices}
         self.decode = {rows: Launcher(decode_call(p, rows, to_fp8=False)) for rows in sizes}
         self.nbytes = max((2 * rows * p.k for rows in sizes), default=0)
 
@@ -69,14 +69,15 @@ class _Launch:
         else:
             left = torch.empty(p.m, p.k, dtype=torch.bfloat16, device=a.device)
             self.round(a, left)
-        memory = None if self.decoded else workspace.scratch(self.nbytes, a.device).view(torch.bfloat16)
-        for start, stop in self.slices:
-            if memory is None:
-                right = derived[0]
-            else:
+        if self.decoded:
+            multiply_bf16(left, derived[0], bias, out)
+            return
+        with workspace.take(self.nbytes, a.device) as arena:
+            memory = arena.memory.view(torch.bfloat16)
+            for start, stop in self.slices:
                 right = memory[: (stop - start) * p.k].view(stop - start, p.k)
                 self.decode[stop - start](b[start:stop], b_scales[start:], b_scales, right)
-            multiply_bf16(left, right, None if bias is None else bias[start:stop], out[:, start:stop])
+                multiply_bf16(left, right, None if bias is None else bias[start:stop], out[:, start:stop])
 
 
 def round_call(problem: Problem) -> KernelCall:

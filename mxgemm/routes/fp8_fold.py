@@ -116,9 +116,12 @@ class _Launch:
         self.nbytes = self.weight_at + (most * p.k if self.compact else 0)
 
     def __call__(self, operands: Operands) -> None:
+        with workspace.take(self.nbytes, operands.a.device) as arena:
+            self._launch(operands, arena.memory)
+
+    def _launch(self, operands: Operands, memory: Tensor) -> None:
         a, _, b, b_scales, bias, out, derived = operands
         p = self.problem
-        memory = workspace.scratch(self.nbytes, a.device)
         folded = memory[: p.m * p.k].view(p.m, p.k)
         base = memory[self.base_at : self.base_at + 4 * p.m].view(torch.float32)
         wide = memory[self.wide_at : self.wide_at + 4 * p.m].view(torch.int32)

@@ -98,8 +98,9 @@ class FusedAsm(Route):
 
         def launch(operands: Operands) -> None:
             a, _, b, b_scales, _, out, _ = operands
-            data, scales = quantize(a, workspace.scratch(quantize.nbytes, a.device))
-            multiply(data, b, scales, b_scales, out)
+            with workspace.take(quantize.nbytes, a.device) as arena:
+                data, scales = quantize(a, arena.memory)
+                multiply(data, b, scales, b_scales, out)
 
         return launch
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +15,17 @@ from torch import Tensor
 from mxgemm.workspace import raw_stream
 
 logger = logging.getLogger("mxgemm")
+
+_first_launch = threading.RLock()
+"""One kernel is compiled at a time, once; and triton's interpreter keeps the running program's number in a global."""
+
+
+def _renew_lock() -> None:
+    global _first_launch
+    _first_launch = threading.RLock()  # the thread that held the old one does not exist in a forked child
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +68,13 @@ class Launcher:
         if self._run is not None:
             self._run(*tensors, *self._tail, stream=raw_stream(tensors[0].device))
             return
+        with _first_launch:
+            if self._run is None:
+                self._compile_and_launch(*tensors)
+                return
+        self(*tensors)  # another thread has compiled it meanwhile
+
+    def _compile_and_launch(self, *tensors: Tensor) -> None:
         call = self._call
         logger.info(
             "first launch of %s: compiled once, then cached by triton", getattr(call.kernel, "__name__", call.kernel)

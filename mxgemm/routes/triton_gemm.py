@@ -78,25 +78,26 @@ class TritonGemm(Route):
     def bind(self, problem: Problem, config: Config) -> Launch:
         """Return the launcher."""
         assert isinstance(config, TileConfig)
-        m, n = problem.m, problem.n
-        split, one_launch = config.split_k, config.one_launch
         main, *rest = [Launcher(call) for call in self.calls(problem, config)]
-        counters = tiles(problem, config)
+        nbytes = 4 * config.split_k * problem.m * problem.n
+        counters = tiles(problem, config) if config.one_launch else 0
 
         def launch(operands: Operands) -> None:
             a, a_scales, b, b_scales, bias, out, _ = operands
-            partials = counted = out  # not read without split-K
-            if split > 1:
-                partials = workspace.scratch(4 * split * m * n, out.device).view(torch.float32)
-                if one_launch:
-                    counted = workspace.counters(counters, out.device)
-            added = out if bias is None else bias
             left = (a,) if a_scales is None else (a, a_scales)
-            main(*left, b, b_scales, added, out, partials, counted)
-            for reduce in rest:
-                reduce(partials, added, out)
+            main(*left, b, b_scales, out if bias is None else bias, out, out, out)  # no partials, no counters
 
-        return launch
+        def launch_split(operands: Operands) -> None:
+            a, a_scales, b, b_scales, bias, out, _ = operands
+            left = (a,) if a_scales is None else (a, a_scales)
+            added = out if bias is None else bias
+            with workspace.take(nbytes, out.device, counters=counters) as arena:
+                partials = arena.memory.view(torch.float32)
+                main(*left, b, b_scales, added, out, partials, arena.counters if counters else out)
+                for reduce in rest:
+                    reduce(partials, added, out)
+
+        return launch if config.split_k == 1 else launch_split
 
 
 def tensor_dtypes(problem: Problem, config: TileConfig, bias: torch.dtype) -> tuple[torch.dtype, ...]:

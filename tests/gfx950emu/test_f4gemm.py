@@ -135,7 +135,8 @@ def test_the_route_launches_them_directly(m: int, tile: str, monkeypatch: pytest
     loaded: Callable[..., Any] = EmulatedModule
     monkeypatch.setattr(aiter_direct, "_load", loaded)
     EmulatedModule.launches = 0
-    workspace.scratch(1 << 20, torch.device("cpu")).fill_(255)
+    with workspace.take(1 << 20, torch.device("cpu")) as arena:
+        arena.memory.fill_(255)
     case = make(m, 96, 512)
     config = FusedAsmConfig(kernel_of(f"BpreShuffle_{tile}").name, "direct")
     machine = KNOWN_MACHINES["gfx950"]
