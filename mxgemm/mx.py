@@ -14,6 +14,7 @@ from typing import Final, Literal, get_args
 import torch
 from torch import Tensor
 
+from mxgemm.arguments import shown
 from mxgemm.device import machine_of
 from mxgemm.formats import (
     BLOCK,
@@ -275,10 +276,12 @@ def dequantize(x: MXTensor, *, dtype: torch.dtype = torch.float32) -> Tensor:
         ``[..., K]`` of ``dtype`` on the same device.
 
     Raises:
-        TypeError: another dtype.
+        TypeError: ``x`` is no MXTensor, or another dtype.
     """
-    if dtype not in FLOAT_DTYPES:
-        raise TypeError(f"dtype: got {dtype}, want torch.bfloat16, torch.float16 or torch.float32")
+    if not isinstance(x, MXTensor):
+        raise TypeError(f"x: got {describe(x)}, want an MXTensor (see mxgemm.quantize)")
+    if not isinstance(dtype, torch.dtype) or dtype not in FLOAT_DTYPES:
+        raise TypeError(f"dtype: got {shown(dtype)}, want torch.bfloat16, torch.float16 or torch.float32")
     x = x.row_major()
     *leading, k = x.shape
     rows = math.prod(leading)

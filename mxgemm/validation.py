@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from mxgemm.formats import ACTIVATION_FORMATS, BLOCK, FORMATS, SCALE_ROUNDINGS, ElementFormat
+from mxgemm.formats import ACTIVATION_FORMATS, BLOCK, SCALE_ROUNDINGS, ElementFormat, element_format
 from mxgemm.layouts import SCALE_LAYOUTS, WEIGHT_LAYOUTS, padded_scale_shape, preshuffle_refusal
 from mxgemm.mx import DATA_DTYPES, FLOAT_DTYPES, SCALE_DTYPES, MXTensor, as_bytes, describe
 from mxgemm.routes import ROUTES
@@ -34,6 +34,11 @@ def check_call(
         TypeError, ValueError, RuntimeError: see the module.
     """
     quantized = a_scales is not None
+    b_format = element_format(options.b_format, "b_format")
+    a_pack = element_format(options.a_format, "a_format").pack if quantized else 1
+    if not isinstance(options.a_scale_layout, str) or options.a_scale_layout not in SCALE_LAYOUTS:
+        names = ", ".join(map(repr, SCALE_LAYOUTS))
+        raise ValueError(f"a_scale_layout: got {options.a_scale_layout!r}, want one of {names}")
     check_names(
         a_format="e2m1" if quantized else options.a_format,
         scale_rounding=options.scale_rounding,
@@ -44,8 +49,8 @@ def check_call(
     if not quantized:
         check_activations(a)
     *leading, columns = a.shape
-    k = columns * (FORMATS[options.a_format].pack if quantized else 1)
-    check_weight(b, b_scales, FORMATS[options.b_format], k, a.device, options.weight_layout, options.scale_layout)
+    k = columns * a_pack
+    check_weight(b, b_scales, b_format, k, a.device, options.weight_layout, options.scale_layout)
     check_epilogue(bias, out, options.out_dtype, b.shape[0], tuple(leading), a.device)
     check_no_grad(a=a, bias=bias, out=out)
     return tuple(leading), k
