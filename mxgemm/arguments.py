@@ -1,9 +1,11 @@
-"""Checks of arguments that are no tensors, with the messages of every public call: the name, what it got, what it wants."""
+"""Checks of arguments that are no tensors; each message has the argument's name, what it got and what it wants."""
 
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import torch
@@ -34,7 +36,7 @@ def check_bool(name: str, value: Any) -> None:
         raise TypeError(f"{name}: got {shown(value)}, want True or False")
 
 
-def check_type(name: str, value: Any, kind: type[T] | tuple[type[T], ...], want: str) -> T:
+def check_type(name: str, value: Any, kind: type[T], want: str) -> T:
     """Return a value that is of a type; ``want`` names the type in the message.
 
     Raises:
@@ -43,6 +45,17 @@ def check_type(name: str, value: Any, kind: type[T] | tuple[type[T], ...], want:
     if not isinstance(value, kind):
         raise TypeError(f"{name}: got {shown(value)}, want {want}")
     return value
+
+
+def as_path(name: str, value: Any, want: str = "a path") -> Path:
+    """Return a path given as text or as any kind of path.
+
+    Raises:
+        TypeError: it is neither.
+    """
+    if not isinstance(value, str | os.PathLike):
+        raise TypeError(f"{name}: got {shown(value)}, want {want}")
+    return Path(value)
 
 
 def one_of(name: str, value: Any, choices: Iterable[str]) -> str:
@@ -58,7 +71,7 @@ def one_of(name: str, value: Any, choices: Iterable[str]) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return a value as a message shows it: a number or a text itself, cut where it is long; anything else by its type."""
+    """Return a value as a message shows it: numbers and texts as they are, cut where long; all else by its type."""
     if isinstance(value, int) and value.bit_length() > _LONGEST_INT:
         return f"an int of {value.bit_length()} bits"  # Python refuses to print one of more than 4300 digits
     if value is None or isinstance(value, bool | int | float | str | bytes | torch.dtype | torch.device):

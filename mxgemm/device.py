@@ -61,6 +61,22 @@ def machine_named(name: str) -> Machine | None:
     return Machine(arch, 0, "in no table here: by what each route refuses") if arch_named(name) else None
 
 
+def arch_of(name: Any, argument: str = "arch") -> str:
+    """Return the architecture that a name means: "cpu", or a GPU's with or without suffixes for its features.
+
+    Raises:
+        TypeError: it is no text.
+        ValueError: there is no such architecture.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"{argument}: got {shown(name)}, want the name of an architecture")
+    found = machine_named(name)
+    if found is None:
+        known = ", ".join(KNOWN_MACHINES)
+        raise ValueError(f"{argument}: got {shown(name)}, want one of {known}, or another gfx* or sm_*")
+    return found.arch
+
+
 def device_of(device: Any, argument: str = "device") -> torch.device:
     """Return the torch device of a torch.device, a name ("cpu", "cuda:1") or a GPU's index; it is there.
 

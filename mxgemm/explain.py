@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import torch
 
-from mxgemm.arguments import as_int, check_bool, check_type, shown
+from mxgemm.arguments import as_int, as_path, check_bool, check_type, shown
 from mxgemm.derived import FP8_FOLD
 from mxgemm.device import KNOWN_MACHINES, Machine, default_device, device_of, machine_named, machine_of
 from mxgemm.errors import Refusal
@@ -165,10 +166,10 @@ def _size(name: str, value: Any, least: int) -> int:
     return size
 
 
-def _paths(tables: Any) -> list[str | os.PathLike[str]]:
-    if isinstance(tables, str | bytes | os.PathLike) or not isinstance(tables, Iterable):
-        raise TypeError(f"tables: got {shown(tables)}, want a list of paths")
-    return [check_type("tables", path, (str, os.PathLike), "a list of paths") for path in tables]
+def _paths(tables: Any) -> list[Path]:
+    if not isinstance(tables, str | bytes | os.PathLike | torch.Tensor) and isinstance(tables, Iterable):
+        return [as_path("tables", path, "a list of paths") for path in tables]
+    raise TypeError(f"tables: got {shown(tables)}, want a list of paths")
 
 
 def _machine(device: Any) -> Machine:

@@ -14,8 +14,8 @@ from typing import Final, Literal, get_args
 import torch
 from torch import Tensor
 
-from mxgemm.arguments import shown
-from mxgemm.device import machine_of
+from mxgemm.arguments import one_of, shown
+from mxgemm.device import arch_of, machine_of
 from mxgemm.formats import (
     BLOCK,
     E2M1,
@@ -28,6 +28,8 @@ from mxgemm.formats import (
 )
 from mxgemm.layouts import (
     ROW_MAJOR,
+    SCALE_LAYOUTS,
+    WEIGHT_LAYOUTS,
     Layout,
     ScaleLayout,
     WeightLayout,
@@ -135,6 +137,8 @@ class MXTensor:
             ValueError: shapes that do not belong together.
         """
         fmt = element_format(format)
+        one_of("weight_layout", weight_layout, WEIGHT_LAYOUTS)
+        one_of("scale_layout", scale_layout, SCALE_LAYOUTS)
         data, scales = as_bytes(data, "data", DATA_DTYPES[fmt.name]), as_bytes(scales, "scales", SCALE_DTYPES)
         if data.dim() == 0:
             raise ValueError("data: got a scalar, want at least one dimension")
@@ -180,14 +184,14 @@ class MXTensor:
             an MXTensor with the same values.
 
         Raises:
-            ValueError: not two-dimensional, or an unknown ``memory``.
+            TypeError: ``arch`` is no text.
+            ValueError: not two-dimensional, or an unknown ``arch`` or ``memory``.
         """
         if len(self.shape) != 2:
             raise ValueError(f"prepare: got shape {self.shape}, want a two-dimensional weight")
-        if memory not in get_args(Memory):
-            raise ValueError(f"memory: got {memory!r}, want one of {', '.join(get_args(Memory))}")
+        one_of("memory", memory, get_args(Memory))
         plain = replace(self, prepared=None, derived_kind="", derived=(), preparation=(arch, memory))
-        target = arch or machine_of(self.device).arch
+        target = machine_of(self.device).arch if arch is None else arch_of(arch)
         if target == "sm_90" and self.format is E2M1:
             from mxgemm.derived import derive
 

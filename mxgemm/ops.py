@@ -118,7 +118,13 @@ def _(  # type: ignore[no-untyped-def]
     a, a_scales, b, b_scales, bias=None, a_format="e2m1", b_format="e2m1", a_scale_layout="row_major",
     weight_layout="row_major", scale_layout="row_major", out_dtype=torch.bfloat16, route=None,
 ):  # fmt: skip
-    return _fake(a, b, a.shape[-1] * element_format(a_format, "a_format").pack, element_format(b_format, "b_format").pack, out_dtype)
+    return _fake(
+        a,
+        b,
+        a.shape[-1] * element_format(a_format, "a_format").pack,
+        element_format(b_format, "b_format").pack,
+        out_dtype,
+    )
 
 
 @gemm_mx_out_op.register_fake

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from mxgemm.arguments import one_of
 from mxgemm.formats import ACTIVATION_FORMATS, BLOCK, SCALE_ROUNDINGS, ElementFormat, element_format
 from mxgemm.layouts import SCALE_LAYOUTS, WEIGHT_LAYOUTS, padded_scale_shape, preshuffle_refusal
 from mxgemm.mx import DATA_DTYPES, FLOAT_DTYPES, SCALE_DTYPES, MXTensor, as_bytes, describe
@@ -36,9 +37,7 @@ def check_call(
     quantized = a_scales is not None
     b_format = element_format(options.b_format, "b_format")
     a_pack = element_format(options.a_format, "a_format").pack if quantized else 1
-    if not isinstance(options.a_scale_layout, str) or options.a_scale_layout not in SCALE_LAYOUTS:
-        names = ", ".join(map(repr, SCALE_LAYOUTS))
-        raise ValueError(f"a_scale_layout: got {options.a_scale_layout!r}, want one of {names}")
+    one_of("a_scale_layout", options.a_scale_layout, SCALE_LAYOUTS)
     check_names(
         a_format="e2m1" if quantized else options.a_format,
         scale_rounding=options.scale_rounding,
@@ -124,7 +123,7 @@ def check_weight(
 
 def check_epilogue(bias: Any, out: Any, out_dtype: Any, n: int, leading: tuple[int, ...], device: torch.device) -> None:
     """Check bias, output and output dtype."""
-    if out_dtype not in FLOAT_DTYPES:
+    if not isinstance(out_dtype, torch.dtype) or out_dtype not in FLOAT_DTYPES:
         raise TypeError(f"out_dtype: got {out_dtype!r}, want torch.bfloat16, torch.float16 or torch.float32")
     if bias is not None:
         if not isinstance(bias, Tensor) or bias.dtype not in FLOAT_DTYPES:
@@ -171,7 +170,7 @@ def check_mx_weight(b: MXTensor, b_scales: Any, weight_layout: str, scale_layout
         ("weight_layout", weight_layout, b.layout.data),
         ("scale_layout", scale_layout, b.layout.scales),
     ):
-        if got not in ("row_major", own):
+        if not isinstance(got, str) or got not in ("row_major", own):
             raise ValueError(f"{argument}: got {got!r}, but b is an MXTensor whose layout is {own!r}; leave it out")
     if len(b.shape) != 2:
         raise ValueError(f"b: got shape {b.shape}, want two dimensions (N, K)")

@@ -14,7 +14,7 @@ from mxgemm.arguments import shown
 from mxgemm.device import arch_named
 
 KNOWN: Final = ("gfx942", "gfx950")
-_FP8_DEPTHS: Final = {
+_FP8_DEPTHS: Final[dict[str, dict[int, tuple[int, ...]]]] = {
     "gfx942": {16: (32, 64), 32: (16, 32)},
     "gfx950": {16: (128, 32, 64), 32: (64, 16, 32)},
 }

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 from mxgemm import build_cache
-from mxgemm.arguments import as_int, check_type, one_of, shown
+from mxgemm.arguments import as_int, as_path, one_of, shown
 from mxgemm.dispatcher.arch import bare_arch, detect_arch
 from mxgemm.dispatcher.config import KernelConfig
 from mxgemm.dispatcher.errors import BuildError, ToolchainMissing
@@ -93,6 +93,7 @@ def build(
             raise ValueError(f"jobs: got {shown(jobs)}, want at least 1")
     if progress is not None and not callable(progress):
         raise TypeError(f"progress: got {shown(progress)}, want a function of (done, total, result)")
+    ck_include, hipcc = _path("ck_include", ck_include), _path("hipcc", hipcc)
     pinned = _pinned(_listed(configs), gfx_arch)
     for config in pinned:
         config.check()
@@ -114,14 +115,16 @@ def _listed(configs: Iterable[KernelConfig]) -> list[KernelConfig]:
     except TypeError:
         raise TypeError(f"configs: got {shown(configs)}, want kernel configurations") from None
     for config in found:
-        check_type("configs", config, KernelConfig, "kernel configurations")
+        if not isinstance(config, KernelConfig):
+            raise TypeError(f"configs: got {shown(config)}, want kernel configurations")
     return found
 
 
 def _pinned(configs: list[KernelConfig], gfx_arch: str | None) -> list[KernelConfig]:
-    unsaid = gfx_arch is None and any(config.arch is None for config in configs)
+    wanted = None if gfx_arch is None else bare_arch(gfx_arch)
+    unsaid = wanted is None and any(config.arch is None for config in configs)
     here = detect_arch() if unsaid else ""
-    return [config.pinned((config.arch or here) if gfx_arch is None else gfx_arch) for config in configs]
+    return [config.pinned(wanted or config.arch or here) for config in configs]
 
 
 class _Maker(NamedTuple):
@@ -143,7 +146,7 @@ def _maker(source: str, ck_include: Path | None, hipcc: Path | None) -> _Maker:
         return _Maker(native.native_key, native.build_native)
     from mxgemm.dispatcher import ck_tile
 
-    toolchain = ck_tile.find_toolchain(_path("ck_include", ck_include), _path("hipcc", hipcc))
+    toolchain = ck_tile.find_toolchain(ck_include, hipcc)
     return _Maker(
         lambda config, arch: ck_tile.ck_tile_key(config, arch, toolchain),
         lambda config, arch, folder: ck_tile.build_ck_tile(config, arch, folder, toolchain),
@@ -151,7 +154,7 @@ def _maker(source: str, ck_include: Path | None, hipcc: Path | None) -> _Maker:
 
 
 def _path(argument: str, value: Any) -> Path | None:
-    return None if value is None else Path(check_type(argument, value, (str, os.PathLike), "a path"))
+    return None if value is None else as_path(argument, value)
 
 
 def _build_one(config: KernelConfig, source: str, maker: _Maker) -> BuildResult:

@@ -155,12 +155,7 @@ def flag_refusals(config: KernelConfig) -> list[str]:
 
 def tile_refusals(config: KernelConfig) -> list[str]:
     """Return what is wrong with a tile in itself: sizes, divisibility, and the cluster known to be wrong upstream."""
-    sizes = [(name, getattr(config, name)) for name in _fields_of(config, "int")]
-    wrong = [
-        f"{name}: got {shown(size)}, want a positive int of at most {_INT_MAX}"
-        for name, size in sizes
-        if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= _INT_MAX
-    ]
+    wrong = size_refusals(config)
     if wrong:
         return wrong
     for axis in "mnk":
@@ -168,6 +163,16 @@ def tile_refusals(config: KernelConfig) -> list[str]:
         if tile % (waves * step):
             wrong.append(f"tile_{axis}: got {tile}, want a multiple of warp_{axis} * warp_tile_{axis} = {waves * step}")
     return wrong + _known_bad(config)
+
+
+def size_refusals(config: KernelConfig) -> list[str]:
+    """Return the refusals of sizes that are none."""
+    sizes = [(name, getattr(config, name)) for name in _fields_of(config, "int")]
+    return [
+        f"{name}: got {shown(size)}, want a positive int of at most {_INT_MAX}"
+        for name, size in sizes
+        if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= _INT_MAX
+    ]
 
 
 def _fields_of(config: KernelConfig, kind: str) -> list[str]:

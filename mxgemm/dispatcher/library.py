@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -12,7 +11,7 @@ from typing import Any, Final
 
 import torch
 
-from mxgemm.arguments import check_bool, check_type
+from mxgemm.arguments import as_path, check_bool
 from mxgemm.dispatcher.arch import bare_arch
 from mxgemm.dispatcher.config import KernelConfig
 from mxgemm.dispatcher.errors import DispatcherError, DispatcherUnsupported
@@ -46,7 +45,7 @@ class Library:
         """
         self.operation = operation_of(config)
         self.config = config
-        self.path = Path(check_type("path", path, (str, os.PathLike), "a path"))
+        self.path = as_path("path", path)
         if not self.path.is_file():
             raise FileNotFoundError(f"path: got {self.path}, want the shared library of {config.name}")
         self._c = ctypes.CDLL(str(self.path))

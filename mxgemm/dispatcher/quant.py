@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from mxgemm.dispatcher.arch import bare_arch, fp8_warp_tile_k
 from mxgemm.dispatcher.codecs import Float32
-from mxgemm.dispatcher.config import KernelConfig, flag_refusals, tile_refusals, wrong_arch, wrong_choice
+from mxgemm.dispatcher.config import KernelConfig, flag_refusals, size_refusals, tile_refusals, wrong_arch, wrong_choice
 from mxgemm.dispatcher.operation import POINTER, Operation, Pointers, Problem
 
 ARCHES = ("gfx942", "gfx950")
@@ -59,7 +59,9 @@ class QuantKernelConfig(KernelConfig):
         wrong += wrong_choice("scheduler", self.scheduler, ("intrawave",))
         wrong += tile_refusals(self) + flag_refusals(self)
         if arch is not None:
-            wrong += wrong_arch("gfx_arch", arch, ARCHES) or self._instruction_refusals(bare_arch(arch))
+            wrong += wrong_arch("gfx_arch", arch, ARCHES)
+        if arch is not None and not wrong_arch("gfx_arch", arch, ARCHES) and not size_refusals(self):
+            wrong += self._instruction_refusals(bare_arch(arch))
         return tuple(wrong)
 
     def _instruction_refusals(self, arch: str) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -10,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mxgemm.arguments import as_int, check_type, shown
+from mxgemm.arguments import as_int, as_path, check_type, shown
 from mxgemm.dispatcher import codecs
 from mxgemm.dispatcher.config import KernelConfig
 from mxgemm.dispatcher.execution import Execution
@@ -48,14 +47,24 @@ def reference(config: KernelConfig, inputs: Inputs) -> NDArray[np.float16]:
 
     Raises:
         TypeError: an argument of a wrong type.
-        ValueError: the configuration names no architecture.
+        ValueError: the configuration names no architecture, or the inputs are not of its shapes.
     """
-    operation_of(config)
-    check_type("inputs", inputs, Inputs, "Inputs (see make_inputs)")
+    _check_inputs(config, check_type("inputs", inputs, Inputs, "Inputs (see make_inputs)"))
     a, b = (codecs.decode(data, config.dtype, _arch(config)) for data in (inputs.a, inputs.b))
     product = operation_of(config).scaled_product(a, b, inputs.a_scales, inputs.b_scales)
     with np.errstate(over="ignore"):  # beyond fp16 is infinity, in the kernel too
         return product.astype(np.float16)
+
+
+def _check_inputs(config: KernelConfig, inputs: Inputs) -> None:
+    operation, problem = operation_of(config), inputs.problem
+    columns = problem.k // codecs.PACK[config.dtype]
+    shapes: dict[str, tuple[int, ...]] = {"a": (problem.m, columns), "b": (problem.n, columns)}
+    shapes |= zip(("a_scales", "b_scales"), operation.scale_shapes(problem), strict=True)
+    for name, shape in shapes.items():
+        found = check_type(f"inputs.{name}", getattr(inputs, name), np.ndarray, "an array")
+        if found.shape != shape:
+            raise ValueError(f"inputs.{name}: got shape {found.shape}, want {shape} for {config.name}")
 
 
 def _seed(seed: Any) -> int:
@@ -104,7 +113,7 @@ def judge(problem: Problem, out: NDArray[Any], expected: NDArray[np.float16], ti
     check_type("problem", problem, Problem, "a Problem")
     got, want = (_numbers(name, values, problem) for name, values in (("out", out), ("expected", expected)))
     if time_ms is not None:
-        check_type("time_ms", time_ms, (int, float), "milliseconds or None")
+        check_type("time_ms", time_ms, float, "milliseconds as a float, or None")
     same = (got == want) | (np.isnan(got) & np.isnan(want))
     with np.errstate(invalid="ignore"):
         error = np.abs(got - want) / np.maximum(np.abs(want), LEAST_NORMAL)
@@ -135,8 +144,8 @@ def verify(config: KernelConfig, library: Path, execution: Execution, problem: P
         DispatcherError: the kernel cannot run.
     """
     inputs = make_inputs(config, problem, seed=seed)
-    check_type("library", library, (str, os.PathLike), "a path")
+    library = as_path("library", library)
     if not isinstance(execution, Execution):
         raise TypeError(f"execution: got {shown(execution)}, want an Execution")
-    out, time_ms = execution.run(config, Path(library), inputs)
+    out, time_ms = execution.run(config, library, inputs)
     return judge(problem, out, reference(config, inputs), time_ms)

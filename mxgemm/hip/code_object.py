@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
 
-from mxgemm.arguments import check_type, shown
+from mxgemm.arguments import shown
 
 EM_AMDGPU: Final = 224
 EM_CUDA: Final = 190
@@ -68,14 +68,16 @@ class CodeObject:
     kernels: Mapping[str, KernelInfo]
 
 
-def inspect(image: bytes) -> CodeObject:
+def inspect(image: bytes | bytearray | memoryview) -> CodeObject:
     """Read an AMD code object or a cubin.
 
     Raises:
         TypeError: no bytes.
         CodeObjectError: neither, or truncated or damaged.
     """
-    image = bytes(check_type("image", image, (bytes, bytearray, memoryview), "the bytes of a file"))
+    if not isinstance(image, bytes | bytearray | memoryview):
+        raise TypeError(f"image: got {shown(image)}, want the bytes of a file")
+    image = bytes(image)
     if image.startswith(_BUNDLES):
         raise CodeObjectError("image: got an offload bundle, want one code object (--no-gpu-bundle-output)")
     if image[:5] != b"\x7fELF\x02":

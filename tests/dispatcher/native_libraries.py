@@ -42,6 +42,7 @@ CONFIGS: dict[str, tuple[KernelConfig, str]] = {
     "tensor-bf8-16x16x64": (TensorQuantKernelConfig(variant_key="bf8", warp_tile_k=64), "gfx950"),
     "tensor-fp8-32x32x16": (TensorQuantKernelConfig(variant_key="fp8", **_SQUARE, warp_tile_k=16), "gfx950"),
     "rowcol-bf8-32x32x32": (RowColQuantKernelConfig(variant_key="bf8", **_SQUARE, warp_tile_k=32), "gfx950"),
+    "tensor-bf8-32x32x64": (TensorQuantKernelConfig(variant_key="bf8", **_SQUARE, warp_tile_k=64), "gfx950"),
     "rowcol-fp8-gfx942": (RowColQuantKernelConfig(variant_key="fp8", warp_tile_k=32), "gfx942"),
     "rowcol-bf8-gfx942": (RowColQuantKernelConfig(variant_key="bf8", warp_tile_k=32), "gfx942"),
 }

@@ -24,7 +24,12 @@ from mxgemm.dispatcher import (
 from tests.dispatcher.toolchain import HEADERS, calls, make_hipcc
 
 Built = dict[str, tuple[KernelConfig, Path]]
-SIZES = {"mx_fp4_low": Problem(48, 32, 128), "mx_fp8": Problem(64, 32, 256), "mx_fp4": Problem(32, 96, 128), "row_fp8": Problem(80, 64, 512)}
+SIZES = {
+    "mx_fp4_low": Problem(48, 32, 128),
+    "mx_fp8": Problem(64, 32, 256),
+    "mx_fp4": Problem(32, 96, 128),
+    "row_fp8": Problem(80, 64, 512),
+}
 SIZES |= {"row_bf8_gfx942": Problem(80, 128, 256), "tensor_fp8": Problem(16, 64, 256)}
 
 

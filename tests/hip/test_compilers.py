@@ -140,7 +140,9 @@ def test_libraries_of_other_stems_are_not_taken(tmp_path: Path) -> None:
     assert found == ["libcuda.so.1", "libcuda-4f2a91bc.so.1"]
     assert libraries._files("libnvrtc", [tmp_path]) == []
     (tmp_path / "libnone.so.0").touch()
-    with pytest.raises(OSError, match=r"libnone\.so\.0: file too short; libnone\.so\.2: .*libnone\.so\.1: .*libnone\.so: "):
+    with pytest.raises(
+        OSError, match=r"libnone\.so\.0: file too short; libnone\.so\.2: .*libnone\.so\.1: .*libnone\.so: "
+    ):
         libraries.open_library("libnone", [tmp_path], ["2", "1"])
 
 
