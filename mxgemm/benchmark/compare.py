@@ -71,7 +71,7 @@ def load(path: str | Path) -> dict[str, Any]:
         OSError,
         ValueError,
         RecursionError,
-    ) as error:  # no text, no JSON, numbers or nesting beyond Python's limits
+    ) as error:  # the last two: also numbers and nesting beyond Python's limits
         raise ValueError(f"{path}: cannot be read as JSON ({error})") from error
     found = (document.get("kind"), document.get("version")) if isinstance(document, dict) else (None, None)
     if found != (KIND, VERSION):
