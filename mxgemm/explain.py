@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
 
 import torch
 
-from mxgemm.device import KNOWN_MACHINES, Machine, default_device, machine_of
+from mxgemm.arguments import as_int, as_path, check_bool, check_type, shown
+from mxgemm.device import KNOWN_MACHINES, Machine, default_device, device_of, machine_named, machine_of
 from mxgemm.errors import Refusal, by_reason
-from mxgemm.formats import E2M1, ActivationFormat
+from mxgemm.formats import BLOCK, E2M1, ActivationFormat
 from mxgemm.layouts import ROW_MAJOR, Layout, ScaleLayout, WeightLayout, padded_scale_shape
 from mxgemm.prepared_form import WeightForm, prepared_form
 from mxgemm.problem import Problem, contiguous_strides
@@ -18,6 +21,9 @@ from mxgemm.router import choose
 from mxgemm.routes import ROUTES, Config
 from mxgemm.tables import Scope
 from mxgemm.validation import check_names
+
+_LARGEST: Final = 2**63 - 1
+"""The largest size that a tensor has."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -80,7 +86,7 @@ def explain(
     n: int,
     k: int,
     *,
-    device: torch.device | str | None = None,
+    device: torch.device | str | int | None = None,
     a_format: ActivationFormat = "e2m1",
     weight_layout: WeightLayout = "row_major",
     scale_layout: ScaleLayout = "row_major",
@@ -95,8 +101,9 @@ def explain(
         m: rows of A, at least 1.
         n: rows of B, at least 1.
         k: elements along K, a positive multiple of 32.
-        device: a torch device, or an architecture's name ("gfx950", "sm_90", "cpu") to ask about a machine that
-            is not here; by default the current GPU, else the CPU.
+        device: a torch device or a GPU's index, or an architecture's name ("gfx950", "sm_90", "cpu") to ask about a
+            machine that is not here; by default the current GPU, else the CPU. An architecture that no table here knows
+            ("gfx1250", "sm_120") is answered by what each route refuses.
         a_format: as in ``gemm``.
         weight_layout: as in ``gemm``.
         scale_layout: as in ``gemm``.
@@ -107,6 +114,7 @@ def explain(
         tables: paths of routing tables to put before the shipped ones.
 
     Raises:
+        TypeError: an argument of a wrong type.
         ValueError: a wrong size, device or name.
         RouteUnavailable: the named route cannot run here.
     """
@@ -117,10 +125,11 @@ def explain(
         scale_layout=scale_layout,
         route=route,
     )
-    for name, value, wanted in (("m", m, m >= 1), ("n", n, n >= 1), ("k", k, k >= 32 and k % 32 == 0)):
-        if not wanted:
-            want = "a positive multiple of 32" if name == "k" else "at least 1"
-            raise ValueError(f"{name}: got {value}, want {want}")
+    m, n, k = _size("m", m, 1), _size("n", n, 1), _size("k", k, BLOCK)
+    check_bool("prepared", prepared)
+    if derived is not None:
+        check_type("derived", derived, str, "the derived_kind of a weight")
+    tables = None if tables is None else _paths(tables)
     machine = _machine(device)
     given = WeightForm(Layout(weight_layout, scale_layout))
     form = prepared_form(machine.arch, (n, k)) if prepared else given
@@ -166,13 +175,28 @@ def explain(
     )
 
 
-def _machine(device: torch.device | str | None) -> Machine:
+def _size(name: str, value: Any, least: int) -> int:
+    size = as_int(name, value)
+    if not least <= size <= _LARGEST or size % least:
+        want = f"a positive multiple of {least}" if least > 1 else "at least 1"
+        raise ValueError(f"{name}: got {shown(size)}, want {want}, at most 2^63 - 1")
+    return size
+
+
+def _paths(tables: Any) -> list[Path]:
+    if not isinstance(tables, str | bytes | os.PathLike | torch.Tensor) and isinstance(tables, Iterable):
+        return [as_path("tables", path, "a list of paths") for path in tables]
+    raise TypeError(f"tables: got {shown(tables)}, want a list of paths")
+
+
+def _machine(device: Any) -> Machine:
     if device is None:
         return machine_of(default_device())
-    if isinstance(device, str) and device in KNOWN_MACHINES:
-        return KNOWN_MACHINES[device]
+    named = machine_named(device) if isinstance(device, str) else None
+    if named:
+        return named
     try:
-        return machine_of(torch.device(device))
-    except (RuntimeError, AssertionError) as error:
+        return machine_of(device_of(device))
+    except ValueError as error:
         known = ", ".join(KNOWN_MACHINES)
-        raise ValueError(f"device: got {device!r} ({error}); want a torch device or one of {known}") from error
+        raise ValueError(f"{error}; or the name of an architecture: {known}, or another gfx* or sm_*") from error

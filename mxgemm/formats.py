@@ -111,13 +111,13 @@ def scale_addend(fmt: ElementFormat, rounding: str) -> int:
     Raises:
         ValueError: ``rounding`` is not one of :data:`SCALE_ROUNDINGS`.
     """
+    if not isinstance(rounding, str) or rounding not in SCALE_ROUNDINGS:
+        raise ValueError(f"scale_rounding: got {rounding!r}, want one of {', '.join(SCALE_ROUNDINGS)}")
     if rounding == "floor":
         return 0
     if rounding == "even":
         return 1 << (_FP32_MANTISSA_BITS - fmt.mantissa_bits - 1)
     if rounding == "ceil":
         return _FP32_MANTISSA_MASK
-    if rounding == "rceil":
-        mantissa_of_max = int((fmt.max / 2**fmt.emax - 1.0) * (1 << _FP32_MANTISSA_BITS))
-        return _FP32_MANTISSA_MASK - mantissa_of_max
-    raise ValueError(f"scale_rounding: got {rounding!r}, want one of {', '.join(SCALE_ROUNDINGS)}")
+    mantissa_of_max = int((fmt.max / 2**fmt.emax - 1.0) * (1 << _FP32_MANTISSA_BITS))
+    return _FP32_MANTISSA_MASK - mantissa_of_max

@@ -60,7 +60,7 @@ def gemm(
             :meth:`MXTensor.prepare`.
     """
     if isinstance(b, MXTensor):
-        if b_scales is not None or weight_layout != "row_major" or scale_layout != "row_major":
+        if not (b_scales is None and _is_row_major(weight_layout) and _is_row_major(scale_layout)):
             validation.check_mx_weight(b, b_scales, weight_layout, scale_layout)
         weight = b.prepared or b
         data, scales, b_format, b_shape = weight.data, weight.scales, weight.format.name, weight.shape
@@ -136,6 +136,10 @@ def gemm_mx(
     if stamp is not None and not stamp.fresh():
         raise stale("b")
     return multiply(a.data, a.scales, b.data, b.scales, bias, out, options)
+
+
+def _is_row_major(layout: Any) -> bool:
+    return isinstance(layout, str) and layout == "row_major"  # an array would compare element by element
 
 
 def _is_foreign(tensor: Any) -> bool:

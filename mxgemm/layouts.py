@@ -21,6 +21,7 @@ from typing import Final, Literal
 import torch
 from torch import Tensor
 
+from mxgemm.arguments import one_of
 from mxgemm.formats import BLOCK
 
 WeightLayout = Literal["row_major", "preshuffled"]
@@ -48,12 +49,8 @@ class Layout:
     scales: ScaleLayout = "row_major"
 
     def __post_init__(self) -> None:
-        for argument, got, allowed in (
-            ("weight_layout", self.data, WEIGHT_LAYOUTS),
-            ("scale_layout", self.scales, SCALE_LAYOUTS),
-        ):
-            if not isinstance(got, str) or got not in allowed:
-                raise ValueError(f"{argument}: got {got!r}, want one of {', '.join(map(repr, allowed))}")
+        one_of("weight_layout", self.data, WEIGHT_LAYOUTS)
+        one_of("scale_layout", self.scales, SCALE_LAYOUTS)
 
     def __reduce__(self) -> tuple[type[Layout], tuple[str, str]]:
         return Layout, (self.data, self.scales)  # through the check, where a dataclass with slots would go past it

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, SupportsIndex
 import torch
 from torch import Tensor
 
+from mxgemm.arguments import shown
 from mxgemm.formats import (
     BLOCK,
     E2M1,
@@ -179,7 +180,8 @@ class MXTensor:
             an MXTensor with the same values. On the meta device nothing is made until :meth:`to` moves it.
 
         Raises:
-            ValueError: not two-dimensional, an unknown ``memory``, or parts that no longer belong together.
+            TypeError: ``arch`` is no text.
+            ValueError: not two-dimensional, an unknown ``arch`` or ``memory``, or parts that no longer belong together.
         """
         from mxgemm.prepare import prepare
 
@@ -275,10 +277,12 @@ def dequantize(x: MXTensor, *, dtype: torch.dtype = torch.float32) -> Tensor:
         ``[..., K]`` of ``dtype`` on the same device.
 
     Raises:
-        TypeError: another dtype.
+        TypeError: ``x`` is no MXTensor, or another dtype.
     """
-    if dtype not in FLOAT_DTYPES:
-        raise TypeError(f"dtype: got {dtype}, want torch.bfloat16, torch.float16 or torch.float32")
+    if not isinstance(x, MXTensor):
+        raise TypeError(f"x: got {describe(x)}, want an MXTensor (see mxgemm.quantize)")
+    if not isinstance(dtype, torch.dtype) or dtype not in FLOAT_DTYPES:
+        raise TypeError(f"dtype: got {shown(dtype)}, want torch.bfloat16, torch.float16 or torch.float32")
     x = x.row_major()
     *leading, k = x.shape
     rows = math.prod(leading)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mxgemm import validation
-from mxgemm.formats import FORMATS
+from mxgemm.formats import element_format
 from mxgemm.plan import Options, multiply
 
 
@@ -106,7 +106,7 @@ def gemm_mx_out_op(
 
 @gemm_op.register_fake
 def _(a, b, b_scales, bias=None, a_format="e2m1", scale_rounding="even", out_dtype=torch.bfloat16, *rest):  # type: ignore[no-untyped-def]
-    return _fake(a, b, a.shape[-1], FORMATS[rest[2] if len(rest) > 2 else "e2m1"].pack, out_dtype)
+    return _fake(a, b, a.shape[-1], element_format(rest[2] if len(rest) > 2 else "e2m1", "b_format").pack, out_dtype)
 
 
 @gemm_out_op.register_fake
@@ -119,7 +119,13 @@ def _(  # type: ignore[no-untyped-def]
     a, a_scales, b, b_scales, bias=None, a_format="e2m1", b_format="e2m1", a_scale_layout="row_major",
     weight_layout="row_major", scale_layout="row_major", out_dtype=torch.bfloat16, route=None,
 ):  # fmt: skip
-    return _fake(a, b, a.shape[-1] * FORMATS[a_format].pack, FORMATS[b_format].pack, out_dtype)
+    return _fake(
+        a,
+        b,
+        a.shape[-1] * element_format(a_format, "a_format").pack,
+        element_format(b_format, "b_format").pack,
+        out_dtype,
+    )
 
 
 @gemm_mx_out_op.register_fake

@@ -7,8 +7,9 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
+from mxgemm.arguments import one_of
 from mxgemm.derived import derive
-from mxgemm.device import machine_of
+from mxgemm.device import arch_of, machine_of
 from mxgemm.formats import E2M1
 from mxgemm.freshness import Stamp, countable, remember
 from mxgemm.layouts import preshuffle_refusal, preshuffle_weight, shuffle_scales
@@ -20,8 +21,8 @@ def prepare(weight: MXTensor, arch: str | None, memory: Memory) -> MXTensor:
     weight.check()
     if len(weight.shape) != 2:
         raise ValueError(f"prepare: got shape {weight.shape}, want a two-dimensional weight")
-    if memory not in get_args(Memory):
-        raise ValueError(f"memory: got {memory!r}, want one of {', '.join(get_args(Memory))}")
+    one_of("memory", memory, get_args(Memory))
+    arch = None if arch is None else arch_of(arch)
     if weight.device.type == "meta":
         return _complete(weight, preparation=(arch, memory))
     with torch.inference_mode(False), torch.no_grad():  # so that torch counts the changes of what is made here
@@ -29,7 +30,7 @@ def prepare(weight: MXTensor, arch: str | None, memory: Memory) -> MXTensor:
 
 
 def _prepare(weight: MXTensor, arch: str | None, memory: Memory) -> MXTensor:
-    target = arch or machine_of(weight.device).arch
+    target = machine_of(weight.device).arch if arch is None else arch
     given: dict[str, Any] = {"preparation": (arch, memory)}
     layout = PREPARED_LAYOUT.get(target)
     if target == "sm_90" and weight.format is E2M1:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from mxgemm.arguments import one_of
 from mxgemm.derived import check_form
 from mxgemm.formats import ACTIVATION_FORMATS, BLOCK, FORMATS, SCALE_ROUNDINGS, ElementFormat, element_format
 from mxgemm.freshness import check_sources
@@ -37,6 +38,8 @@ def check_call(
         TypeError, ValueError, RuntimeError: see the module.
     """
     quantized = a_scales is not None
+    b_format = element_format(options.b_format, "b_format")
+    one_of("a_scale_layout", options.a_scale_layout, SCALE_LAYOUTS)
     check_names(
         a_format="e2m1" if quantized else options.a_format,
         scale_rounding=options.scale_rounding,
@@ -44,7 +47,6 @@ def check_call(
         scale_layout=options.scale_layout,
         route=options.route,
     )
-    b_format = element_format(options.b_format, "b_format")
     if quantized:
         *leading, k = check_quantized_activations(a, a_scales, options)
     else:
@@ -96,8 +98,6 @@ def check_quantized_activations(a: Any, a_scales: Any, options: Options) -> tupl
     shape = options.a_shape or (*a.shape[:-1], a.shape[-1] * fmt.pack)
     if shape[-1] % BLOCK:
         raise ValueError(f"a: got shape {tuple(a.shape)}, which holds K = {shape[-1]}; want a multiple of {BLOCK}")
-    if options.a_scale_layout not in SCALE_LAYOUTS:
-        raise ValueError(f"a_scale_layout: got {options.a_scale_layout!r}, want one of {', '.join(SCALE_LAYOUTS)}")
     layout = Layout("row_major", options.a_scale_layout)  # type: ignore[arg-type]
     check_parts(a, a_scales, fmt, shape, layout, ("a", "a.scales"))
     return shape
@@ -143,7 +143,7 @@ def check_weight(
 
 def check_epilogue(bias: Any, out: Any, out_dtype: Any, n: int, leading: tuple[int, ...], device: torch.device) -> None:
     """Check bias, output and output dtype."""
-    if out_dtype not in FLOAT_DTYPES:
+    if not isinstance(out_dtype, torch.dtype) or out_dtype not in FLOAT_DTYPES:
         raise TypeError(f"out_dtype: got {out_dtype!r}, want torch.bfloat16, torch.float16 or torch.float32")
     if bias is not None:
         if not isinstance(bias, Tensor) or bias.dtype not in FLOAT_DTYPES:
@@ -190,7 +190,7 @@ def check_mx_weight(b: MXTensor, b_scales: Any, weight_layout: str, scale_layout
         ("weight_layout", weight_layout, b.layout.data),
         ("scale_layout", scale_layout, b.layout.scales),
     ):
-        if got not in ("row_major", own):
+        if not isinstance(got, str) or got not in ("row_major", own):
             raise ValueError(f"{argument}: got {got!r}, but b is an MXTensor whose layout is {own!r}; leave it out")
 
 

@@ -77,13 +77,13 @@ def test_version_and_user_errors(capsys: pytest.CaptureFixture[str], monkeypatch
         (["bench", "--shape", "3,4,33"], "K a positive multiple of 32"),
         (["bench", "--set", "moon"], "set: got 'moon', want one of leaderboard"),
         (["explain", "1", "1", "33"], "k: got 33, want a positive multiple of 32"),
-        (["explain", "1", "1", "32", "--device", "cpu", "--route", "quantum"], "route: got 'quantum'"),
+        (["explain", "1", "1", "32", "--device", "cpu", "--route", "quantum"], "'--route': got 'quantum'"),
     ):
         monkeypatch.setattr("sys.argv", ["mxgemm", *arguments])
         with pytest.raises(SystemExit) as exit_:
             cli.main()
         assert exit_.value.code == 2
-        assert message in capsys.readouterr().out
+        assert message in capsys.readouterr().err
 
 
 def test_a_table_in_a_pipe_is_not_cut_to_80_columns() -> None:

@@ -179,7 +179,7 @@ def test_explain() -> None:
         ((0, 1, 32), {}, "m: got 0, want at least 1"),
         ((1, 0, 32), {}, "n: got 0"),
         ((1, 1, 48), {}, "k: got 48, want a positive multiple of 32"),
-        ((1, 1, 32), {"device": "gfx9000"}, "device: got 'gfx9000'"),
+        ((1, 1, 32), {"device": "gfx9"}, "device: got 'gfx9'"),
         ((1, 1, 32), {"a_format": "fp4"}, "a_format: got 'fp4'"),
         ((1, 1, 32), {"route": "none"}, "route: got 'none'"),
     ],

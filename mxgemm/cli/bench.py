@@ -6,20 +6,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from mxgemm import benchmark
 from mxgemm.benchmark import compare as comparison
 from mxgemm.benchmark import plots, text
-from mxgemm.cli.app import AFormat, Device, RouteName, app, console, progress_bar
+from mxgemm.cli.app import AFormat, Device, RouteName, app, choice, console, progress_bar, seconds_of
+from mxgemm.cli.sizes import sizes_for
 from mxgemm.device import default_device
 
 
 @app.command()
 def bench(
-    shape: Annotated[list[str] | None, typer.Option(help="M,N,K; repeat for more")] = None,
+    shape: Annotated[list[str] | None, typer.Option("--shape", help="M,N,K; repeat for more")] = None,
     set_name: Annotated[
         list[str] | None,
         typer.Option("--set", help=f"{' | '.join(benchmark.SETS)}; repeat for more; default: leaderboard"),
@@ -32,23 +33,33 @@ def bench(
         bool | None, typer.Option("--peers/--no-peers", help="other libraries too; default: on a GPU")
     ] = None,
     prepare: Annotated[bool, typer.Option("--prepare/--raw", help="call prepare() on the weight first")] = True,
-    seconds: Annotated[float, typer.Option(help="time to spend on each of a contender's times")] = 0.3,
+    seconds: Annotated[
+        float,
+        typer.Option(parser=seconds_of, metavar="SECONDS", help="time to spend on each of a contender's times"),
+    ] = 0.3,
     json_file: Annotated[Path | None, typer.Option("--json", help="write the results here")] = None,
     plot: Annotated[Path | None, typer.Option(help="write pictures into this folder (mxgemm[bench])")] = None,
     compare: Annotated[
         tuple[Path, Path] | None, typer.Option(help="old.json new.json: compare two runs, measure nothing")
     ] = None,
-    metric: Annotated[str, typer.Option(help="what --compare looks at: device, eager or host")] = "device",
+    metric: Annotated[
+        str,
+        typer.Option(
+            parser=choice("metric", comparison.METRICS),
+            metavar="METRIC",
+            help="what --compare looks at: device, eager or host",
+        ),
+    ] = "device",
 ) -> None:
     """Error against the float64 oracle, then device, eager and host time, against the floor and against peers."""
     if compare:
         _compare(*compare, metric)
         return
-    where = torch.device(device) if device else default_device()
+    where = device or default_device()
     request = benchmark.Request(
-        shapes=benchmark.select(set_name or [], shape or []),
+        shapes=sizes_for(where, shape, set_name),
         device=where,
-        a_format=a_format,  # type: ignore[arg-type]  # checked by the first call
+        a_format=a_format,  # type: ignore[arg-type]
         route=route,
         all_routes=all_routes,
         peers=where.type == "cuda" if peers is None else peers,
@@ -62,12 +73,12 @@ def bench(
             raise ValueError(f"--plot: {error}") from error
     document = _measure(request, json_file)
     _print_table(text.title(document), *text.filled(text.COLUMNS, text.rows(document)))
-    console.print("\n".join(text.notes(document)), highlight=False, soft_wrap=True, markup=False)
+    console.print("\n".join(text.notes(document)), soft_wrap=True)
     if json_file:
-        console.print(f"wrote {json_file}", highlight=False, soft_wrap=True)
+        console.print(f"wrote {json_file}", soft_wrap=True)
     if plot:
         for path in plots.draw(document, plot):
-            console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+            console.print(f"wrote {path}", soft_wrap=True)
     if not benchmark.passed(document):
         raise typer.Exit(1)
 
@@ -86,15 +97,13 @@ def _measure(request: benchmark.Request, json_file: Path | None) -> dict[str, An
 
 
 def _compare(old_path: Path, new_path: Path, metric: str) -> None:
-    if metric not in comparison.METRICS:
-        raise ValueError(f"--metric: got {metric!r}, want one of {', '.join(comparison.METRICS)}")
     old, new = comparison.load(old_path), comparison.load(new_path)
-    changes = comparison.compare(old, new, metric=metric)
+    changes = comparison.compare(old, new, metric=metric)  # type: ignore[arg-type]
     _print_table(f"{metric} time, {old_path} to {new_path}", text.CHANGE_COLUMNS, text.change_rows(changes))
     for line in comparison.remarks(old, new):
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
+        console.print(line, soft_wrap=True)
     bad = [change for change in changes if change.bad]
-    console.print(f"{len(bad)} of {len(changes)} slower by more than the spread, or wrong", highlight=False)
+    console.print(f"{len(bad)} of {len(changes)} slower by more than the spread, or wrong")
     if bad:
         raise typer.Exit(1)
 
@@ -111,7 +120,7 @@ def _print_table(title: str, header: Sequence[str], body: Sequence[Sequence[str]
         table.add_column(name, justify="left" if i < 2 else "right", no_wrap=True)
     for *cells, last in body:
         colour = _COLOURS.get(last)
-        table.add_row(*cells, f"[{colour}]{last}[/{colour}]" if colour else last)
+        table.add_row(*cells, Text(last, style=colour or ""))
     before = console.width
     wanted = console.measure(table, options=console.options.update(width=_WIDEST)).maximum
     console.width = max(before, wanted)

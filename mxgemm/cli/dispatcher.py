@@ -6,21 +6,40 @@ from typing import Annotated
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
-from mxgemm.cli.app import app, console, progress_bar
-from mxgemm.dispatcher import OPERATIONS, BuildResult, KernelConfig, ToolchainMissing, build
+from mxgemm.arguments import one_of
+from mxgemm.cli.app import app, checked, choice, console, progress_bar
+from mxgemm.dispatcher import OPERATIONS, BuildResult, KernelConfig, build
 from mxgemm.dispatcher import selftest as check
-from mxgemm.dispatcher.arch import KNOWN
+from mxgemm.dispatcher.arch import KNOWN, bare_arch
+from mxgemm.dispatcher.build import SOURCES
 
-dispatcher = typer.Typer(no_args_is_help=True, help="The CK bridge: kernel configurations to callable kernels.")
+dispatcher = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="The CK bridge: kernel configurations to callable kernels."
+)
 app.add_typer(dispatcher, name="dispatcher")
 
-Operations = Annotated[list[str] | None, typer.Option("--op", help="an operation; repeat for more; default: all")]
-Archs = Annotated[
-    list[str] | None, typer.Option("--arch", help="gfx950 or gfx942; repeat for both; default: both, without asking")
+Operations = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--op", parser=choice("op", OPERATIONS), metavar="OPERATION", help="an operation; repeat for more; default: all"
+    ),
 ]
-SourceName = Annotated[str, typer.Option("--source", help="native or ck_tile")]
-Jobs = Annotated[int | None, typer.Option(help="kernels compiled at a time; default: one a processor")]
+Archs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--arch",
+        parser=checked(lambda text: one_of("arch", bare_arch(text), KNOWN)),
+        metavar="ARCH",
+        help="gfx950 or gfx942; repeat for both; default: both, without asking",
+    ),
+]
+SourceName = Annotated[
+    str,
+    typer.Option("--source", parser=choice("source", SOURCES), metavar="SOURCE", help="native or ck_tile"),
+]
+Jobs = Annotated[int | None, typer.Option(min=1, help="kernels compiled at a time; default: one a processor")]
 
 STYLES = {check.PASS: "green", check.FAIL: "red", check.SMOKE_ONLY: "yellow", check.NOT_RUN: "yellow"}
 
@@ -29,7 +48,7 @@ STYLES = {check.PASS: "green", check.FAIL: "red", check.SMOKE_ONLY: "yellow", ch
 def names(op: Operations = None, arch: Archs = None) -> None:
     """Print the names of the default kernels."""
     for config in _defaults(op, arch):
-        console.print(config.name, highlight=False, soft_wrap=True)
+        console.print(config.name, soft_wrap=True)
 
 
 @dispatcher.command(name="build")
@@ -42,15 +61,12 @@ def build_command(op: Operations = None, arch: Archs = None, source: SourceName 
         def advance(done: int, total: int, result: BuildResult) -> None:
             progress.update(task, completed=done, total=total, description=f"{result.config.operation} {source}")
 
-        try:
-            results = build(configs, source=source, jobs=jobs, progress=advance)  # type: ignore[arg-type]
-        except ToolchainMissing as error:
-            raise ValueError(str(error)) from error  # for the user to mend, in one line
+        results = build(configs, source=source, jobs=jobs, progress=advance)  # type: ignore[arg-type]
     for result in results:
-        console.print(f"{result.config.name} {result.config.arch}", highlight=False, soft_wrap=True)
+        console.print(f"{result.config.name} {result.config.arch}", soft_wrap=True)
         said = f"failed: {result.error}" if result.path is None else f"{result.path} ({result.seconds:.1f} s)"
-        style = "red" if result.path is None else None  # no markup: what a compiler says has brackets of its own
-        console.print(f"  {said}", style=style, highlight=False, soft_wrap=True, markup=False)
+        style = "red" if result.path is None else None
+        console.print(f"  {said}", style=style, soft_wrap=True)
     if any(result.path is None for result in results):
         raise typer.Exit(1)
 
@@ -66,7 +82,7 @@ def selftest(op: Operations = None, arch: Archs = None, source: SourceName = "na
     for row in rows:
         error = "" if row.max_relative_error is None else f"{row.max_relative_error:.2e}"
         time_ms = "" if row.time_ms is None else f"{row.time_ms:.4f}"
-        status = f"[{STYLES[row.status]}]{row.status}[/]"
+        status = Text(row.status, STYLES[row.status])
         built = "yes" if row.built else "no"
         table.add_row(
             row.operation, row.dtype, row.arch, built, row.where, error, f"{row.tolerance:.2e}", time_ms, status
@@ -75,16 +91,13 @@ def selftest(op: Operations = None, arch: Archs = None, source: SourceName = "na
     for row in rows:
         if row.reason:
             text = f"{row.status}: {row.kernel} ({row.arch}): {row.reason}"
-            console.print(text, highlight=False, soft_wrap=True, markup=False)
+            console.print(text, soft_wrap=True)
     if any(row.status == check.FAIL for row in rows):
         raise typer.Exit(1)
 
 
 def _defaults(op: list[str] | None, arch: list[str] | None) -> list[KernelConfig]:
-    chosen = op or list(OPERATIONS)
-    for name in chosen:
-        if name not in OPERATIONS:
-            raise ValueError(f"--op: got {name!r}, want one of {', '.join(OPERATIONS)}")
+    chosen = op or OPERATIONS
     configs = [config for a in arch or KNOWN for name in chosen for config in OPERATIONS[name].default_configs(a)]
     valid = [config for config in configs if config.is_valid()]
     if not valid:

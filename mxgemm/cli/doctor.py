@@ -6,61 +6,65 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated
 
 import torch
 import typer
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from mxgemm import benchmark
-from mxgemm.cli.app import Device, app, console, progress_bar
+from mxgemm.cli.app import Device, app, console, progress_bar, seconds_of
+from mxgemm.cli.sizes import sizes_for
 from mxgemm.device import default_device
 from mxgemm.doctor import Findings, examine
 from mxgemm.errors import Refusal, by_reason
-
-_PLAIN: Final[dict[str, Any]] = {"highlight": False, "markup": False, "soft_wrap": True}
 
 
 @app.command()
 def doctor(
     verify: Annotated[bool, typer.Option("--verify", help="run every available route against the oracle")] = False,
     shape: Annotated[
-        list[str] | None, typer.Option(help="with --verify: M,N,K; repeat for more; default: the leaderboard's six")
+        list[str] | None,
+        typer.Option("--shape", help="with --verify: M,N,K; repeat for more; default: the leaderboard's six"),
     ] = None,
     device: Device = None,
-    seconds: Annotated[float, typer.Option(help="with --verify: time to spend on timing a case")] = 0.2,
+    seconds: Annotated[
+        float,
+        typer.Option(parser=seconds_of, metavar="SECONDS", help="with --verify: time to spend on timing a case"),
+    ] = 0.2,
     json_file: Annotated[Path | None, typer.Option("--json", help="with --verify: write the report here")] = None,
 ) -> None:
     """Say what is here, what each route is for, which ones are available, and what the others miss."""
+    if not verify and (shape or json_file):
+        raise ValueError("--shape and --json: got them without --verify, want --verify too")
+    where = device or default_device()
+    shapes = sizes_for(where, shape) if verify else []
     found = examine()
     _print_findings(found)
     if verify:
-        shapes = benchmark.select([], shape or [])
-        _verify(found, shapes, torch.device(device) if device else default_device(), seconds, json_file)
-    elif shape or json_file:
-        raise ValueError("--shape and --json: got them without --verify, want --verify too")
+        _verify(found, shapes, where, seconds, json_file)
 
 
 def _print_findings(found: Findings) -> None:
     facts = Table(show_header=False, box=None)
     for name, value in found.facts:
-        facts.add_row(escape(name), escape(value))
+        facts.add_row(name, value)
     console.print(facts)
     hip = Table("HIP", "state", "what serves, or what is missing", title="HIP kernels", title_justify="left")
     for ability in found.abilities:
-        hip.add_row(ability.name, _state(ability.missing), escape(ability.missing or ability.found))
+        hip.add_row(ability.name, _state(ability.missing), ability.missing or ability.found)
     console.print(hip)
     routes = Table("route", "state", "what it is for", title=f"routes on {found.arch}", title_justify="left")
     for route in found.routes:
-        routes.add_row(route.name, _state(route.missing), escape(route.takes))
+        routes.add_row(route.name, _state(route.missing), route.takes)
     console.print(routes)
     for reason in by_reason(route.missing for route in found.routes if route.missing):
-        console.print(f"missing {reason}", **_PLAIN)
+        console.print(f"missing {reason}", soft_wrap=True)
 
 
-def _state(missing: str | Refusal | None) -> str:
-    return "[yellow]missing[/yellow]" if missing else "[green]available[/green]"
+def _state(missing: str | Refusal | None) -> Text:
+    return Text("missing", "yellow") if missing else Text("available", "green")
 
 
 def _verify(
@@ -85,18 +89,18 @@ def _verify(
             continue
         numbers = ["" if v.us is None else f"{v.us:.1f}"]
         numbers += ["" if error is None else f"{error:.2e}" for error in (v.norm_error, v.element_error)]
-        result = "[green]pass[/green]" if v.state == "passed" else "[red]FAIL[/red]"
+        result = Text("pass", "green") if v.state == "passed" else Text("FAIL", "red")
         table.add_row(f"{v.m},{v.n},{v.k}", v.route, v.weight, v.activations, *numbers, result)
     console.print(table)
     reasons = Counter((v.state, v.route, v.reason) for v in done if v.reason)
     for (state, route, reason), count in reasons.items():
-        console.print(f"{state} {count} of {len(done)}: {route}: {reason}", **_PLAIN)
+        console.print(f"{state} {count} of {len(done)}: {route}: {reason}", soft_wrap=True)
     document = report(done, found, device)
     counts = document["counts"]
-    console.print(", ".join(f"{count} {state}" for state, count in counts.items()), **_PLAIN)
+    console.print(", ".join(f"{count} {state}" for state, count in counts.items()), soft_wrap=True)
     if json_file:
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        console.print(f"wrote {json_file}", **_PLAIN)
+        console.print(f"wrote {json_file}", soft_wrap=True)
     if counts["failed"]:
         raise typer.Exit(1)

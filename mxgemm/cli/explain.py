@@ -28,4 +28,4 @@ def explain(
     answer = explain_shape(
         m, n, k, device=device, a_format=a_format, prepared=prepare, route=route, tables=tables  # type: ignore[arg-type]
     )  # fmt: skip
-    console.print(str(answer), highlight=False, markup=False, soft_wrap=True)
+    console.print(str(answer), soft_wrap=True)

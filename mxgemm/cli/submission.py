@@ -20,4 +20,4 @@ def submission(
 ) -> None:
     """Write one self-contained file for the GPU MODE leaderboard amd-mxfp4-mm."""
     path = generator.write(output, form or tuple(generator.FORMS))
-    console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+    console.print(f"wrote {path}", soft_wrap=True)

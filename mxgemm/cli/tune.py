@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 from rich.table import Table
 
-from mxgemm import benchmark
-from mxgemm.cli.app import AFormat, Device, app, console, progress_bar
+from mxgemm.cli.app import AFormat, Device, app, console, progress_bar, route_named, seconds_of
+from mxgemm.cli.sizes import Shapes, sizes_for
 from mxgemm.device import default_device, machine_of
 from mxgemm.tables import TABLES_VARIABLE
 
@@ -18,21 +17,23 @@ from mxgemm.tables import TABLES_VARIABLE
 @app.command()
 def tune(
     output: Annotated[Path, typer.Option("--output", "-o", help="the table to write or to add to")],
-    shape: Annotated[
-        list[str] | None, typer.Option(help="M,N,K; repeat for more; default: the leaderboard's six")
-    ] = None,
+    shape: Shapes = None,
     device: Device = None,
     a_format: AFormat = "e2m1",
-    route: Annotated[list[str] | None, typer.Option(help="only this route; repeat for more")] = None,
+    route: Annotated[
+        list[str] | None, typer.Option(parser=route_named, metavar="ROUTE", help="only this route; repeat for more")
+    ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="weights as they come; otherwise after prepare()")] = False,
-    seconds: Annotated[float, typer.Option(help="time to spend on one configuration")] = 0.2,
+    seconds: Annotated[
+        float, typer.Option(parser=seconds_of, metavar="SECONDS", help="time to spend on one configuration")
+    ] = 0.2,
 ) -> None:
     """Measure every legal configuration of every route that is right, and write a routing table."""
     from mxgemm.tune import existing, rows, source_of, write
     from mxgemm.tune import tune as measure
 
-    shapes = benchmark.select([], shape or [])
-    where = torch.device(device) if device else default_device()
+    where = device or default_device()
+    shapes = sizes_for(where, shape)
     existing(output, machine_of(where).arch)  # before the work, not after it
     done = []
     with progress_bar(counted=False) as progress:
@@ -53,9 +54,9 @@ def tune(
     for timing in done:
         if timing.us is None:
             text = f"left out: {timing.route} ({timing.config}) on {timing.shape}: {timing.reason}"
-            console.print(text, highlight=False, markup=False, soft_wrap=True)
+            console.print(text, soft_wrap=True)
     if not found:
-        console.print("nothing was measured: no route that was asked for took a shape and passed", highlight=False)
+        console.print("nothing was measured: no route that was asked for took a shape and passed")
         raise typer.Exit(1)
     table = Table("M,N,K", "us", "route", "configuration", box=None, pad_edge=False)
     for row in found:

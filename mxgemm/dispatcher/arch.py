@@ -10,19 +10,29 @@ import shutil
 import subprocess
 from typing import Final
 
+from mxgemm.arguments import shown
+from mxgemm.device import arch_named
+
 KNOWN: Final = ("gfx942", "gfx950")
-_NAME: Final = re.compile(r"^gfx[0-9a-f]{3,5}$")
+_FP8_DEPTHS: Final[dict[str, dict[int, tuple[int, ...]]]] = {
+    "gfx942": {16: (32, 64), 32: (16, 32)},
+    "gfx950": {16: (128, 32, 64), 32: (64, 16, 32)},
+}
+"""Depths of fp8 and bf8 instructions by rows, CK's own choice first: ``arch_specs.json`` of CK's dispatcher."""
 
 
 def bare_arch(arch: str) -> str:
-    """Return an architecture without its feature suffixes: ``gfx942:sramecc+:xnack-`` is ``gfx942``.
+    """Return an AMD architecture without its feature suffixes: ``gfx942:sramecc+:xnack-`` is ``gfx942``.
 
     Raises:
+        TypeError: it is no text.
         ValueError: it is not the name of an AMD architecture.
     """
-    name = arch.split(":", 1)[0] if isinstance(arch, str) else arch
-    if not isinstance(name, str) or not _NAME.match(name):
-        raise ValueError(f"gfx_arch: got {arch!r}, want an AMD architecture such as 'gfx950'")
+    if not isinstance(arch, str):
+        raise TypeError(f"gfx_arch: got {shown(arch)}, want the name of an AMD architecture such as 'gfx950'")
+    name = arch_named(arch)
+    if name is None or not name.startswith("gfx"):
+        raise ValueError(f"gfx_arch: got {shown(arch)}, want an AMD architecture such as 'gfx950'")
     return name
 
 
@@ -62,10 +72,8 @@ def fp8_is_ocp(arch: str) -> bool:
 
 
 def fp8_warp_tile_k(arch: str, warp_tile_m: int) -> tuple[int, ...]:
-    """Return the depths of an fp8 matrix instruction that compute, CK's own choice first.
+    """Return the depths of CK's fp8 instruction of 16 or 32 rows on a known architecture, CK's own choice first.
 
-    CK compiles others without a word, and the kernel then gives zeros.
+    CK compiles others without a word; 16x16x128 on gfx942 is known to give zeros.
     """
-    if bare_arch(arch) == "gfx950":
-        return (128,) if warp_tile_m == 16 else (64,)
-    return (32,) if warp_tile_m == 16 else (16, 32)
+    return _FP8_DEPTHS[bare_arch(arch)][warp_tile_m]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 from mxgemm import build_cache
+from mxgemm.arguments import as_int, as_path, one_of, shown
 from mxgemm.dispatcher.arch import bare_arch, detect_arch
 from mxgemm.dispatcher.config import KernelConfig
 from mxgemm.dispatcher.errors import BuildError, ToolchainMissing
@@ -80,15 +81,20 @@ def build(
         result and stops no other.
 
     Raises:
+        TypeError: an argument of a wrong type.
         ValueError: a configuration must not be built (all reasons are named), or the source is unknown.
         RuntimeError: no architecture was given and none could be detected.
         ToolchainMissing: a compiler is missing, or triton (``native``) or CK (``ck_tile``).
     """
-    if source not in SOURCES:
-        raise ValueError(f"source: got {source!r}, want one of {', '.join(SOURCES)}")
-    if jobs is not None and jobs < 1:
-        raise ValueError(f"jobs: got {jobs}, want at least 1")
-    pinned = _pinned(list(configs), gfx_arch)
+    one_of("source", source, SOURCES)
+    if jobs is not None:
+        jobs = as_int("jobs", jobs)
+        if jobs < 1:
+            raise ValueError(f"jobs: got {shown(jobs)}, want at least 1")
+    if progress is not None and not callable(progress):
+        raise TypeError(f"progress: got {shown(progress)}, want a function of (done, total, result)")
+    ck_include, hipcc = _path("ck_include", ck_include), _path("hipcc", hipcc)
+    pinned = _pinned(_listed(configs), gfx_arch)
     for config in pinned:
         config.check()
     make = _maker(source, ck_include, hipcc)
@@ -103,10 +109,22 @@ def build(
     return [done[config] for config in pinned]
 
 
+def _listed(configs: Iterable[KernelConfig]) -> list[KernelConfig]:
+    try:
+        found = list(configs)
+    except TypeError:
+        raise TypeError(f"configs: got {shown(configs)}, want kernel configurations") from None
+    for config in found:
+        if not isinstance(config, KernelConfig):
+            raise TypeError(f"configs: got {shown(config)}, want kernel configurations")
+    return found
+
+
 def _pinned(configs: list[KernelConfig], gfx_arch: str | None) -> list[KernelConfig]:
-    unsaid = gfx_arch is None and any(config.arch is None for config in configs)
+    wanted = None if gfx_arch is None else bare_arch(gfx_arch)
+    unsaid = wanted is None and any(config.arch is None for config in configs)
     here = detect_arch() if unsaid else ""
-    return [config.pinned(gfx_arch or config.arch or here) for config in configs]
+    return [config.pinned(wanted or config.arch or here) for config in configs]
 
 
 class _Maker(NamedTuple):
@@ -133,6 +151,10 @@ def _maker(source: str, ck_include: Path | None, hipcc: Path | None) -> _Maker:
         lambda config, arch: ck_tile.ck_tile_key(config, arch, toolchain),
         lambda config, arch, folder: ck_tile.build_ck_tile(config, arch, folder, toolchain),
     )
+
+
+def _path(argument: str, value: Any) -> Path | None:
+    return None if value is None else as_path(argument, value)
 
 
 def _build_one(config: KernelConfig, source: str, maker: _Maker) -> BuildResult:

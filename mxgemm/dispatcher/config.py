@@ -6,13 +6,16 @@ sources (``native`` and ``ck_tile``) build the same configuration and export the
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
+from mxgemm.arguments import as_int, shown
 from mxgemm.dispatcher.arch import bare_arch
 
+_INT_MAX: Final = 2**31 - 1
 Config = TypeVar("Config", bound="KernelConfig")
 
 
@@ -64,6 +67,12 @@ class KernelConfig(ABC):
     warp_tile_k: int
     k_block_per_cu: int = 1
 
+    def __post_init__(self) -> None:
+        """Make plain ints of numpy's and others'; what is no integer stays, for :meth:`refusals` to name."""
+        for name in _fields_of(self, "int"):
+            with contextlib.suppress(TypeError):
+                object.__setattr__(self, name, as_int(name, getattr(self, name)))
+
     @property
     def dtype(self) -> str:
         """CK's name of the type of A and B: ``fp8`` (e4m3), ``bf8`` (e5m2) or ``fp4`` (e2m1)."""
@@ -79,8 +88,8 @@ class KernelConfig(ABC):
     @property
     def name(self) -> str:
         """The kernel's name, byte for byte CK's."""
-        parts = [self.prefix, self.dtype, self.layout, self.pipeline, self.epilogue, self.scheduler]
-        return "_".join([*parts, *map(str, self.flags()), self.tile_text()])
+        parts = [self.prefix, self.dtype, self.layout, self.pipeline, self.epilogue, self.scheduler, *self.flags()]
+        return "_".join([*(part if isinstance(part, str) else shown(part) for part in parts), self.tile_text()])
 
     def flags(self) -> tuple[bool, ...]:
         """Return what the name holds as True or False: values of ``flag_fields``."""
@@ -90,7 +99,7 @@ class KernelConfig(ABC):
         """Return this configuration for an architecture.
 
         Raises:
-            ValueError: it is pinned to another one.
+            TypeError, ValueError: it is no AMD architecture, or the configuration is pinned to another one.
         """
         wanted = bare_arch(gfx_arch)
         if self.arch is not None and bare_arch(self.arch) != wanted:
@@ -119,26 +128,34 @@ class KernelConfig(ABC):
 
     def tile_text(self) -> str:
         """Return the part of the name that every operation ends with: tile, waves, instruction."""
-        return (
-            f"{self.tile_m}x{self.tile_n}x{self.tile_k}_{self.warp_m}x{self.warp_n}x{self.warp_k}_"
-            f"{self.warp_tile_m}x{self.warp_tile_n}x{self.warp_tile_k}"
+        return "_".join(
+            "x".join(shown(getattr(self, f"{part}_{axis}")) for axis in "mnk") for part in ("tile", "warp", "warp_tile")
         )
 
 
 def wrong_choice(field: str, value: object, choices: tuple[str, ...]) -> list[str]:
     """Return the refusal of a field that takes one of a few names, or nothing."""
-    return [] if value in choices else [f"{field}: got {value!r}, want {' or '.join(map(repr, choices))}"]
+    right = isinstance(value, str) and value in choices
+    return [] if right else [f"{field}: got {shown(value)}, want {' or '.join(map(repr, choices))}"]
+
+
+def wrong_arch(field: str, arch: str, choices: tuple[str, ...]) -> list[str]:
+    """Return the refusal of an architecture, whatever its feature suffixes, or nothing."""
+    try:
+        return wrong_choice(field, bare_arch(arch), choices)
+    except (TypeError, ValueError):
+        return wrong_choice(field, arch, choices)
+
+
+def flag_refusals(config: KernelConfig) -> list[str]:
+    """Return the refusals of flags that are no bool: 1 would be another name and another header than True."""
+    flags = [(name, getattr(config, name)) for name in _fields_of(config, "bool")]
+    return [f"{name}: got {shown(flag)}, want True or False" for name, flag in flags if not isinstance(flag, bool)]
 
 
 def tile_refusals(config: KernelConfig) -> list[str]:
     """Return what is wrong with a tile in itself: sizes, divisibility, and the cluster known to be wrong upstream."""
-    sizes = [(f.name, getattr(config, f.name)) for f in dataclasses.fields(config)]
-    wrong = [
-        f"{name}: got {size!r}, want a positive int"
-        for name, size in sizes
-        if (name.startswith(("tile_", "warp_")) or name == "k_block_per_cu")
-        and (isinstance(size, bool) or not isinstance(size, int) or size < 1)
-    ]
+    wrong = size_refusals(config)
     if wrong:
         return wrong
     for axis in "mnk":
@@ -146,6 +163,21 @@ def tile_refusals(config: KernelConfig) -> list[str]:
         if tile % (waves * step):
             wrong.append(f"tile_{axis}: got {tile}, want a multiple of warp_{axis} * warp_tile_{axis} = {waves * step}")
     return wrong + _known_bad(config)
+
+
+def size_refusals(config: KernelConfig) -> list[str]:
+    """Return the refusals of sizes that are none."""
+    sizes = [(name, getattr(config, name)) for name in _fields_of(config, "int")]
+    return [
+        f"{name}: got {shown(size)}, want a positive int of at most {_INT_MAX}"
+        for name, size in sizes
+        if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= _INT_MAX
+    ]
+
+
+def _fields_of(config: KernelConfig, kind: str) -> list[str]:
+    """Return the names of the fields that are annotated as ``int``, or as ``bool``."""
+    return [field.name for field in dataclasses.fields(config) if field.type == kind]
 
 
 def _known_bad(config: KernelConfig) -> list[str]:

@@ -156,9 +156,9 @@ class TritonExecution(Execution):
     def run(self, config: KernelConfig, library: Path, inputs: Inputs) -> tuple[NDArray[np.float16], float | None]:
         """Run it on the default device, untimed: a time of another GPU would say nothing of the library."""
         from mxgemm.dispatcher.jit import Tile, quant_gemm
-        from mxgemm.dispatcher.native_kernel import element_type, num_warps
+        from mxgemm.dispatcher.native_kernel import block_k, element_type, num_warps
 
-        tile = Tile(config.tile_m, config.tile_n, config.tile_k, num_warps(config))
+        tile = Tile(config.tile_m, config.tile_n, block_k(config, config.arch or ""), num_warps(config))
         kind = element_type(config, config.arch or "")
         device = default_device()
         arrays = (inputs.a, inputs.b, inputs.a_scales, inputs.b_scales)

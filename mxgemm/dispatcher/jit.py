@@ -11,10 +11,11 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from mxgemm.arguments import as_int, check_bool, check_type, one_of, shown
 from mxgemm.device import machine_of
 from mxgemm.routes.kernel_call import KernelCall, Launcher
 from mxgemm.routes.tile import XCDS
-from mxgemm.routes.triton_support import interpreting
+from mxgemm.routes.triton_support import interpreting, is_power_of_two
 
 KINDS: Final = ("e2m1", "e4m3", "e5m2", "e4m3fnuz", "e5m2fnuz")
 SMALL: Final = 2**31
@@ -40,6 +41,19 @@ class Tile:
     num_stages: int = 2
     programs: int = 0
 
+    def __post_init__(self) -> None:
+        """Check every field: TypeError for what is no integer, ValueError for a size that no kernel has."""
+        for name, least in (("block_m", 16), ("block_n", 16), ("block_k", 32), ("num_warps", 1)):
+            size = as_int(name, getattr(self, name))
+            if size < least or not is_power_of_two(size):
+                raise ValueError(f"{name}: got {shown(size)}, want a power of two from {least}")
+            object.__setattr__(self, name, size)
+        for name, least in (("num_stages", 1), ("programs", 0)):
+            size = as_int(name, getattr(self, name))
+            if size < least:
+                raise ValueError(f"{name}: got {shown(size)}, want at least {least}")
+            object.__setattr__(self, name, size)
+
 
 def quant_gemm(
     a: Tensor, b: Tensor, a_scales: Tensor, b_scales: Tensor, kind: str, tile: Tile | None = None, *,
@@ -57,9 +71,12 @@ def quant_gemm(
         fast_accumulation: on sm_90, leave fp8 sums in the tensor cores' short accumulators over all of K.
 
     Raises:
-        TypeError: a dtype is wrong.
-        ValueError: a shape or the kind is wrong.
+        TypeError: a type or a dtype is wrong.
+        ValueError: a shape, the kind or a device is wrong.
     """
+    if tile is not None:
+        check_type("tile", tile, Tile, "a Tile")
+    check_bool("fast_accumulation", fast_accumulation)
     m, n, k = _check(a, b, a_scales, b_scales, kind)
     out = torch.empty((m, n), dtype=torch.float16, device=a.device)
     launch = launcher(a, b, a_scales, b_scales, kind, tile or Tile(), (m, n, k), fast_accumulation)
@@ -108,8 +125,9 @@ def _scale_kind(scales: Tensor) -> str:
 
 
 def _check(a: Tensor, b: Tensor, a_scales: Tensor, b_scales: Tensor, kind: str) -> tuple[int, int, int]:
-    if kind not in KINDS:
-        raise ValueError(f"kind: got {kind!r}, want one of {', '.join(KINDS)}")
+    one_of("kind", kind, KINDS)
+    for name, tensor in (("a", a), ("b", b), ("a_scales", a_scales), ("b_scales", b_scales)):
+        check_type(name, tensor, Tensor, "a tensor")
     for name, tensor in (("a", a), ("b", b)):
         if tensor.dtype != torch.uint8:
             raise TypeError(f"{name}: got {tensor.dtype}, want torch.uint8, the bytes of its elements")
@@ -131,5 +149,6 @@ def _check(a: Tensor, b: Tensor, a_scales: Tensor, b_scales: Tensor, kind: str) 
     if (a_scales.dtype == torch.uint8) != (b_scales.dtype == torch.uint8):
         raise TypeError(f"b_scales: got {b_scales.dtype}, want {a_scales.dtype}, as a_scales")
     if any(tensor.device != a.device for tensor in (b, a_scales, b_scales)):
-        raise ValueError("b, a_scales, b_scales: want the device of a")
+        got = ", ".join(str(tensor.device) for tensor in (b, a_scales, b_scales))
+        raise ValueError(f"b, a_scales, b_scales: got {got}, want {a.device}, as a")
     return a.shape[0], b.shape[0], k

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import torch
 
+from mxgemm.arguments import as_path, check_bool
 from mxgemm.dispatcher.arch import bare_arch
 from mxgemm.dispatcher.config import KernelConfig
 from mxgemm.dispatcher.errors import DispatcherError, DispatcherUnsupported
@@ -36,15 +37,16 @@ class Library:
             config: the kernel that it must hold.
 
         Raises:
+            TypeError: ``path`` is no path, or ``config`` no configuration.
             FileNotFoundError: there is no such file.
             OSError: it is no shared library of this machine.
             ValueError: it exports another interface, holds another kernel, or was built for another architecture.
         """
-        self.path = Path(path)
+        self.operation = operation_of(config)
+        self.config = config
+        self.path = as_path("path", path)
         if not self.path.is_file():
             raise FileNotFoundError(f"path: got {self.path}, want the shared library of {config.name}")
-        self.config = config
-        self.operation = operation_of(config)
         self._c = ctypes.CDLL(str(self.path))
         try:
             self._declare()
@@ -139,6 +141,7 @@ class Library:
             DispatcherUnsupported: the kernel cannot take these sizes.
             DispatcherError: no usable device, or a HIP call failed.
         """
+        check_bool("timed", timed)
         operands = self._prepare(a, b, c, a_scales, b_scales, k_batch)
         milliseconds = ctypes.c_float() if timed else None
         self._call(operands, milliseconds)

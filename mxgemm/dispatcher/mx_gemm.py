@@ -9,9 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mxgemm.dispatcher.arch import bare_arch
 from mxgemm.dispatcher.codecs import Float32, decode_e8m0
-from mxgemm.dispatcher.config import KernelConfig, tile_refusals, wrong_choice
+from mxgemm.dispatcher.config import KernelConfig, flag_refusals, size_refusals, tile_refusals, wrong_arch, wrong_choice
 from mxgemm.dispatcher.operation import POINTER, Operation, Pointers, Problem
 from mxgemm.formats import BLOCK, E8M0_BIAS
 
@@ -58,7 +57,7 @@ class MxGemmKernelConfig(KernelConfig):
 
     def flags(self) -> tuple[bool, ...]:
         """Return the paddings, and ``persistent`` only where it is on, as in CK's tile engine."""
-        return (self.pad_m, self.pad_n, self.pad_k, *([True] if self.persistent else []))
+        return (self.pad_m, self.pad_n, self.pad_k, *([] if self.persistent is False else [self.persistent]))
 
     def refusals(self, gfx_arch: str | None = None) -> tuple[str, ...]:
         """Return every reason why this kernel must not be built."""
@@ -68,12 +67,12 @@ class MxGemmKernelConfig(KernelConfig):
         wrong += wrong_choice("pipeline", self.pipeline, ("comp_async",))
         wrong += wrong_choice("epilogue", self.epilogue, ("cshuffle",))
         wrong += wrong_choice("scheduler", self.scheduler, ("intrawave",))
-        wrong += tile_refusals(self)
+        wrong += tile_refusals(self) + flag_refusals(self)
         instruction = (self.warp_tile_m, self.warp_tile_n, self.warp_tile_k)
-        if instruction != INSTRUCTION:
+        if not size_refusals(self) and instruction != INSTRUCTION:
             wrong.append(f"warp_tile: got {instruction}, want {INSTRUCTION}, the scaled instruction of gfx950")
         if arch is not None:
-            other = wrong_choice("gpu_target", bare_arch(arch), ARCHES)
+            other = wrong_arch("gpu_target", arch, ARCHES)
             wrong += [f"{why}: no other has the scaled instruction" for why in other]
         return tuple(wrong)
 

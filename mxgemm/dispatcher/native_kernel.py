@@ -2,7 +2,7 @@
 
 | configuration | Triton |
 |---|---|
-| ``tile_m``, ``tile_n``, ``tile_k`` | the program's block, ``BLOCK_M``, ``BLOCK_N``, ``BLOCK_K`` |
+| ``tile_m``, ``tile_n``, ``tile_k`` | the program's block, ``BLOCK_M``, ``BLOCK_N``, ``BLOCK_K`` (see ``block_k``) |
 | ``warp_m * warp_n * warp_k`` | ``num_warps``; Triton deals the waves out over the block itself |
 | ``warp_tile_m`` | ``matrix_instr_nonkdim``; the depth follows from type and architecture, checked after the build |
 | ``k_block_per_cu`` above 1 | ``waves_per_eu``, so that this many workgroups fit a compute unit (four SIMDs) |
@@ -84,6 +84,16 @@ def num_warps(config: KernelConfig) -> int:
     return config.warp_m * config.warp_n * config.warp_k
 
 
+def block_k(config: KernelConfig, gfx_arch: str) -> int:
+    """Return the depth of the program's block: the tile's, or less, to keep Triton from another instruction.
+
+    On gfx950 it takes the deep one, of 128 (16 rows) or 64 (32 rows), wherever the block holds it.
+    """
+    if bare_arch(gfx_arch) != "gfx950" or _is_deep(config, gfx_arch):
+        return config.tile_k
+    return min(config.tile_k, 64 if config.warp_tile_m == 16 else 32)
+
+
 def element_type(config: KernelConfig, gfx_arch: str) -> str:
     """Return the type of A and B as the kernel calls it: ``e2m1``, ``e4m3``, ``e5m2``, on gfx942 ``e4m3fnuz``, ..."""
     name = _TYPES[config.dtype]
@@ -113,7 +123,7 @@ def kernel_call(config: KernelConfig, gfx_arch: str, variant: Variant) -> Kernel
         "B_SCALE": scale,
         "BLOCK_M": config.tile_m,
         "BLOCK_N": config.tile_n,
-        "BLOCK_K": config.tile_k,
+        "BLOCK_K": block_k(config, arch),
         "EVEN_N": variant.even,
         "EVEN_K": variant.even,
         "PROGRAMS": persistent_programs(config, arch),
@@ -138,7 +148,12 @@ def wanted_instruction(config: KernelConfig, gfx_arch: str) -> str:
     shape = f"f32_{config.warp_tile_m}x{config.warp_tile_n}x"
     if config.operation == "mx_gemm":
         return f"v_mfma_scale_{shape}{config.warp_tile_k}_f8f6f4"
-    if bare_arch(gfx_arch) == "gfx950":
+    if _is_deep(config, gfx_arch):
         return f"v_mfma_{shape}{config.warp_tile_k}_f8f6f4"
     depth = 32 if config.warp_tile_m == 16 else 16
     return f"v_mfma_{shape}{depth}_{config.dtype}_{config.dtype}"
+
+
+def _is_deep(config: KernelConfig, gfx_arch: str) -> bool:
+    """Say whether the instruction is one of gfx950's own; the others are gfx942's, one or two of them to CK's depth."""
+    return bare_arch(gfx_arch) == "gfx950" and config.warp_tile_k == (128 if config.warp_tile_m == 16 else 64)

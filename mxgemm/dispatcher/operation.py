@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mxgemm.arguments import as_int, shown
 from mxgemm.dispatcher.codecs import Bytes, Float32
 from mxgemm.dispatcher.config import KernelConfig
 
@@ -26,7 +27,8 @@ class Problem:
     """``C[m, n] = A[m, k] * B[n, k]``, transposed, with ``k_batch`` splits of K.
 
     Raises:
-        ValueError: a size is not an int from 1 to 2^31 - 1.
+        TypeError: a size is no integer.
+        ValueError: a size is not from 1 to 2^31 - 1.
     """
 
     m: int
@@ -36,9 +38,10 @@ class Problem:
 
     def __post_init__(self) -> None:
         for name in ("m", "n", "k", "k_batch"):
-            size = getattr(self, name)
-            if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= INT_MAX:
-                raise ValueError(f"{name}: got {size!r}, want an int from 1 to {INT_MAX}, C's largest")
+            size = as_int(name, getattr(self, name))
+            if not 1 <= size <= INT_MAX:
+                raise ValueError(f"{name}: got {shown(size)}, want an int from 1 to {INT_MAX}, C's largest")
+            object.__setattr__(self, name, size)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from mxgemm.arguments import shown
 from mxgemm.dispatcher.config import KernelConfig
 from mxgemm.dispatcher.mx_gemm import MxGemm
 from mxgemm.dispatcher.operation import Operation
@@ -15,5 +16,12 @@ OPERATIONS: Final[dict[str, Operation]] = {operation.name: operation for operati
 
 
 def operation_of(config: KernelConfig) -> Operation:
-    """Return the operation that a configuration is of."""
-    return OPERATIONS[config.operation]
+    """Return the operation that a configuration is of.
+
+    Raises:
+        TypeError: it is no configuration of one.
+    """
+    operation = OPERATIONS.get(getattr(config, "operation", ""))
+    if operation is None or not isinstance(config, operation.config_type):
+        raise TypeError(f"config: got {shown(config)}, want a configuration of {', '.join(OPERATIONS)}")
+    return operation

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from mxgemm.dispatcher.arch import bare_arch, fp8_warp_tile_k
 from mxgemm.dispatcher.codecs import Float32
-from mxgemm.dispatcher.config import KernelConfig, tile_refusals, wrong_choice
+from mxgemm.dispatcher.config import KernelConfig, flag_refusals, size_refusals, tile_refusals, wrong_arch, wrong_choice
 from mxgemm.dispatcher.operation import POINTER, Operation, Pointers, Problem
 
 ARCHES = ("gfx942", "gfx950")
@@ -57,10 +57,11 @@ class QuantKernelConfig(KernelConfig):
         wrong += wrong_choice("pipeline", self.pipeline, ("compv3",))
         wrong += wrong_choice("epilogue", self.epilogue, ("cshuffle",))
         wrong += wrong_choice("scheduler", self.scheduler, ("intrawave",))
-        wrong += tile_refusals(self)
+        wrong += tile_refusals(self) + flag_refusals(self)
         if arch is not None:
-            unknown = wrong_choice("gfx_arch", bare_arch(arch), ARCHES)
-            wrong += unknown or self._instruction_refusals(bare_arch(arch))
+            wrong += wrong_arch("gfx_arch", arch, ARCHES)
+        if arch is not None and not wrong_arch("gfx_arch", arch, ARCHES) and not size_refusals(self):
+            wrong += self._instruction_refusals(bare_arch(arch))
         return tuple(wrong)
 
     def _instruction_refusals(self, arch: str) -> list[str]:
@@ -70,9 +71,10 @@ class QuantKernelConfig(KernelConfig):
         wanted = fp8_warp_tile_k(arch, self.warp_tile_m)
         if self.warp_tile_k not in wanted:
             choices = " or ".join(map(str, wanted))
+            zeros = "; CK compiles 16x16x128 there, and the kernel silently gives zeros" if arch == "gfx942" else ""
             return [
                 f"warp_tile_k: got {self.warp_tile_k}, want {choices} for {self.warp_tile_m}x{self.warp_tile_n} "
-                f"{self.variant_key} on {arch}: CK compiles another one there and the kernel silently gives zeros"
+                f"{self.variant_key} on {arch}, the instructions that CK has{zeros}"
             ]
         return []
 
@@ -87,6 +89,8 @@ class QuantOperation(Operation):
 
     def default_configs(self, gfx_arch: str) -> tuple[QuantKernelConfig, ...]:
         """Return the kernel of each type with the default tile and the architecture's instruction."""
+        if unknown := wrong_arch("gfx_arch", gfx_arch, ARCHES):
+            raise ValueError(unknown[0])
         depth = fp8_warp_tile_k(gfx_arch, 16)[0]
         kinds = [self.config_type(variant_key=key, warp_tile_k=depth) for key in ("fp8", "bf8")]
         return tuple(kind.pinned(gfx_arch) for kind in kinds)

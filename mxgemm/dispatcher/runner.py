@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from mxgemm.arguments import as_int, as_path, check_type, shown
 from mxgemm.dispatcher import codecs
 from mxgemm.dispatcher.config import KernelConfig
 from mxgemm.dispatcher.execution import Execution
@@ -27,11 +28,12 @@ def make_inputs(config: KernelConfig, problem: Problem, *, seed: int = 0) -> Inp
     """Draw operands from the grid, and scales that all differ.
 
     Raises:
+        TypeError: an argument of a wrong type.
         ValueError: the configuration names no architecture, or the operation cannot take the problem.
     """
     operation = operation_of(config)
-    operation.check(problem)
-    random = np.random.default_rng(seed)
+    operation.check(check_type("problem", problem, Problem, "a Problem"))
+    random = np.random.default_rng(_seed(seed))
     a, b = (
         codecs.encode(random.choice(GRID, size=(rows, problem.k)), config.dtype, _arch(config))
         for rows in (problem.m, problem.n)
@@ -41,11 +43,34 @@ def make_inputs(config: KernelConfig, problem: Problem, *, seed: int = 0) -> Inp
 
 
 def reference(config: KernelConfig, inputs: Inputs) -> NDArray[np.float16]:
-    """Return ``[m, n]``: decoded operands, fp32 accumulation, one rounding to fp16."""
+    """Return ``[m, n]``: decoded operands, fp32 accumulation, one rounding to fp16.
+
+    Raises:
+        TypeError: an argument of a wrong type.
+        ValueError: the configuration names no architecture, or the inputs are not of its shapes.
+    """
+    _check_inputs(config, check_type("inputs", inputs, Inputs, "Inputs (see make_inputs)"))
     a, b = (codecs.decode(data, config.dtype, _arch(config)) for data in (inputs.a, inputs.b))
     product = operation_of(config).scaled_product(a, b, inputs.a_scales, inputs.b_scales)
     with np.errstate(over="ignore"):  # beyond fp16 is infinity, in the kernel too
         return product.astype(np.float16)
+
+
+def _check_inputs(config: KernelConfig, inputs: Inputs) -> None:
+    operation, problem = operation_of(config), inputs.problem
+    columns = problem.k // codecs.PACK[config.dtype]
+    shapes: dict[str, tuple[int, ...]] = {"a": (problem.m, columns), "b": (problem.n, columns)}
+    shapes |= zip(("a_scales", "b_scales"), operation.scale_shapes(problem), strict=True)
+    for name, shape in shapes.items():
+        found = check_type(f"inputs.{name}", getattr(inputs, name), np.ndarray, "an array")
+        if found.shape != shape:
+            raise ValueError(f"inputs.{name}: got shape {found.shape}, want {shape} for {config.name}")
+
+
+def _seed(seed: Any) -> int:
+    if as_int("seed", seed) < 0:
+        raise ValueError(f"seed: got {shown(seed)}, want at least 0")
+    return as_int("seed", seed)
 
 
 def _arch(config: KernelConfig) -> str:
@@ -79,8 +104,16 @@ class Verdict:
 
 
 def judge(problem: Problem, out: NDArray[Any], expected: NDArray[np.float16], time_ms: float | None) -> Verdict:
-    """Compare a result with the reference."""
-    got, want = (np.asarray(values, dtype=np.float64) for values in (out, expected))
+    """Compare a result with the reference.
+
+    Raises:
+        TypeError: an argument of a wrong type.
+        ValueError: a result of another shape than the reference, or than the problem.
+    """
+    check_type("problem", problem, Problem, "a Problem")
+    got, want = (_numbers(name, values, problem) for name, values in (("out", out), ("expected", expected)))
+    if time_ms is not None:
+        check_type("time_ms", time_ms, float, "milliseconds as a float, or None")
     same = (got == want) | (np.isnan(got) & np.isnan(want))
     with np.errstate(invalid="ignore"):
         error = np.abs(got - want) / np.maximum(np.abs(want), LEAST_NORMAL)
@@ -94,13 +127,25 @@ def judge(problem: Problem, out: NDArray[Any], expected: NDArray[np.float16], ti
     return Verdict(problem, worst, TOLERANCE, time_ms, complaint)
 
 
+def _numbers(name: str, values: Any, problem: Problem) -> NDArray[np.float64]:
+    if not isinstance(values, np.ndarray) or values.dtype.kind not in "fiu":
+        raise TypeError(f"{name}: got {shown(values)}, want an array of real numbers")
+    if values.shape != (problem.m, problem.n):
+        raise ValueError(f"{name}: got shape {values.shape}, want {(problem.m, problem.n)}")
+    return values.astype(np.float64)
+
+
 def verify(config: KernelConfig, library: Path, execution: Execution, problem: Problem, *, seed: int = 0) -> Verdict:
     """Run a kernel on drawn inputs and judge the result.
 
     Raises:
+        TypeError: an argument of a wrong type.
         ValueError: the operation cannot take the problem.
         DispatcherError: the kernel cannot run.
     """
     inputs = make_inputs(config, problem, seed=seed)
+    library = as_path("library", library)
+    if not isinstance(execution, Execution):
+        raise TypeError(f"execution: got {shown(execution)}, want an Execution")
     out, time_ms = execution.run(config, library, inputs)
     return judge(problem, out, reference(config, inputs), time_ms)

@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from mxgemm.dispatcher.build import BuildResult, Source, build
+from mxgemm.arguments import one_of
+from mxgemm.dispatcher.arch import bare_arch
+from mxgemm.dispatcher.build import SOURCES, BuildResult, Source, build
 from mxgemm.dispatcher.config import KernelConfig
 from mxgemm.dispatcher.errors import DispatcherError, ToolchainMissing
 from mxgemm.dispatcher.execution import EXECUTIONS, Execution
@@ -75,12 +77,12 @@ def selftest(
         report: told each row as it is known.
 
     Raises:
-        ValueError: there is no such operation.
+        ValueError: there is no such operation, source or architecture.
     """
-    chosen = list(operations or OPERATIONS)
-    for name in chosen:
-        if name not in OPERATIONS:
-            raise ValueError(f"op: got {name!r}, want one of {', '.join(OPERATIONS)}")
+    chosen = [one_of("operations", name, OPERATIONS) for name in operations or OPERATIONS]
+    one_of("source", source, SOURCES)
+    for arch in archs:
+        bare_arch(arch)
     places = EXECUTIONS if executions is None else executions
     rows: list[Row] = []
     for arch in archs:

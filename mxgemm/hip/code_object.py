@@ -9,7 +9,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
+
+from mxgemm.arguments import shown
 
 EM_AMDGPU: Final = 224
 EM_CUDA: Final = 190
@@ -19,6 +21,11 @@ _SHT_NOBITS: Final = 8
 _NT_AMDGPU_METADATA: Final = 32
 _BUNDLES: Final = (b"__CLANG_OFFLOAD_BUNDLE__", b"CCOB")
 _EIATTR_CBANK_PARAM_SIZE: Final = 0x19
+_SECTION_BYTES: Final = 64
+_DEEPEST: Final = 16
+"""Deeper than LLVM nests its metadata."""
+
+T = TypeVar("T")
 
 
 class CodeObjectError(ValueError):
@@ -61,12 +68,16 @@ class CodeObject:
     kernels: Mapping[str, KernelInfo]
 
 
-def inspect(image: bytes) -> CodeObject:
+def inspect(image: bytes | bytearray | memoryview) -> CodeObject:
     """Read an AMD code object or a cubin.
 
     Raises:
+        TypeError: no bytes.
         CodeObjectError: neither, or truncated or damaged.
     """
+    if not isinstance(image, bytes | bytearray | memoryview):
+        raise TypeError(f"image: got {shown(image)}, want the bytes of a file")
+    image = bytes(image)
     if image.startswith(_BUNDLES):
         raise CodeObjectError("image: got an offload bundle, want one code object (--no-gpu-bundle-output)")
     if image[:5] != b"\x7fELF\x02":
@@ -77,7 +88,7 @@ def inspect(image: bytes) -> CodeObject:
             return _amd(image)
         if machine == EM_CUDA:
             return _nvidia(image)
-    except (struct.error, IndexError, KeyError, ValueError) as error:
+    except (struct.error, IndexError, ValueError) as error:
         raise CodeObjectError(f"image: damaged or truncated ELF file of {len(image)} bytes ({error})") from error
     raise CodeObjectError(
         f"image: got an ELF file for machine {machine}, want AMDGPU ({EM_AMDGPU}) or CUDA ({EM_CUDA})"
@@ -99,10 +110,12 @@ class _Section(NamedTuple):
 def _sections(image: bytes) -> list[_Section]:
     segments, table = struct.unpack_from("<QQ", image, 0x20)
     segment_size, segment_count, entry, count, names = struct.unpack_from("<HHHHH", image, 0x36)
+    if not count or entry < _SECTION_BYTES or table + entry * count > len(image):
+        raise ValueError(f"its section table is {count} entries of {entry} bytes at byte {table}")
     raw = [struct.unpack_from("<IIQQQQII", image, table + i * entry) for i in range(count)]
     at = raw[names][4]
     ends = [offset + size for _, kind, _, _, offset, size, *_ in raw if kind != _SHT_NOBITS]
-    end = max(*ends, segments + segment_size * segment_count)
+    end = max([*ends, segments + segment_size * segment_count])
     if end > len(image):
         raise ValueError(f"its parts reach to byte {end}")
     return [
@@ -116,20 +129,31 @@ def _text(image: bytes, at: int) -> str:
 
 def _amd(image: bytes) -> CodeObject:
     metadata = _metadata(image)
-    target = metadata.get("amdhsa.target", "").rpartition("--")[2].lstrip("-") or _machine(image)
+    target = _field(metadata, "amdhsa.target", str, "").rpartition("--")[2].lstrip("-") or _machine(image)
     kernels = {}
-    for kernel in metadata["amdhsa.kernels"]:
-        explicit = [a for a in kernel.get(".args", ()) if not a.get(".value_kind", "").startswith("hidden_")]
-        name = kernel[".symbol"].removesuffix(".kd")
+    for kernel in _field(metadata, "amdhsa.kernels", list):
+        arguments: list[Any] = _field(kernel, ".args", list, [])
+        explicit = [a for a in arguments if not _field(a, ".value_kind", str, "").startswith("hidden_")]
+        name = _field(kernel, ".symbol", str).removesuffix(".kd")
         kernels[name] = KernelInfo(
             name,
-            kernarg_bytes=max((a[".offset"] + a[".size"] for a in explicit), default=0),
-            shared_bytes=kernel[".group_segment_fixed_size"],
-            registers=kernel[".vgpr_count"],
-            scratch_bytes=kernel[".private_segment_fixed_size"],
-            max_threads=kernel.get(".max_flat_workgroup_size", 0),
+            kernarg_bytes=max((_field(a, ".offset", int) + _field(a, ".size", int) for a in explicit), default=0),
+            shared_bytes=_field(kernel, ".group_segment_fixed_size", int),
+            registers=_field(kernel, ".vgpr_count", int),
+            scratch_bytes=_field(kernel, ".private_segment_fixed_size", int),
+            max_threads=_field(kernel, ".max_flat_workgroup_size", int, 0),
         )
     return CodeObject(target.split(":")[0], target, kernels)
+
+
+def _field(found: Any, name: str, kind: type[T], default: T | None = None) -> T:
+    """Return a value of a metadata map, which is of a type and, if it is a number, none below 0."""
+    if not isinstance(found, dict):
+        raise ValueError(f"metadata: {name} is looked for in what is no map")
+    value = found.get(name, default)
+    if type(value) is not kind or (isinstance(value, int) and value < 0):
+        raise ValueError(f"metadata: {name} is {shown(value)}, not {kind.__name__}")
+    return value
 
 
 def _machine(image: bytes) -> str:
@@ -138,15 +162,14 @@ def _machine(image: bytes) -> str:
     return _EF_AMDGPU_MACH.get(flags & 0xFF, f"AMD GPU 0x{flags & 0xFF:02x}")
 
 
-def _metadata(image: bytes) -> dict[str, Any]:
+def _metadata(image: bytes) -> Any:
     for section in _sections(image):
         at = section.offset
         while section.kind == _SHT_NOTE and at + 12 <= section.offset + section.size:
             name_size, size, kind = struct.unpack_from("<III", image, at)
             start = at + 12 + (name_size + 3 & ~3)
             if kind == _NT_AMDGPU_METADATA and image[at + 12 : at + 18] == b"AMDGPU":
-                found: dict[str, Any] = _MsgPack(image[start : start + size]).value()
-                return found
+                return _MsgPack(image[start : start + size]).value()
             at = start + (size + 3 & ~3)
     raise ValueError("no AMDGPU metadata note")
 
@@ -158,24 +181,35 @@ class _MsgPack:
         self._data, self._at = data, 0
 
     def _number(self, size: int, signed: bool = False) -> int:
+        return int.from_bytes(self._bytes(size), "big", signed=signed)
+
+    def _bytes(self, size: int) -> bytes:
         raw = self._data[self._at : self._at + size]
         if len(raw) < size:
             raise ValueError("metadata ends early")
         self._at += size
-        return int.from_bytes(raw, "big", signed=signed)
+        return raw
 
-    def value(self) -> Any:
+    def _key(self, depth: int) -> str:
+        key = self.value(depth + 1)
+        if not isinstance(key, str):
+            raise ValueError(f"metadata: a key is {shown(key)}, not a text")
+        return key
+
+    def value(self, depth: int = 0) -> Any:
+        """Return the next value; maps have texts as keys."""
+        if depth > _DEEPEST:
+            raise ValueError("metadata is nested too deep")
         kind = self._number(1)
         if kind < 0x80 or kind >= 0xE0:
             return kind if kind < 0x80 else kind - 256
         if kind < 0x90 or kind in (0xDE, 0xDF):
-            return {self.value(): self.value() for _ in range(self._count(kind, 0x80, 0xDE))}
+            return {self._key(depth): self.value(depth + 1) for _ in range(self._count(kind, 0x80, 0xDE))}
         if kind < 0xA0 or kind in (0xDC, 0xDD):
-            return [self.value() for _ in range(self._count(kind, 0x90, 0xDC))]
+            return [self.value(depth + 1) for _ in range(self._count(kind, 0x90, 0xDC))]
         if kind < 0xC0 or kind in (0xD9, 0xDA, 0xDB):
             size = kind - 0xA0 if kind < 0xC0 else self._number(1 << kind - 0xD9)
-            self._at += size
-            return self._data[self._at - size : self._at].decode()
+            return self._bytes(size).decode()
         if kind in (0xC2, 0xC3):
             return kind == 0xC3
         if 0xCC <= kind <= 0xD3:

@@ -38,16 +38,17 @@ def open_library(stem: str, folders: Iterable[Path], versions: Iterable[str]) ->
         versions: suffixes to ask the loader for, as in "libamdhip64.so.7".
 
     Raises:
-        OSError: none is found, or none can be opened; the text has the reason of the last attempt.
+        OSError: none is found, or none can be opened; the text has every attempt and its reason.
     """
     named = [f"{stem}.so.{version}" for version in versions]
     attempts = [*_loaded(stem), *_files(stem, folders), *named, f"{stem}.so"]
-    for attempt in attempts[:-1]:
+    reasons = []
+    for attempt in attempts:
         try:
             return ctypes.CDLL(attempt), attempt
-        except OSError:  # the next attempt may do; the last one's reason is what the caller hears
-            continue
-    return ctypes.CDLL(attempts[-1]), attempts[-1]
+        except OSError as error:  # the loader's text names the file, unless it could be read
+            reasons.append(str(error) if attempt in str(error) else f"{attempt}: {error}")
+    raise OSError("; ".join(reasons))
 
 
 def _named(stem: str) -> str:

@@ -26,10 +26,13 @@ def hipcc(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def built(hipcc: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[KernelConfig, Path]]:
-    """Kernels with small tiles by name: mx_fp8, mx_fp4, row_fp8, tensor_fp8, row_bf8_gfx942."""
+    """Kernels with small tiles by name: mx_fp8, mx_fp4, mx_fp4_low, row_fp8, tensor_fp8, row_bf8_gfx942."""
     kinds: dict[str, KernelConfig] = {
         "mx_fp8": MxGemmKernelConfig(tile_m=32, tile_n=32, gpu_target="gfx950"),
         "mx_fp4": MxGemmKernelConfig(datatype="fp4", tile_m=32, tile_n=32, gpu_target="gfx950"),
+        "mx_fp4_low": MxGemmKernelConfig(
+            datatype="fp4", pad_m=True, tile_m=16, tile_n=32, warp_m=1, gpu_target="gfx950"
+        ),
         "row_fp8": RowColQuantKernelConfig(gfx_arch="gfx950"),
         "tensor_fp8": TensorQuantKernelConfig(gfx_arch="gfx950"),
         "row_bf8_gfx942": RowColQuantKernelConfig(variant_key="bf8", warp_tile_k=32, gfx_arch="gfx942"),

@@ -25,6 +25,7 @@ from mxgemm.dispatcher.rowcolquant import RowColQuantKernelConfig
 from mxgemm.dispatcher.tensor_quant import TensorQuantKernelConfig
 from tools.quant_cases import Operands, operands
 
+_SQUARE: dict[str, Any] = {"tile_m": 64, "tile_k": 128, "warp_m": 2, "warp_n": 2, "warp_tile_m": 32, "warp_tile_n": 32}
 CONFIGS: dict[str, tuple[KernelConfig, str]] = {
     "mx-fp8": (MxGemmKernelConfig(datatype="fp8"), "gfx950"),
     "mx-fp4": (MxGemmKernelConfig(datatype="fp4"), "gfx950"),
@@ -37,6 +38,11 @@ CONFIGS: dict[str, tuple[KernelConfig, str]] = {
         ),
         "gfx950",
     ),
+    "rowcol-fp8-16x16x32": (RowColQuantKernelConfig(variant_key="fp8", warp_tile_k=32), "gfx950"),
+    "tensor-bf8-16x16x64": (TensorQuantKernelConfig(variant_key="bf8", warp_tile_k=64), "gfx950"),
+    "tensor-fp8-32x32x16": (TensorQuantKernelConfig(variant_key="fp8", **_SQUARE, warp_tile_k=16), "gfx950"),
+    "rowcol-bf8-32x32x32": (RowColQuantKernelConfig(variant_key="bf8", **_SQUARE, warp_tile_k=32), "gfx950"),
+    "tensor-bf8-32x32x64": (TensorQuantKernelConfig(variant_key="bf8", **_SQUARE, warp_tile_k=64), "gfx950"),
     "rowcol-fp8-gfx942": (RowColQuantKernelConfig(variant_key="fp8", warp_tile_k=32), "gfx942"),
     "rowcol-bf8-gfx942": (RowColQuantKernelConfig(variant_key="bf8", warp_tile_k=32), "gfx942"),
 }

@@ -24,7 +24,12 @@ from mxgemm.dispatcher import (
 from tests.dispatcher.toolchain import HEADERS, calls, make_hipcc
 
 Built = dict[str, tuple[KernelConfig, Path]]
-SIZES = {"mx_fp8": Problem(64, 32, 256), "mx_fp4": Problem(32, 96, 128), "row_fp8": Problem(80, 64, 512)}
+SIZES = {
+    "mx_fp4_low": Problem(48, 32, 128),
+    "mx_fp8": Problem(64, 32, 256),
+    "mx_fp4": Problem(32, 96, 128),
+    "row_fp8": Problem(80, 64, 512),
+}
 SIZES |= {"row_bf8_gfx942": Problem(80, 128, 256), "tensor_fp8": Problem(16, 64, 256)}
 
 
@@ -66,6 +71,11 @@ def call(built: Built, name: str, problem: Problem, **changes: int) -> None:
         ("mx_fp8", Problem(32, 48, 128), "N: got 48, want a multiple of 32"),
         ("mx_fp4", Problem(32, 32, 160), "K: got 160, want a multiple of 128"),
         ("mx_fp8", Problem(32, 32, 128, k_batch=2), "k_batch: got 2, want 1"),
+        *(
+            ("mx_fp4_low", Problem(m, 32, 128), f"M: got {m}, want at least 32 for fp4: .*rocm-libraries#11774")
+            for m in (1, 2, 8, 16, 31)
+        ),
+        ("mx_fp4", Problem(31, 32, 128), "M: got 31, want at least 32 for fp4"),
         ("row_fp8", Problem(64, 64, 256), "M: got 64, want at least 65"),
         ("row_fp8", Problem(81, 64, 256), "M: got 81, want a multiple of 16"),
         ("row_fp8", Problem(80, 65, 256), "N: got 65, want a multiple of 64"),

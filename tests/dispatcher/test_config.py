@@ -1,10 +1,18 @@
 import dataclasses
+import itertools
+import json
+import re
+from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from mxgemm.dispatcher import (
     KernelConfig,
     MxGemmKernelConfig,
+    Problem,
     RowColQuantKernelConfig,
     TensorQuantKernelConfig,
     arch,
@@ -86,8 +94,27 @@ def test_configurations_are_values() -> None:
         (RowColQuantKernelConfig(variant_key="fp4"), "variant_key: got 'fp4', want 'fp8' or 'bf8'"),
         (RowColQuantKernelConfig(pipeline="mem"), "pipeline: got 'mem', want 'compv3'"),
         (RowColQuantKernelConfig(gfx_arch="gfx90a"), "gfx_arch: got 'gfx90a', want 'gfx942' or 'gfx950'"),
-        (RowColQuantKernelConfig(gfx_arch="gfx942"), "warp_tile_k: got 128, want 32 for 16x16 fp8 on gfx942"),
-        (RowColQuantKernelConfig(gfx_arch="gfx950:xnack-", warp_tile_k=32), "warp_tile_k: got 32, want 128"),
+        (
+            RowColQuantKernelConfig(gfx_arch="gfx942"),
+            "warp_tile_k: got 128, want 32 or 64 for 16x16 fp8 on gfx942, the instructions that CK has; "
+            "CK compiles 16x16x128 there, and the kernel silently gives zeros",
+        ),
+        (
+            RowColQuantKernelConfig(gfx_arch="gfx950:xnack-", warp_tile_k=16),
+            "warp_tile_k: got 16, want 128 or 32 or 64 for 16x16 fp8 on gfx950, the instructions that CK has",
+        ),
+        (RowColQuantKernelConfig(gfx_arch="sm_90"), "gfx_arch: got 'sm_90', want 'gfx942' or 'gfx950'"),
+        (MxGemmKernelConfig(gpu_target=950), "gpu_target: got 950, want 'gfx950'"),  # type: ignore[arg-type]
+        (MxGemmKernelConfig(pad_m=1), "pad_m: got 1, want True or False"),  # type: ignore[arg-type]
+        (MxGemmKernelConfig(persistent="no"), "persistent: got 'no', want True or False"),  # type: ignore[arg-type]
+        (
+            TensorQuantKernelConfig(double_smem_buffer=np.True_),  # type: ignore[arg-type]
+            "double_smem_buffer: got bool, want True or False",
+        ),
+        (MxGemmKernelConfig(tile_n=128.0), "tile_n: got 128.0, want a positive int"),  # type: ignore[arg-type]
+        (MxGemmKernelConfig(warp_m=np.array([2, 2])), "warp_m: got ndarray, want a positive int"),  # type: ignore[arg-type]
+        (MxGemmKernelConfig(tile_m=10**5000), "tile_m: got an int of 16610 bits"),
+        (MxGemmKernelConfig(layout=["rcr"]), "layout: got list, want 'rcr'"),  # type: ignore[arg-type]
         (
             RowColQuantKernelConfig(gfx_arch="gfx950", tile_n=32, warp_tile_n=8),
             "got (16, 8), want (16, 16) or (32, 32)",
@@ -97,7 +124,7 @@ def test_configurations_are_values() -> None:
 def test_a_refusal_names_field_value_and_need(config: KernelConfig, reason: str) -> None:
     assert not config.is_valid()
     assert any(reason in refusal for refusal in config.refusals()), config.refusals()
-    with pytest.raises(ValueError, match=f"^{config.name}: "):
+    with pytest.raises(ValueError, match=f"^{re.escape(config.name)}: "):
         config.check()
 
 
@@ -112,6 +139,38 @@ def test_the_cluster_known_to_be_wrong_is_refused(tiles: dict[str, int]) -> None
     assert [refusal for refusal in cluster.refusals() if "wrong results" in refusal]
     for other in ({"warp_m": 1}, {"warp_tile_k": 16}, {"tile_m": 128, "tile_n": 128}):
         assert dataclasses.replace(cluster, **other).refusals() == ()  # type: ignore[arg-type]
+
+
+CK_FP8 = {
+    "gfx942": {(32, 32, 16), (32, 32, 32), (16, 16, 32), (16, 16, 64)},
+    "gfx950": {(32, 32, 16), (32, 32, 32), (16, 16, 32), (16, 16, 64), (16, 16, 128), (32, 32, 64)},
+}
+"""``fp8_fp8_fp32`` and ``bf8_bf8_fp32`` of CK's arch_specs.json."""
+
+
+@pytest.mark.parametrize("gfx_arch", CK_FP8)
+@pytest.mark.parametrize("kind", [RowColQuantKernelConfig, TensorQuantKernelConfig])
+@pytest.mark.parametrize("variant", ["fp8", "bf8"])
+def test_the_instructions_are_cks(gfx_arch: str, kind: type[RowColQuantKernelConfig], variant: str) -> None:
+    taken = set()
+    for rows, depth in itertools.product((4, 16, 32, 64), (8, 16, 32, 64, 128, 256)):
+        config = kind(
+            variant_key=variant, gfx_arch=gfx_arch, tile_m=64, tile_n=256, tile_k=256,
+            warp_tile_m=rows, warp_tile_n=rows, warp_tile_k=depth,
+        )  # fmt: skip
+        if config.is_valid():
+            taken.add((rows, rows, depth))
+    assert taken == CK_FP8[gfx_arch]
+
+
+@pytest.mark.parametrize("integer", [np.int64, np.uint8, np.array, torch.tensor])
+def test_sizes_of_any_integer_type_are_ints(integer: Callable[[int], Any]) -> None:
+    config = MxGemmKernelConfig(tile_m=integer(64), k_block_per_cu=integer(2))
+    assert config == MxGemmKernelConfig(tile_m=64, k_block_per_cu=2)
+    assert hash(config) == hash(MxGemmKernelConfig(tile_m=64, k_block_per_cu=2))
+    assert config.refusals() == ()
+    assert json.loads(json.dumps(dataclasses.asdict(config)))["tile_m"] == 64
+    assert Problem(integer(3), integer(4), integer(32)) == Problem(3, 4, 32)
 
 
 def test_pinning_never_changes_an_architecture() -> None:

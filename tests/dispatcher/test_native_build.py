@@ -35,6 +35,11 @@ INSTRUCTIONS = {
     "rowcol-fp8": "v_mfma_f32_16x16x128_f8f6f4",
     "rowcol-bf8": "v_mfma_f32_16x16x128_f8f6f4",
     "tensor-fp8": "v_mfma_f32_16x16x128_f8f6f4",
+    "rowcol-fp8-16x16x32": "v_mfma_f32_16x16x32_fp8_fp8",
+    "tensor-bf8-16x16x64": "v_mfma_f32_16x16x32_bf8_bf8",  # two of them, as in CK
+    "tensor-fp8-32x32x16": "v_mfma_f32_32x32x16_fp8_fp8",
+    "rowcol-bf8-32x32x32": "v_mfma_f32_32x32x16_bf8_bf8",
+    "tensor-bf8-32x32x64": "v_mfma_f32_32x32x64_f8f6f4",
     "rowcol-fp8-gfx942": "v_mfma_f32_16x16x32_fp8_fp8",
     "rowcol-bf8-gfx942": "v_mfma_f32_16x16x32_bf8_bf8",
 }

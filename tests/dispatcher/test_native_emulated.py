@@ -18,6 +18,7 @@ from tools.quant_cases import Operands
 from tools.tritons import MISSING, other_triton
 
 DEFAULTS = ("mx-fp8", "mx-fp4", "rowcol-fp8", "rowcol-bf8", "tensor-fp8")
+SHALLOW = tuple(name for name in CONFIGS if re.search(r"-\d+x\d+x\d+$", name))
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,7 @@ def sizes(name: str) -> list[tuple[int, int, int]]:
 
 
 @pytest.mark.parametrize("strict", [False, True], ids=["normal", "strict"])
-@pytest.mark.parametrize("name", DEFAULTS)
+@pytest.mark.parametrize("name", DEFAULTS + SHALLOW)
 def test_product(name: str, strict: bool, tmp_path_factory: pytest.TempPathFactory, runtime: Path) -> None:
     library = opened(name, tmp_path_factory, runtime, strict)
     for m, n, k in sizes(name):

@@ -82,6 +82,16 @@ def test_no_runtime(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) ->
     assert RUNTIME_VARIABLE in library.error()
 
 
+def test_every_attempt_to_find_the_runtime_is_named(tmp_path_factory: pytest.TempPathFactory) -> None:
+    if ctypes.util.find_library("amdhip64"):
+        pytest.skip("there is a HIP runtime here")
+    library = Fresh("rowcol-fp8", tmp_path_factory)
+    with environment(**{RUNTIME_VARIABLE: ""}):
+        assert library.c.dispatcher_initialize() == -1
+    for name in ("libamdhip64.so:", "libamdhip64.so.7:", "libamdhip64.so.6:", "libamdhip64.so.5:", RUNTIME_VARIABLE):
+        assert library.error().count(name) == 1, library.error()
+
+
 def test_a_failed_attempt_keeps_no_runtime(
     tmp_path_factory: pytest.TempPathFactory, hip: EmulatedHip, tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@
 #include "ck_tile/ops/gemm_mx.hpp"
 #endif
 
+#include <type_traits>
 #include <vector>
 
 #include "bridge.hpp"
@@ -25,7 +26,8 @@ using ColumnMajor = ck_tile::tensor_layout::gemm::ColumnMajor;
 using Data        = Config::Data;
 using Scale       = ck_tile::e8m0_t;
 
-constexpr int block = 32; // elements of K that share a scale
+constexpr int block       = 32; // elements of K that share a scale
+constexpr int least_fp4_m = 32;
 
 using Shape       = ck_tile::TileGemmShape<ck_tile::sequence<Config::tile_m, Config::tile_n, Config::tile_k>,
                                      ck_tile::sequence<Config::warp_m, Config::warp_n, Config::warp_k>,
@@ -100,6 +102,11 @@ void check(const Call& call)
     bridge::check_call(call);
     if(call.k % block)
         throw Refusal{bridge::failed, "K: got " + std::to_string(call.k) + ", want a multiple of 32"};
+    if(std::is_same_v<Data, ck_tile::pk_fp4_t> && call.m < least_fp4_m)
+        throw Refusal{bridge::unsupported,
+                      "M: got " + std::to_string(call.m) + ", want at least " + std::to_string(least_fp4_m) +
+                          " for fp4: CK's kernel is wrong below or writes out of bounds (ROCm/rocm-libraries#11774); "
+                          "the native kernel takes any M"};
     bridge::require_multiple("M", call.m, Config::pad_m ? pack_m : Config::tile_m);
     bridge::require_multiple("N", call.n, Config::pad_n ? pack_n : Config::tile_n);
     bridge::require_multiple("K", call.k, Config::pad_k ? block * pack_k : Config::tile_k);

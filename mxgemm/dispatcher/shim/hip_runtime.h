@@ -11,7 +11,7 @@
 #include <string.h>
 
 enum { HIP_SUCCESS = 0, HIP_TO_DEVICE = 1, HIP_TO_HOST = 2 };
-enum { PROPERTIES_BYTES = 8192, DEVICE_NAME_BYTES = 256 };
+enum { PROPERTIES_BYTES = 8192, DEVICE_NAME_BYTES = 256, HIP_REASONS_BYTES = 1024 };
 
 /* The keys of hipModuleLaunchKernel's list of extras. */
 #define LAUNCH_BUFFER ((void *)1)
@@ -46,6 +46,19 @@ static struct {
 } hip;
 #undef HIP_MEMBER
 
+/* Opens a library, or adds the loader's reason to text. */
+static void *hip_try(const char *name, char *text, size_t size)
+{
+    void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    size_t used = strlen(text);
+
+    if (!library) {
+        const char *why = dlerror();
+        snprintf(text + used, size - used, "%s%s", used ? "; " : "", why ? why : name);
+    }
+    return library;
+}
+
 /* Opens the runtime: what MXGEMM_LIBAMDHIP64 names, else one that is loaded already (PyTorch brings its own), else the
    system's. Returns NULL, or what is in the way, written to text. */
 static const char *hip_open(char *text, size_t size)
@@ -53,22 +66,22 @@ static const char *hip_open(char *text, size_t size)
     static const char *const names[] = {"libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"};
     enum { NAMES = sizeof names / sizeof *names };
     const char *named = getenv("MXGEMM_LIBAMDHIP64");
+    char reasons[HIP_REASONS_BYTES] = "";
     void *library = NULL;
 
     if (hip.library)
         return NULL;
     if (named && *named) {
-        library = dlopen(named, RTLD_NOW | RTLD_LOCAL);
+        library = hip_try(named, reasons, sizeof reasons);
     } else {
         for (int i = 0; i < NAMES && !library; i++)
             library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
         for (int i = 0; i < NAMES && !library; i++)
-            library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+            library = hip_try(names[i], reasons, sizeof reasons);
     }
     if (!library) {
-        const char *why = dlerror();
         snprintf(text, size, "the HIP runtime could not be opened (%s); install ROCm, or name it in MXGEMM_LIBAMDHIP64",
-                 why ? why : "no reason given");
+                 reasons);
         return text;
     }
 #define HIP_LOAD(name, symbol, arguments)                                                                              \

@@ -102,7 +102,7 @@ static int load_modules(void)
 
 static int initialize(void)
 {
-    char arch[64], text[1024];
+    char arch[64], text[HIP_REASONS_BYTES + 256];
     int devices = 0;
     const char *missing = hip_open(text, sizeof text);
 
