@@ -75,6 +75,8 @@ def gemm(
     options = Options(
         a_format, b_format, scale_rounding, weight_layout, scale_layout, "row_major", out_dtype, route, kind
     )
+    if out is not None and isinstance(b, MXTensor):
+        validation.check_parts_apart(out, b=b)
     return multiply(a, None, data, scales, bias, out, options, derived)
 
 
@@ -108,6 +110,8 @@ def gemm_mx(
         raise TypeError(f"{name}: got {describe(got)}, want an MXTensor (see mxgemm.quantize)")
     validation.check_mx_activations(a)
     validation.check_mx_weight(b, None, "row_major", "row_major")
+    if out is not None and not torch.compiler.is_compiling():
+        validation.check_parts_apart(out, a=a, b=b)
     b = b.prepared or b
     options = Options(
         a.format.name, b.format.name, "even", b.layout.data, b.layout.scales, a.layout.scales, out_dtype, route
@@ -127,4 +131,5 @@ def gemm_mx(
 
 def _is_foreign(tensor: Any) -> bool:
     """Say whether this is a tensor subclass (fake, functional, traced): torch's dispatcher must see the call."""
-    return isinstance(tensor, Tensor) and type(tensor) is not Tensor and type(tensor) is not Parameter
+    plain = not isinstance(tensor, Tensor) or type(tensor) is Tensor or type(tensor) is Parameter
+    return not plain and not tensor.is_nested  # which no operator takes: validation says so

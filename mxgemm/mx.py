@@ -37,6 +37,7 @@ from mxgemm.layouts import (
     unpreshuffle_weight,
     unshuffle_scales,
 )
+from mxgemm.memory import check_memory
 
 Memory = Literal["fast", "compact"]
 
@@ -91,6 +92,7 @@ class MXTensor:
         for name, tensor in (("data", self.data), ("scales", self.scales)):
             if not isinstance(tensor, Tensor) or tensor.dtype != torch.uint8:
                 raise TypeError(f"{name}: got {describe(tensor)}, want a uint8 tensor (see MXTensor.wrap)")
+            check_memory(name, tensor, as_it_lies=True)
         if self.data.device != self.scales.device:
             raise ValueError(f"scales: got device {self.scales.device}, want {self.data.device} like data")
         if not self.shape or self.shape[-1] % BLOCK:
@@ -244,8 +246,10 @@ def quantize(x: Tensor, *, format: FormatName = "e2m1", scale_rounding: ScaleRou
     """
     if not isinstance(x, Tensor) or x.dtype not in FLOAT_DTYPES:
         raise TypeError(f"x: got {describe(x)}, want a bf16, fp16 or fp32 tensor")
+    check_memory("x", x)
     if x.dim() == 0 or x.shape[-1] % BLOCK:
         raise ValueError(f"x: got shape {tuple(x.shape)}, want a last dimension that is a multiple of {BLOCK}")
+    x = x.resolve_neg()  # what follows reads bits, which a lazily negated view negates later
     fmt = element_format(format)
     addend = scale_addend(fmt, scale_rounding)
     *leading, k = x.shape
@@ -279,6 +283,8 @@ def dequantize(x: MXTensor, *, dtype: torch.dtype = torch.float32) -> Tensor:
     """
     if dtype not in FLOAT_DTYPES:
         raise TypeError(f"dtype: got {dtype}, want torch.bfloat16, torch.float16 or torch.float32")
+    for name, tensor in (("x.data", x.data), ("x.scales", x.scales)):
+        check_memory(name, tensor, as_it_lies=True)
     x = x.row_major()
     *leading, k = x.shape
     rows = math.prod(leading)
@@ -325,13 +331,16 @@ def as_bytes(tensor: object, name: str, dtypes: tuple[torch.dtype, ...]) -> Tens
     if not isinstance(tensor, Tensor) or tensor.dtype not in dtypes:
         wanted = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
         raise TypeError(f"{name}: got {describe(tensor)}, want a tensor of {wanted}")
+    check_memory(name, tensor)
+    tensor = tensor.resolve_neg()
     return tensor if tensor.dtype == torch.uint8 else tensor.view(torch.uint8)
 
 
 def describe(value: object) -> str:
     """Name a value in an error message: a tensor by dtype and shape, anything else by type."""
     if isinstance(value, Tensor):
-        return f"a {value.dtype} tensor of shape {tuple(value.shape)}"
+        of_shape = "" if value.is_nested else f" of shape {tuple(value.shape)}"  # a nested tensor has none
+        return f"a {value.dtype} tensor{of_shape}"
     return f"{type(value).__name__} {value!r}" if isinstance(value, (int, float, str)) else type(value).__name__
 
 

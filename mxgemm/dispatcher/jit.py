@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from mxgemm.device import machine_of
+from mxgemm.memory import check_memory
 from mxgemm.routes.kernel_call import KernelCall, Launcher
 from mxgemm.routes.tile import XCDS
 from mxgemm.routes.triton_support import interpreting
@@ -110,6 +111,8 @@ def _scale_kind(scales: Tensor) -> str:
 def _check(a: Tensor, b: Tensor, a_scales: Tensor, b_scales: Tensor, kind: str) -> tuple[int, int, int]:
     if kind not in KINDS:
         raise ValueError(f"kind: got {kind!r}, want one of {', '.join(KINDS)}")
+    for name, tensor in (("a", a), ("b", b), ("a_scales", a_scales), ("b_scales", b_scales)):
+        check_memory(name, tensor, as_it_lies=True)
     for name, tensor in (("a", a), ("b", b)):
         if tensor.dtype != torch.uint8:
             raise TypeError(f"{name}: got {tensor.dtype}, want torch.uint8, the bytes of its elements")
