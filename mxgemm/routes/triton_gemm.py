@@ -14,10 +14,8 @@ from mxgemm.layouts import preshuffle_refusal
 from mxgemm.problem import Problem
 from mxgemm.routes.base import Config, Launch, Operands, Route
 from mxgemm.routes.kernel_call import KernelCall, Launcher
-from mxgemm.routes.tile import TileConfig, contiguity_refusal, tile_candidates, tile_refusal, tiles
-from mxgemm.routes.triton_support import interpreting, triton_refusal
-
-_REDUCE_BLOCK_N = 256
+from mxgemm.routes.tile import REDUCE_BLOCK_N, TileConfig, contiguity_refusal, tile_candidates, tile_refusal, tiles
+from mxgemm.routes.triton_support import interpreting, triton_refusal, wide_offsets
 
 
 class TritonGemm(Route):
@@ -42,7 +40,7 @@ class TritonGemm(Route):
             reason = preshuffle_refusal(problem.n, problem.k // problem.b.pack)
             if reason:
                 return Refusal(self.name, "weight_layout", "preshuffled", f"another shape: {reason}")
-        return contiguity_refusal(self.name, problem)
+        return contiguity_refusal(self.name, problem) or self.check_config(problem, self.configs(problem)[0])
 
     def configs(self, problem: Problem) -> Sequence[TileConfig]:
         """Return a tile that fits the shape, and splits K where tiles are few and K is long."""
@@ -114,7 +112,8 @@ def _reduce_call(problem: Problem, config: TileConfig) -> KernelCall:
     constants = {
         "SPLIT_K": config.split_k,
         "HAS_BIAS": problem.has_bias,
-        "BLOCK_N": _REDUCE_BLOCK_N,
+        "BLOCK_N": REDUCE_BLOCK_N,
+        "WIDE": wide_offsets(problem),
         "INTERPRETED": interpreting(),
     }
     return KernelCall(
@@ -123,7 +122,7 @@ def _reduce_call(problem: Problem, config: TileConfig) -> KernelCall:
         (problem.m, problem.n, *strides.out, strides.bias),
         constants,
         {"num_warps": 4},
-        (problem.m, -(-problem.n // _REDUCE_BLOCK_N), 1),
+        (problem.m, -(-problem.n // REDUCE_BLOCK_N), 1),
     )
 
 
