@@ -110,9 +110,7 @@ def gemm_mx(
         raise TypeError(f"{name}: got {describe(got)}, want an MXTensor (see mxgemm.quantize)")
     validation.check_mx_activations(a)
     validation.check_mx_weight(b, None, "row_major", "row_major")
-    if out is not None and not torch.compiler.is_compiling():
-        validation.check_parts_apart(out, a=a, b=b)
-    b = b.prepared or b
+    whole, b = b, b.prepared or b
     options = Options(
         a.format.name, b.format.name, "even", b.layout.data, b.layout.scales, a.layout.scales, out_dtype, route
     )
@@ -126,6 +124,8 @@ def gemm_mx(
             return torch.ops.mxgemm.gemm_mx(a.data, a.scales, b.data, b.scales, *rest)  # type: ignore[no-any-return]
         torch.ops.mxgemm.gemm_mx_out(a.data, a.scales, b.data, b.scales, out, *rest)
         return out
+    if out is not None:
+        validation.check_parts_apart(out, a=a, b=whole)
     return multiply(a.data, a.scales, b.data, b.scales, bias, out, options)
 
 

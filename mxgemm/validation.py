@@ -42,7 +42,10 @@ def check_call(
         scale_layout=options.scale_layout,
         route=options.route,
     )
-    if not quantized:
+    if quantized:
+        check_memory("a", a)
+        check_memory("a.scales", a_scales)
+    else:
         check_activations(a)
     *leading, columns = a.shape
     k = columns * (FORMATS[options.a_format].pack if quantized else 1)
@@ -156,6 +159,7 @@ def check_parts_apart(out: Any, **operands: MXTensor) -> None:
     """Refuse an output that shares a byte with any part of an MX tensor, what ``prepare()`` made included."""
     if not isinstance(out, Tensor):
         return  # refused by check_epilogue
+    check_memory("out", out)
     for name, operand in operands.items():
         check_no_alias(out, {f"{name}.data": operand.data, f"{name}.scales": operand.scales})
         check_no_alias(out, {f"{name}.derived[{i}]": tensor for i, tensor in enumerate(operand.derived)})

@@ -327,3 +327,18 @@ def test_parts_freed_after_an_mx_tensor_was_made() -> None:
             mxgemm.gemm_mx(quantized, weight)
         with pytest.raises(ValueError, match=f"^x.{part}: got 0 bytes of storage"):
             weight.dequantize()
+        getattr(quantized, part).untyped_storage().resize_(0)
+        name = {"data": "a", "scales": "a.scales"}[part]
+        with pytest.raises(ValueError, match=f"^{name}: got 0 bytes of storage"):
+            mxgemm.gemm_mx(quantized, mxgemm.quantize(torch.randn(32, 64)))
+
+
+@pytest.mark.parametrize("kind", ["coo", "mkldnn", "zero", "freed"])
+def test_other_kinds_of_outputs_beside_an_mx_weight(kind: str) -> None:
+    make_kind, error, message = KINDS[kind]
+    a, weight = torch.randn(4, 64), mxgemm.quantize(torch.randn(32, 64))
+    out = make_kind(torch.ones(4, 32, dtype=torch.bfloat16))
+    with pytest.raises(error, match=f"^out: got {message}"):
+        mxgemm.gemm(a, weight, out=out)
+    with pytest.raises(error, match=f"^out: got {message}"):
+        mxgemm.gemm_mx(mxgemm.quantize(a), weight, out=out)
