@@ -1,7 +1,8 @@
-"""Drawn calls against the float64 oracle: the quantiser to the byte, every route that runs here within both gates.
+"""Drawn calls against the float64 oracle: the quantiser to the byte, every route that runs here within the elementwise gate.
 
-``MXGEMM_FUZZ`` is the number of calls to draw, 250 by default; each goes through one route in turn or the quantiser.
-With ``MXGEMM_FUZZ=5000 pytest tests/test_fuzz.py`` more are drawn, from another seed each time::
+``MXGEMM_FUZZ`` is the number of calls to draw, 250 by default and then always the same; the quantiser and each route get
+an equal part of them.
+Any other number draws from another seed each time::
 
     MXGEMM_FUZZ=5000 python -m pytest tests/test_fuzz.py -q
 """
