@@ -1,8 +1,7 @@
-"""Drawn calls against the float64 oracle: the quantiser to the byte, every route that runs here within the elementwise gate.
+"""Drawn calls against the float64 oracle: the quantiser to the byte, every route that runs here within the gate.
 
-``MXGEMM_FUZZ`` is the number of calls to draw, 250 by default and then always the same; the quantiser and each route get
-an equal part of them.
-Any other number draws from another seed each time::
+``MXGEMM_FUZZ`` is the number of calls to draw, 250 by default and then always the same; the quantiser and each route
+get an equal part of them. Any other number draws from another seed each time::
 
     MXGEMM_FUZZ=5000 python -m pytest tests/test_fuzz.py -q
 """
