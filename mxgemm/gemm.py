@@ -84,6 +84,8 @@ def gemm(
         a_format, b_format, scale_rounding, weight_layout, scale_layout, "row_major", out_dtype, route, kind,
         b_shape=b_shape,
     )  # fmt: skip
+    if out is not None and isinstance(b, MXTensor):
+        validation.check_parts_apart(out, b=b)
     return multiply(a, None, data, scales, bias, out, options, derived)
 
 
@@ -116,7 +118,7 @@ def gemm_mx(
         name, got = ("b", b) if isinstance(a, MXTensor) else ("a", a)
         raise TypeError(f"{name}: got {describe(got)}, want an MXTensor (see mxgemm.quantize)")
     validation.check_mx_activations(a)
-    stamp, b = b.stamp, b.prepared or b
+    stamp, whole, b = b.stamp, b, b.prepared or b
     options = Options(
         a.format.name, b.format.name, "even", b.layout.data, b.layout.scales, a.layout.scales, out_dtype, route,
         a_shape=a.shape, b_shape=b.shape,
@@ -135,6 +137,8 @@ def gemm_mx(
         return out
     if stamp is not None and not stamp.fresh():
         raise stale("b")
+    if out is not None:
+        validation.check_parts_apart(out, a=a, b=whole)
     return multiply(a.data, a.scales, b.data, b.scales, bias, out, options)
 
 
@@ -144,4 +148,5 @@ def _is_row_major(layout: Any) -> bool:
 
 def _is_foreign(tensor: Any) -> bool:
     """Say whether this is a tensor subclass (fake, functional, traced): torch's dispatcher must see the call."""
-    return isinstance(tensor, Tensor) and type(tensor) is not Tensor and type(tensor) is not Parameter
+    plain = not isinstance(tensor, Tensor) or type(tensor) is Tensor or type(tensor) is Parameter
+    return not plain and not tensor.is_nested  # which no operator takes: validation says so

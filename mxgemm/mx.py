@@ -34,6 +34,7 @@ from mxgemm.layouts import (
     unpreshuffle_weight,
     unshuffle_scales,
 )
+from mxgemm.memory import check_memory
 from mxgemm.parts import DATA_DTYPES, SCALE_DTYPES, as_bytes, check_parts, describe
 
 if TYPE_CHECKING:
@@ -246,8 +247,10 @@ def quantize(x: Tensor, *, format: FormatName = "e2m1", scale_rounding: ScaleRou
     """
     if not isinstance(x, Tensor) or x.dtype not in FLOAT_DTYPES:
         raise TypeError(f"x: got {describe(x)}, want a bf16, fp16 or fp32 tensor")
+    check_memory("x", x)
     if x.dim() == 0 or x.shape[-1] % BLOCK:
         raise ValueError(f"x: got shape {tuple(x.shape)}, want a last dimension that is a multiple of {BLOCK}")
+    x = x.resolve_neg()  # what follows reads bits, which a lazily negated view negates later
     fmt = element_format(format)
     addend = scale_addend(fmt, scale_rounding)
     *leading, k = x.shape

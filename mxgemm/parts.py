@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mxgemm.formats import BLOCK, FORMATS, ElementFormat
 from mxgemm.layouts import Layout, padded_scale_shape, preshuffle_refusal
+from mxgemm.memory import check_memory
 
 # What may be viewed as bytes where, so that another format's scales or elements are refused and not misread.
 _FLOAT4 = getattr(torch, "float4_e2m1fn_x2", None)
@@ -99,19 +100,21 @@ def as_bytes(tensor: object, name: str, dtypes: tuple[torch.dtype, ...]) -> Tens
     if not isinstance(tensor, Tensor) or tensor.dtype not in dtypes:
         wanted = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
         raise TypeError(f"{name}: got {describe(tensor)}, want a tensor of {wanted}")
+    check_memory(name, tensor)
+    tensor = tensor.resolve_neg()
     return tensor if tensor.dtype == torch.uint8 else tensor.view(torch.uint8)
 
 
 def describe(value: object) -> str:
     """Name a value in an error message: a tensor by dtype and shape, anything else by type."""
     if isinstance(value, Tensor):
-        return f"a {value.dtype} tensor of shape {tuple(value.shape)}"
+        of_shape = "" if value.is_nested else f" of shape {tuple(value.shape)}"  # a nested tensor has none
+        return f"a {value.dtype} tensor{of_shape}"
     return f"{type(value).__name__} {value!r}" if isinstance(value, (int, float, str)) else type(value).__name__
 
 
 def _check_bytes(tensor: object, name: str) -> Tensor:
     if not isinstance(tensor, Tensor) or tensor.dtype != torch.uint8:
         raise TypeError(f"{name}: got {describe(tensor)}, want a uint8 tensor (see MXTensor.wrap)")
-    if tensor.layout != torch.strided:
-        raise ValueError(f"{name}: got layout {tensor.layout}, want a dense tensor (torch.strided)")
+    check_memory(name, tensor, as_it_lies=True)
     return tensor

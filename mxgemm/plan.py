@@ -21,6 +21,7 @@ from torch import Tensor
 from mxgemm import validation
 from mxgemm.device import machine_of
 from mxgemm.freshness import mark_written
+from mxgemm.memory import LOWEST_ADDRESS, check_memory, freed
 from mxgemm.problem import Problem, Strides, matrix_strides
 from mxgemm.router import choose, tell
 from mxgemm.routes import Launch, Operands
@@ -58,7 +59,8 @@ class Plan:
         flat_shape: (M, N) to bring the result to, None if it has it.
         out_dtype: dtype of the result.
         device: where it lies.
-        staged: the caller's ``out`` has no two-dimensional view, so the result is copied into it.
+        staged: the caller's ``out`` has no two-dimensional view that can be written as it lies, so the result is copied
+            into it.
     """
 
     launch: Launch | None
@@ -96,12 +98,20 @@ def multiply(
         facts = (_facts(a), _facts(a_scales), _facts(b), _facts(b_scales), _facts(bias), _facts(out))
         key: Hashable = (facts, torch.is_grad_enabled(), options)
         plan = plans.get(key)
-    except (AttributeError, TypeError):
-        plan = key = None  # an argument that is no tensor, or an option that cannot be hashed: validation says which
+    except (AttributeError, TypeError, RuntimeError):
+        # No tensor, one without an address, or an option that cannot be hashed: validation says which.
+        plan = key = None
     if plan is None:
-        plan = _make_plan(plans, key, a, a_scales, b, b_scales, bias, out, options)
-    if out is not None:
-        validation.check_no_alias(out, {"a": a, "a.scales": a_scales, "b": b, "b_scales": b_scales, "bias": bias})
+        inputs = (a, a_scales, b, b_scales, bias)
+        if any(isinstance(tensor, Tensor) and tensor.is_neg() for tensor in inputs):
+            validation.check_call(*inputs, out, options)
+            _check_no_alias(out, *inputs, derived)
+            resolved: Any = [None if t is None else t.resolve_neg() for t in inputs]
+            return multiply(*resolved, out, options, derived)
+        plan = _make_plan(plans, key, *inputs, out, options)
+        for i, tensor in enumerate(derived):
+            check_memory(f"b.derived[{i}]", tensor, as_it_lies=True)
+    _check_no_alias(out, a, a_scales, b, b_scales, bias, derived)
     if b.dtype != torch.uint8:  # checked when the plan was made: torch's own dtypes for these bytes
         b = b.view(torch.uint8)
     if b_scales.dtype != torch.uint8:
@@ -123,7 +133,25 @@ def _facts(tensor: Any) -> Hashable:
     if tensor is None:
         return None
     t = tensor
-    return t.shape, t.stride(), t.dtype, t.device, t.data_ptr() & 15, t.requires_grad
+    address = t.data_ptr()
+    if address < LOWEST_ADDRESS and freed(t):
+        raise TypeError("freed")  # a steady call's key has no place for it: validation says whose storage it is
+    return t.shape, t.stride(), t.dtype, t.device, address & 15, t.requires_grad, t.is_neg()
+
+
+def _check_no_alias(
+    out: Tensor | None,
+    a: Tensor,
+    a_scales: Tensor | None,
+    b: Tensor,
+    b_scales: Tensor,
+    bias: Tensor | None,
+    derived: tuple[Tensor, ...],
+) -> None:
+    if out is not None:
+        validation.check_no_alias(out, {"a": a, "a.scales": a_scales, "b": b, "b_scales": b_scales, "bias": bias})
+        if derived:
+            validation.check_no_alias(out, {f"b.derived[{i}]": tensor for i, tensor in enumerate(derived)})
 
 
 def _make_plan(
@@ -245,6 +273,8 @@ def _execute(
 
 
 def _flat_view(out: Tensor, m: int, n: int) -> Tensor | None:
+    if out.is_neg():  # a lazily negated view: copying into it negates
+        return None
     try:
         return out.view(m, n)
     except RuntimeError:  # torch's answer where the strides allow no such view

@@ -6,6 +6,7 @@ The bytes are those of the torch code in ``mx.py``, which remains the definition
 from __future__ import annotations
 
 from collections.abc import Hashable
+from itertools import product
 from typing import Final
 
 import torch
@@ -16,10 +17,14 @@ from mxgemm.formats import BLOCK, E2M1, ElementFormat
 from mxgemm.layouts import SCALE_PAD_COLUMNS, round_up
 from mxgemm.notices import say_once
 from mxgemm.routes.kernel_call import KernelCall, Launcher
-from mxgemm.routes.triton_support import INT32_MAX, next_power_of_two, triton_missing
+from mxgemm.routes.triton_support import INT32_MAX, MAX_GRID_YZ, interpreting, next_power_of_two, triton_missing
 
 SHUFFLE_ROWS: Final = 32
 SHUFFLE_K: Final = 256
+MAX_ROWS: Final = 1 << 26
+"""Rows of a launch; more take several. HIP takes 2**32 - 1 work items along x."""
+MAX_COLUMNS: Final = MAX_GRID_YZ * SHUFFLE_K
+"""Columns of a launch; more take several."""
 _MAX_LAUNCHERS: Final = 4096
 
 _launchers: dict[Hashable, Launcher] = {}
@@ -39,7 +44,7 @@ def available(device: torch.device) -> bool:
 def quantize_rows(
     x: Tensor, fmt: ElementFormat, addend: int, data: Tensor, scales: Tensor, *, shuffled: bool = False
 ) -> None:
-    """Quantise a matrix in one launch.
+    """Quantise a matrix, in one launch up to ``MAX_ROWS`` and ``MAX_COLUMNS``.
 
     Args:
         x: ``[M, K]``, bf16, fp16 or fp32, any strides, M and K at least 1, K % 32 == 0.
@@ -49,8 +54,24 @@ def quantize_rows(
         scales: uint8 ``[M, K/32]`` with contiguous rows; or, if ``shuffled``, ``[rows, columns]`` contiguous in
             shuffled order, rows a multiple of 32 that holds M, columns a multiple of 8 that holds K/32: all written.
         shuffled: store the scales in the order of ``mxgemm.layouts.shuffle_scales``.
+
+    Raises:
+        ValueError: ``shuffled`` and more than one launch would take.
     """
-    key = (x.shape, x.stride(), x.dtype, x.device, x.data_ptr() & 15, fmt.name, addend, shuffled, scales.shape)
+    m, k = x.shape
+    if m > MAX_ROWS or k > MAX_COLUMNS:
+        if shuffled:
+            raise ValueError(f"x: got M = {m}, K = {k}, want at most {MAX_ROWS}, {MAX_COLUMNS} for shuffled scales")
+        for row, column in product(range(0, m, MAX_ROWS), range(0, k, MAX_COLUMNS)):
+            rows, stop = slice(row, row + MAX_ROWS), column + MAX_COLUMNS
+            part_of_data = data[rows, column // fmt.pack : stop // fmt.pack]
+            part_of_scales = scales[rows, column // BLOCK : stop // BLOCK]
+            quantize_rows(x[rows, column:stop], fmt, addend, part_of_data, part_of_scales)
+        return
+    key = (
+        x.shape, x.stride(), x.dtype, x.device, x.data_ptr() & 15, fmt.name, addend, shuffled, scales.shape,
+        data.stride(0), scales.stride(0), (data.data_ptr() | scales.data_ptr()) & 15,
+    )  # fmt: skip
     launcher = _launchers.get(key)
     if launcher is None:
         call = quantize_call(
@@ -83,7 +104,10 @@ def quantize_call(
     rows = round_up(m, SHUFFLE_ROWS) if shuffled_rows is None else shuffled_rows
     tiles_m = -(-rows // block_m) if shuffled else -(-m // block_m)
     columns = round_up(k // BLOCK, SCALE_PAD_COLUMNS) * BLOCK if shuffled else k
-    reach = max((m + block_m) * abs(strides[0]) + (k + block_k) * abs(strides[1]), (rows + block_m) * (k + block_k))
+    reach = max(
+        (m + block_m) * strides[0] + (k + block_k) * strides[1],
+        (rows + block_m) * max(k, *out_strides) + (rows + block_m) * block_k,
+    )
     constants = {
         "EMAX": fmt.emax,
         "MANTISSA": fmt.mantissa_bits,
@@ -95,6 +119,7 @@ def quantize_call(
         "EVEN_M": m % block_m == 0 and not shuffled,
         "EVEN_K": k % block_k == 0,
         "WIDE": reach > INT32_MAX,
+        "INTERPRETED": interpreting(),
     }
     return KernelCall(
         quantize_kernel,

@@ -16,6 +16,7 @@ from mxgemm.derived import check_form
 from mxgemm.formats import ACTIVATION_FORMATS, BLOCK, FORMATS, SCALE_ROUNDINGS, ElementFormat, element_format
 from mxgemm.freshness import check_sources
 from mxgemm.layouts import SCALE_LAYOUTS, WEIGHT_LAYOUTS, Layout, padded_scale_shape, preshuffle_refusal
+from mxgemm.memory import check_memory, extent, overlap, overlaps_itself
 from mxgemm.mx import FLOAT_DTYPES, MXTensor
 from mxgemm.parts import DATA_DTYPES, SCALE_DTYPES, as_bytes, check_parts, describe
 from mxgemm.routes import ROUTES
@@ -82,6 +83,7 @@ def check_activations(a: Any) -> None:
         raise TypeError("a: got an MXTensor, want a floating-point tensor (for two quantised operands see gemm_mx)")
     if not isinstance(a, Tensor) or a.dtype not in FLOAT_DTYPES:
         raise TypeError(f"a: got {describe(a)}, want a {_FLOATS} tensor [..., K]")
+    check_memory("a", a)
     if a.dim() == 0:
         raise ValueError("a: got a scalar, want at least one dimension [..., K]")
     if a.shape[-1] % BLOCK:
@@ -148,27 +150,42 @@ def check_epilogue(bias: Any, out: Any, out_dtype: Any, n: int, leading: tuple[i
     if bias is not None:
         if not isinstance(bias, Tensor) or bias.dtype not in FLOAT_DTYPES:
             raise TypeError(f"bias: got {describe(bias)}, want a {_FLOATS} tensor [{n}]")
+        check_memory("bias", bias)
         if tuple(bias.shape) != (n,):
             raise ValueError(f"bias: got shape {tuple(bias.shape)}, want ({n},)")
         _same_device("bias", bias, device)
     if out is not None:
         if not isinstance(out, Tensor) or out.dtype != out_dtype:
             raise TypeError(f"out: got {describe(out)}, want a {out_dtype} tensor (out_dtype says which)")
+        check_memory("out", out)
         if tuple(out.shape) != (*leading, n):
             raise ValueError(f"out: got shape {tuple(out.shape)}, want {(*leading, n)}")
         _same_device("out", out, device)
-        if _overlaps_itself(out):
+        if overlaps_itself(out):
             raise ValueError(f"out: got strides {out.stride()}, want elements that do not share memory")
 
 
 def check_no_alias(out: Tensor, inputs: dict[str, Tensor | None]) -> None:
-    """Refuse an output that shares memory with an input: results would depend on the order of stores."""
+    """Refuse an output that shares a byte with an input: results would depend on the order of stores."""
+    start, stop = extent(out)
     for name, tensor in inputs.items():
-        if tensor is None or tensor.untyped_storage().data_ptr() != out.untyped_storage().data_ptr():
+        if tensor is None:
             continue
-        (low, high), (start, stop) = _extent(out), _extent(tensor)
-        if low < stop and start < high:
+        low, high = extent(tensor)
+        if low < stop and start < high and tensor.device == out.device and overlap(out, tensor):
             raise ValueError(f"out: shares memory with {name}, want memory of its own")
+
+
+def check_parts_apart(out: Any, **operands: MXTensor) -> None:
+    """Refuse an output that shares a byte with any part of an MX tensor, what ``prepare()`` made included."""
+    if not isinstance(out, Tensor):
+        return  # refused by check_epilogue
+    check_memory("out", out)
+    for name, operand in operands.items():
+        check_no_alias(out, {f"{name}.data": operand.data, f"{name}.scales": operand.scales})
+        check_no_alias(out, {f"{name}.derived[{i}]": tensor for i, tensor in enumerate(operand.derived)})
+        if operand.prepared is not None:
+            check_parts_apart(out, **{f"{name}.prepared": operand.prepared})
 
 
 def check_no_grad(**tensors: Tensor | None) -> None:
@@ -217,21 +234,3 @@ def check_mx_activations(a: MXTensor) -> None:
 def _same_device(name: str, tensor: Tensor, device: torch.device) -> None:
     if tensor.device != device:
         raise ValueError(f"{name}: got device {tensor.device}, want {device} like a")
-
-
-def _overlaps_itself(tensor: Tensor) -> bool:
-    reach = 0  # of the dimensions with smaller strides, in elements
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size > 1:
-            if stride <= reach:
-                return True
-            reach += stride * (size - 1)
-    return False
-
-
-def _extent(tensor: Tensor) -> tuple[int, int]:
-    if tensor.numel() == 0:
-        return 0, 0
-    span = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
-    start = tensor.data_ptr()
-    return start, start + span * tensor.element_size()

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mxgemm.arguments import as_int, check_bool, check_type, one_of, shown
 from mxgemm.device import machine_of
+from mxgemm.memory import check_memory
 from mxgemm.routes.kernel_call import KernelCall, Launcher
 from mxgemm.routes.tile import XCDS
 from mxgemm.routes.triton_support import interpreting, is_power_of_two
@@ -127,7 +128,7 @@ def _scale_kind(scales: Tensor) -> str:
 def _check(a: Tensor, b: Tensor, a_scales: Tensor, b_scales: Tensor, kind: str) -> tuple[int, int, int]:
     one_of("kind", kind, KINDS)
     for name, tensor in (("a", a), ("b", b), ("a_scales", a_scales), ("b_scales", b_scales)):
-        check_type(name, tensor, Tensor, "a tensor")
+        check_memory(name, check_type(name, tensor, Tensor, "a tensor"), as_it_lies=True)
     for name, tensor in (("a", a), ("b", b)):
         if tensor.dtype != torch.uint8:
             raise TypeError(f"{name}: got {tensor.dtype}, want torch.uint8, the bytes of its elements")

@@ -37,7 +37,7 @@ LIBRARIES: Final = ("-ldl",)
 DESCRIPTION: Final = "native.json"
 """What was compiled, beside the library: variants, instructions, registers, argument tables."""
 _SOURCES: Final = (
-    *(f"triton_kernels/{name}.py" for name in ("quant_gemm", "load_operand", "epilogue", "block_order")),
+    *(f"triton_kernels/{name}.py" for name in ("quant_gemm", "load_operand", "epilogue", "interpreted", "block_order")),
     *(f"dispatcher/{name}.py" for name in ("native", "native_kernel", "native_worker", "kernel_arguments", "arch")),
     *("triton_compile.py", "device.py", "routes/tile.py"),  # the last two: compute units and dies of a machine
 )

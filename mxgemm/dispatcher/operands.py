@@ -15,6 +15,7 @@ import torch
 from mxgemm.dispatcher.codecs import PACK, storage_name
 from mxgemm.dispatcher.config import KernelConfig
 from mxgemm.dispatcher.operation import Operation, Pointers, Problem
+from mxgemm.memory import check_memory
 
 ALIGNMENT: Final = 16
 """Bytes that the address of a tensor on the device is a multiple of."""
@@ -63,9 +64,14 @@ def gather(
 
     Raises:
         TypeError: an operand is no array, or of a type that the kernel would misread.
-        ValueError: a shape, a device or the memory of ``c`` is wrong.
+        ValueError: a shape, a device or the memory of ``c`` is wrong, or an operand's storage was freed.
     """
-    device = _common_device({"a": a, "b": b, "c": c, "a_scales": a_scales, "b_scales": b_scales})
+    given = {"a": a, "b": b, "c": c, "a_scales": a_scales, "b_scales": b_scales}
+    device = _common_device(given)
+    for name, value in given.items():
+        if isinstance(value, torch.Tensor):
+            check_memory(name, value, as_it_lies=name == "c")
+    a, b, a_scales, b_scales = map(_resolved, (a, b, a_scales, b_scales))
     names = ("uint8", storage_name(config.dtype, arch))
     a, b = (_bytes(name, value, names) for name, value in (("a", a), ("b", b)))
     pack = PACK[config.dtype]
@@ -77,6 +83,9 @@ def gather(
     a_scales = _scales("a_scales", a_scales, operation.scale_dtype, shapes[0])
     b_scales = _scales("b_scales", b_scales, operation.scale_dtype, shapes[1])
     _check_output(c, (problem.m, problem.n), device)
+    for name, value in (("a", a), ("b", b), ("a_scales", a_scales), ("b_scales", b_scales)):
+        if _share(c, value):
+            raise ValueError(f"c: shares memory with {name}, want memory of its own")
     if device is not None:
         a, b, a_scales, b_scales = map(_aligned, (a, b, a_scales, b_scales))
     keep = (a, b, c, a_scales, b_scales)
@@ -98,6 +107,17 @@ def _common_device(operands: dict[str, Any]) -> torch.device | None:
 def _device(value: Any) -> torch.device | None:
     on_gpu = isinstance(value, torch.Tensor) and value.device.type != "cpu"
     return value.device if on_gpu else None
+
+
+def _resolved(value: Any) -> Any:
+    """Give a lazily negated view's values memory of their own; an array has no such views."""
+    return value.resolve_neg() if isinstance(value, torch.Tensor) else value
+
+
+def _share(left: Any, right: Any) -> bool:
+    """Say whether two contiguous operands have a byte in common."""
+    starts_before = _address(left) < _address(right) + int(right.nbytes)
+    return starts_before and _address(right) < _address(left) + int(left.nbytes)
 
 
 def _dtype_name(value: Any) -> str:

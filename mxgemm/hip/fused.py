@@ -149,6 +149,8 @@ def _config_clauses(p: Problem, c: FusedConfig) -> Iterator[_Reason]:
     if -(-p.n // c.block_n) > XCDS * MAX_GRID_YZ:
         most = XCDS * MAX_GRID_YZ * c.block_n
         yield "n", p.n, f"at most {most} with block_n = {c.block_n}: the grid's third dimension"
+    if c.block_n * p.k >= 2**31:
+        yield "k", p.k, f"less than {2**31 // c.block_n} with block_n = {c.block_n}: offsets in a block have 32 bits"
     for name, row in (("a", row_bytes(p)[0]), ("out", row_bytes(p)[1])):
         if c.block_m * row >= 2**31:
             yield f"strides of {name}", f"{row} bytes a row", "blocks within 2 GiB: offsets in one have 32 bits"

@@ -23,6 +23,7 @@ from mxgemm.layouts import (
     preshuffle_refusal,
     round_up,
 )
+from mxgemm.memory import check_memory
 
 SCALES_SOURCE: Final = "shuffle_scales.hip"
 WEIGHT_SOURCE: Final = "preshuffle_weight.hip"
@@ -209,6 +210,7 @@ def _check_tiled(tensor: Tensor, name: str) -> tuple[int, int]:
 def _check_bytes(tensor: Tensor, name: str) -> None:
     if tensor.dtype != torch.uint8:
         raise TypeError(f"{name}: got dtype {tensor.dtype}, want torch.uint8")
+    check_memory(name, tensor, as_it_lies=True)
     if tensor.dim() != 2:
         raise ValueError(f"{name}: got shape {tuple(tensor.shape)}, want two dimensions")
     if tensor.device.type != "cuda":

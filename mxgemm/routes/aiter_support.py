@@ -13,7 +13,7 @@ from mxgemm.errors import Refusal
 from mxgemm.formats import BLOCK, E2M1, scale_addend
 from mxgemm.layouts import round_up
 from mxgemm.problem import Problem
-from mxgemm.quantize_triton import quantize_call
+from mxgemm.quantize_triton import MAX_COLUMNS, MAX_ROWS, quantize_call
 from mxgemm.routes.kernel_call import Launcher
 from mxgemm.routes.tile import contiguity_refusal
 from mxgemm.routes.triton_support import triton_missing
@@ -47,6 +47,9 @@ def aiter_refusal(route: str, problem: Problem) -> Refusal | None:
     broken = f4gemm.broken_by_any(p.n, p.k)
     if broken:
         return Refusal(route, *broken)
+    for field, size, most in (("m", p.m, MAX_ROWS), ("k", p.k, MAX_COLUMNS)):
+        if size > most:
+            return Refusal(route, field, size, f"at most {most}, what one launch quantises")
     if p.scale_layout != "shuffled":
         return Refusal(route, "scale_layout", p.scale_layout, "shuffled scales: call prepare() on the weight, once")
     return contiguity_refusal(route, problem) or _strides_refusal(route, problem)

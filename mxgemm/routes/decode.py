@@ -6,15 +6,25 @@ from typing import Final
 
 import torch
 
+from mxgemm.errors import Refusal
 from mxgemm.problem import Problem
 from mxgemm.routes.kernel_call import KernelCall
-from mxgemm.routes.triton_support import interpreting, wide_offsets
+from mxgemm.routes.triton_support import grid_refusal, interpreting, wide_offsets
 
 SLICE_BYTES: Final = 1 << 28
 """Scratch for the decoded rows of a weight that was not decoded beforehand."""
 _BLOCK_N: Final = 16
 _BLOCK_K: Final = 256
 _SLICE_ROWS: Final = 256  # slices start where scale tiles and weight tiles do
+
+
+def decode_refusal(route: str, problem: Problem) -> Refusal | None:
+    """Say why a weight is too large to be decoded by these launches, or None."""
+    return grid_refusal(route, problem, _grid(problem.n, problem.k), 4, ("n", "k"))
+
+
+def _grid(rows: int, k: int) -> tuple[int, int, int]:
+    return -(-rows // _BLOCK_N), -(-k // _BLOCK_K), 1
 
 
 def weight_slices(problem: Problem, bytes_an_element: int) -> list[tuple[int, int]]:
@@ -49,5 +59,5 @@ def decode_call(problem: Problem, rows: int, *, to_fp8: bool) -> KernelCall:
         (rows, p.k, *s.b, *s.b_scales),
         constants,
         {"num_warps": 4},
-        (-(-rows // _BLOCK_N), -(-p.k // _BLOCK_K), 1),
+        _grid(rows, p.k),
     )

@@ -17,10 +17,10 @@ from mxgemm.errors import Refusal
 from mxgemm.formats import scale_addend
 from mxgemm.problem import Problem
 from mxgemm.routes.base import Config, Launch, Operands, Route
-from mxgemm.routes.decode import decode_call, weight_slices
+from mxgemm.routes.decode import decode_call, decode_refusal, weight_slices
 from mxgemm.routes.kernel_call import KernelCall, Launcher
 from mxgemm.routes.tile import contiguity_refusal
-from mxgemm.routes.triton_support import interpreting, triton_missing, wide_offsets
+from mxgemm.routes.triton_support import grid_refusal, interpreting, size_refusal, triton_missing, wide_offsets
 
 _ROUND_M, _ROUND_K = 4, 512
 
@@ -41,7 +41,12 @@ class DequantMM(Route):
             return Refusal(self.name, "a", "quantised already", "bf16, fp16 or fp32 activations")
         if problem.b_format != "e2m1":
             return Refusal(self.name, "b_format", problem.b_format, "e2m1")
-        return contiguity_refusal(self.name, problem)
+        return (
+            size_refusal(self.name, problem)
+            or decode_refusal(self.name, problem)
+            or grid_refusal(self.name, problem, _grid(problem), 4, ("m", "k"))
+            or contiguity_refusal(self.name, problem)
+        )
 
     def bind(self, problem: Problem, config: Config) -> Launch:
         """Return the launcher."""
@@ -95,10 +100,13 @@ def round_call(problem: Problem) -> KernelCall:
         "WIDE": wide_offsets(p),
         "INTERPRETED": interpreting(),
     }
-    grid = (-(-p.m // _ROUND_M), -(-p.k // _ROUND_K), 1)
     return KernelCall(
-        round_values_kernel, (p.a_dtype, torch.bfloat16), (p.m, p.k, *s.a), constants, {"num_warps": 4}, grid
+        round_values_kernel, (p.a_dtype, torch.bfloat16), (p.m, p.k, *s.a), constants, {"num_warps": 4}, _grid(p)
     )
+
+
+def _grid(problem: Problem) -> tuple[int, int, int]:
+    return -(-problem.m // _ROUND_M), -(-problem.k // _ROUND_K), 1
 
 
 def multiply_bf16(left: Tensor, right: Tensor, bias: Tensor | None, out: Tensor) -> None:

@@ -22,10 +22,16 @@ from mxgemm.formats import E2M1, scale_addend
 from mxgemm.layouts import round_up
 from mxgemm.problem import Problem
 from mxgemm.routes.base import Config, Launch, Operands, Route
-from mxgemm.routes.decode import decode_call, weight_slices
+from mxgemm.routes.decode import decode_call, decode_refusal, weight_slices
 from mxgemm.routes.kernel_call import KernelCall, Launcher
 from mxgemm.routes.tile import contiguity_refusal
-from mxgemm.routes.triton_support import interpreting, next_power_of_two, triton_missing, wide_offsets
+from mxgemm.routes.triton_support import (
+    interpreting,
+    next_power_of_two,
+    size_refusal,
+    triton_missing,
+    wide_offsets,
+)
 
 MAX_FAST_ACCUMULATION_K: Final = 8192
 """Up to this K the tensor core's own sums (14 bits of fraction) pass both gates, see docs/lab-notes.md."""
@@ -72,7 +78,11 @@ class FP8Fold(Route):
             return Refusal(self.name, "b", found, "an MXTensor after prepare(), whose rows all fold (mxgemm.derived)")
         if p.k > MAX_K:
             return Refusal(self.name, "k", p.k, f"at most {MAX_K}")
-        return contiguity_refusal(self.name, problem)
+        return (
+            size_refusal(self.name, problem)
+            or decode_refusal(self.name, problem)
+            or contiguity_refusal(self.name, problem)
+        )
 
     def configs(self, problem: Problem) -> Sequence[FoldConfig]:
         """Fast accumulation where it passes both gates."""

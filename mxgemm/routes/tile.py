@@ -10,12 +10,14 @@ from mxgemm.errors import Refusal
 from mxgemm.layouts import SCALE_PAD_ROWS, padded_scale_shape
 from mxgemm.problem import Problem
 from mxgemm.routes.base import Config
-from mxgemm.routes.triton_support import interpreting, is_power_of_two, wide_offsets
+from mxgemm.routes.triton_support import grid_refusal, interpreting, is_power_of_two, wide_offsets
 
 XCDS: Final = {"gfx950": 8, "gfx942": 8}
 """Dies with an L2 of their own, among which workgroups are dealt in turn."""
 MFMA_K: Final = 128
 """Depth of gfx950's 16x16 scaled MFMA."""
+REDUCE_BLOCK_N: Final = 256
+"""Columns of a program of the kernel that adds the partial sums of split-K."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,10 @@ def tile_refusal(route: str, problem: Problem, c: TileConfig) -> Refusal | None:
             return Refusal(route, "block_k", c.block_k, f"at least {MFMA_K} on gfx950: below, Triton decodes to bf16")
         if c.num_warps < 2:
             return Refusal(route, "num_warps", c.num_warps, "at least 2 on gfx950: with one, Triton decodes to bf16")
-    return None
+    refusal = grid_refusal(route, problem, (tiles(problem, c) * c.split_k, 1, 1), c.num_warps, ("m", "n"))
+    if refusal is None and c.split_k > 1 and not c.one_launch:
+        refusal = grid_refusal(route, problem, (problem.m, -(-problem.n // REDUCE_BLOCK_N), 1), 4, ("m", "n"))
+    return refusal
 
 
 def tile_candidates(problem: Problem) -> list[TileConfig]:

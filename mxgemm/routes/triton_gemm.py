@@ -16,10 +16,8 @@ from mxgemm.layouts import preshuffle_refusal
 from mxgemm.problem import Problem
 from mxgemm.routes.base import Config, Launch, Operands, Route
 from mxgemm.routes.kernel_call import KernelCall, Launcher
-from mxgemm.routes.tile import TileConfig, contiguity_refusal, tile_candidates, tile_refusal, tiles
-from mxgemm.routes.triton_support import interpreting, triton_missing
-
-_REDUCE_BLOCK_N = 256
+from mxgemm.routes.tile import REDUCE_BLOCK_N, TileConfig, contiguity_refusal, tile_candidates, tile_refusal, tiles
+from mxgemm.routes.triton_support import interpreting, size_refusal, triton_missing, wide_offsets
 
 
 class TritonGemm(Route):
@@ -43,14 +41,14 @@ class TritonGemm(Route):
 
     def can_implement(self, problem: Problem) -> Refusal | None:
         """Any shape and layout, in this route's formats."""
-        refusal = self.format_refusal(problem)
+        refusal = self.format_refusal(problem) or size_refusal(self.name, problem)
         if refusal:
             return refusal
         if problem.weight_layout == "preshuffled":
             reason = preshuffle_refusal(problem.n, problem.k // problem.b.pack)
             if reason:
                 return Refusal(self.name, "weight_layout", "preshuffled", f"another shape: {reason}")
-        return contiguity_refusal(self.name, problem)
+        return contiguity_refusal(self.name, problem) or self.check_config(problem, self.configs(problem)[0])
 
     def configs(self, problem: Problem) -> Sequence[TileConfig]:
         """Return a tile that fits the shape, and splits K where tiles are few and K is long."""
@@ -123,7 +121,8 @@ def _reduce_call(problem: Problem, config: TileConfig) -> KernelCall:
     constants = {
         "SPLIT_K": config.split_k,
         "HAS_BIAS": problem.has_bias,
-        "BLOCK_N": _REDUCE_BLOCK_N,
+        "BLOCK_N": REDUCE_BLOCK_N,
+        "WIDE": wide_offsets(problem),
         "INTERPRETED": interpreting(),
     }
     return KernelCall(
@@ -132,7 +131,7 @@ def _reduce_call(problem: Problem, config: TileConfig) -> KernelCall:
         (problem.m, problem.n, *strides.out, strides.bias),
         constants,
         {"num_warps": 4},
-        (problem.m, -(-problem.n // _REDUCE_BLOCK_N), 1),
+        (problem.m, -(-problem.n // REDUCE_BLOCK_N), 1),
     )
 
 

@@ -21,6 +21,12 @@ MIN_TRITON_OF: Final[dict[tuple[str, str | None], tuple[int, int]]] = {
 """First release that compiles dot_scaled for an architecture and kind of A, where it is not 3.6 (by compiling)."""
 
 INT32_MAX: Final = 2**31 - 1
+MAX_SIZE: Final = 2**30
+"""Largest M, N and K: kernels number rows and columns in 32 bits, those of a tile behind the last included."""
+MAX_GRID_YZ: Final = 65535
+"""Programs along y, and along z, that CUDA's and HIP's drivers take."""
+_AMD_ITEMS: Final = 2**32 - 1
+"""Work items along a dimension of a grid that HIP takes."""
 
 
 def triton_version() -> tuple[int, int] | None:
@@ -88,6 +94,14 @@ def triton_missing(
     return None
 
 
+def size_refusal(route: str, problem: Problem) -> Refusal | None:
+    """Refuse what the kernels cannot count."""
+    for name, size in (("m", problem.m), ("n", problem.n), ("k", problem.k)):
+        if size > MAX_SIZE:
+            return Refusal(route, name, size, f"at most {MAX_SIZE}, what the kernels count in 32 bits")
+    return None
+
+
 def wide_offsets(problem: Problem) -> bool:
     """Say whether an offset into some operand can pass 2**31 - 1 elements, so that 32 bits do not hold it."""
     s = problem.strides
@@ -95,6 +109,7 @@ def wide_offsets(problem: Problem) -> bool:
         return False
     m, n, k = problem.m, problem.n, problem.k
     spans = (
+        (n, s.bias if problem.has_bias else 0, 0, 0),
         (m, s.a[0], k, s.a[1]),
         (n, s.b[0], k, s.b[1]),
         (n, s.b_scales[0], k, s.b_scales[1]),
@@ -103,6 +118,18 @@ def wide_offsets(problem: Problem) -> bool:
     )
     # The masked tail of a tile is computed too: 512 more rows and columns are an upper bound of any block.
     return any((rows + 512) * rs + (columns + 512) * cs > INT32_MAX for rows, rs, columns, cs in spans)
+
+
+def grid_refusal(
+    route: str, problem: Problem, grid: tuple[int, int, int], num_warps: int, fields: tuple[str, str]
+) -> Refusal | None:
+    """Say why a grid cannot be launched, or None if it can; ``fields`` are the sizes that x and y stand for."""
+    most = _AMD_ITEMS // (64 * num_warps) if problem.arch.startswith("gfx") else INT32_MAX
+    for field, programs, limit in (*zip(fields, grid, (most, MAX_GRID_YZ), strict=False), ("z", grid[2], MAX_GRID_YZ)):
+        if programs > limit:
+            got = getattr(problem, field, programs)
+            return Refusal(route, field, got, f"at most {limit} tiles along a grid's dimension, here {programs}")
+    return None
 
 
 def is_power_of_two(value: int) -> bool:

@@ -3,6 +3,8 @@
 import triton
 import triton.language as tl
 
+from mxgemm.triton_kernels.interpreted import widen
+
 
 @triton.jit
 def store_tile(
@@ -13,10 +15,10 @@ def store_tile(
     """``out[tile] = round(acc + bias)`` for a tile of fp32 sums ``[BLOCK_M, BLOCK_N]``."""
     row = pm * BLOCK_M + tl.arange(0, BLOCK_M)
     column = pn * BLOCK_N + tl.arange(0, BLOCK_N)
-    if HAS_BIAS:
-        acc += tl.load(bias + column * stride_bias, mask=column < N, other=0.0).to(tl.float32)[None, :]
-    rows = row.to(tl.int64) if WIDE else row
     columns = column.to(tl.int64) if WIDE else column
+    if HAS_BIAS:
+        acc += widen(tl.load(bias + columns * stride_bias, mask=column < N, other=0.0), INTERPRETED)[None, :]
+    rows = row.to(tl.int64) if WIDE else row
     pointers = out + rows[:, None] * stride_om + columns[None, :] * stride_on
     value = round_to(acc, out.dtype.element_ty, INTERPRETED)
     if EVEN_M and EVEN_N:

@@ -5,6 +5,7 @@ import triton.language as tl
 
 from mxgemm.triton_kernels.convert_gfx950 import bf16_pair_scales
 from mxgemm.triton_kernels.epilogue import round_to
+from mxgemm.triton_kernels.interpreted import widen
 from mxgemm.triton_kernels.load_operand import clamped_rows, load_packed, load_scales
 from mxgemm.triton_kernels.quantize_block import (
     BLOCK,
@@ -150,7 +151,7 @@ def quantize_fold_kernel(
         inside = (row < M)[:, None] & (column < K)[None, :]
         pointers = x + rows[:, None] * stride_xm + columns[None, :] * stride_xk
         value = tl.load(pointers) if EVEN else tl.load(pointers, mask=inside, other=0.0)
-        blocks = value.to(tl.float32).reshape(BLOCK_M, GROUPS, BLOCK)
+        blocks = widen(value, INTERPRETED).reshape(BLOCK_M, GROUPS, BLOCK)
         amax, exponent = block_scales(blocks, ADDEND, 2)
         bad = amax >= FP32_INF_BITS
     base_byte, base_bits, is_wide = row_base(exponent, (amax > 0) & (bad == 0), bad)
@@ -225,11 +226,12 @@ def decode_fold_kernel(
 @triton.jit
 def store_chosen(
     acc, chosen, bias, out, rows, column, N, stride_om, stride_on, stride_bias,
-    HAS_BIAS: tl.constexpr, INTERPRETED: tl.constexpr,
+    HAS_BIAS: tl.constexpr, WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """``out[rows, column] = round(acc + bias)`` for the chosen rows; the others keep what the folded GEMM wrote."""
     if HAS_BIAS:
-        acc += tl.load(bias + column * stride_bias, mask=column < N, other=0.0).to(tl.float32)[None, :]
+        columns = column.to(tl.int64) if WIDE else column
+        acc += widen(tl.load(bias + columns * stride_bias, mask=column < N, other=0.0), INTERPRETED)[None, :]
     value = round_to(acc, out.dtype.element_ty, INTERPRETED)
     pointers = out + rows[:, None] * stride_om + column.to(tl.int64)[None, :] * stride_on
     tl.store(pointers, value, mask=chosen[:, None] & (column < N)[None, :])
@@ -266,11 +268,11 @@ def wide_rows_kernel(
                 s = load_scales(
                     b_scales, pn, k, N, K, stride_sn, stride_sk, SCALE_ORDER, BLOCK_N, BLOCK_K, EVEN_N, True, WIDE, ""
                 )
-                q, q_scale = quantize_e2m1(x, BLOCK_M, BLOCK_K, ADDEND)
+                q, q_scale = quantize_e2m1(x, BLOCK_M, BLOCK_K, ADDEND, INTERPRETED)
                 acc = tl.dot_scaled(q, q_scale, "e2m1", w.T, s, "e2m1", acc)
             column = pn * BLOCK_N + tl.arange(0, BLOCK_N)
             store_chosen(
-                acc, chosen, bias, out, rows, column, N, stride_om, stride_on, stride_bias, HAS_BIAS, INTERPRETED
+                acc, chosen, bias, out, rows, column, N, stride_om, stride_on, stride_bias, HAS_BIAS, WIDE, INTERPRETED
             )
 
 
@@ -295,7 +297,7 @@ def wide_rows_folded_kernel(
                 columns = (k + inner).to(tl.int64) if WIDE else k + inner
                 x = tl.load(a + rows[:, None] * stride_am + columns[None, :] * stride_ak, mask=inside, other=0.0)
                 w = tl.load(folded + weight_rows[:, None] * K + (k + inner)[None, :], mask=inside, other=0)
-                blocks = x.to(tl.float32).reshape(BLOCK_M, BLOCK_K // BLOCK, BLOCK)
+                blocks = widen(x, INTERPRETED).reshape(BLOCK_M, BLOCK_K // BLOCK, BLOCK)
                 amax, exponent = block_scales(blocks, ADDEND, 2)
                 scale = tl.where(amax >= FP32_INF_BITS, 0x7FC00000, power_of_two(exponent).to(tl.int32, bitcast=True))
                 left = round_e2m1(divide(blocks, exponent), 1.0) * scale.to(tl.float32, bitcast=True)
@@ -307,5 +309,5 @@ def wide_rows_folded_kernel(
             column = pn * BLOCK_N + tl.arange(0, BLOCK_N)
             acc *= tl.load(base + column, mask=column < N, other=0.0)[None, :]
             store_chosen(
-                acc, chosen, bias, out, rows, column, N, stride_om, stride_on, stride_bias, HAS_BIAS, INTERPRETED
+                acc, chosen, bias, out, rows, column, N, stride_om, stride_on, stride_bias, HAS_BIAS, WIDE, INTERPRETED
             )

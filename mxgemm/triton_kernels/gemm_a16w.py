@@ -6,6 +6,7 @@ import triton.language as tl
 from mxgemm.triton_kernels.block_order import contiguous_on_xcd
 from mxgemm.triton_kernels.convert_gfx950 import quantize_e2m1_bf16_pairs, quantize_e2m1_f32
 from mxgemm.triton_kernels.epilogue import round_to
+from mxgemm.triton_kernels.interpreted import decode_for_dot, dot_mx, widen
 from mxgemm.triton_kernels.load_operand import clamped_rows, load_packed, load_scales
 from mxgemm.triton_kernels.quantize_block import quantize_e2m1, quantize_fp8
 from mxgemm.triton_kernels.split_k import finish_tile
@@ -98,15 +99,18 @@ def multiply_step(
     if A_FORMAT == "bf16":
         if x.dtype != tl.bfloat16:
             x = round_to(x.to(tl.float32), tl.bfloat16, INTERPRETED)
-        acc = tl.dot_scaled(x, None, "bf16", w.T, s, B_FORMAT, acc)
+        if INTERPRETED:
+            acc = tl.dot(widen(x, True), decode_for_dot(w, s, B_FORMAT, BLOCK_N, BLOCK_K).T, acc)
+        else:
+            acc = tl.dot_scaled(x, None, "bf16", w.T, s, B_FORMAT, acc)
     else:
         if A_FORMAT == "e4m3":
-            q, q_scale = quantize_fp8(x, BLOCK_M, BLOCK_K, ADDEND, 8, 3)
+            q, q_scale = quantize_fp8(x, BLOCK_M, BLOCK_K, ADDEND, 8, 3, INTERPRETED)
         elif CONVERT == "bf16_pairs":
             q, q_scale = quantize_e2m1_bf16_pairs(x, BLOCK_M, BLOCK_K, ADDEND)
         elif CONVERT == "f32":
             q, q_scale = quantize_e2m1_f32(x, BLOCK_M, BLOCK_K, ADDEND)
         else:
-            q, q_scale = quantize_e2m1(x, BLOCK_M, BLOCK_K, ADDEND)
-        acc = tl.dot_scaled(q, q_scale, A_FORMAT, w.T, s, B_FORMAT, acc)
+            q, q_scale = quantize_e2m1(x, BLOCK_M, BLOCK_K, ADDEND, INTERPRETED)
+        acc = dot_mx(q, q_scale, w, s, acc, A_FORMAT, B_FORMAT, BLOCK_M, BLOCK_N, BLOCK_K, INTERPRETED)
     return acc

@@ -4,6 +4,7 @@ import triton
 import triton.language as tl
 
 from mxgemm.triton_kernels.block_order import contiguous_on_xcd
+from mxgemm.triton_kernels.interpreted import dot_mx
 from mxgemm.triton_kernels.load_operand import load_packed, load_scales
 from mxgemm.triton_kernels.split_k import finish_tile
 
@@ -38,14 +39,14 @@ def gemm_mx_kernel(
         acc = multiply_step(
             acc, a, a_scales, b, b_scales, pm, pn, k, M, N, K, stride_am, stride_ak, stride_tm, stride_tk, stride_bn,
             stride_bk, stride_sn, stride_sk, A_FORMAT, B_FORMAT, A_SCALE_ORDER, PRESHUFFLED, SCALE_ORDER, BLOCK_M,
-            BLOCK_N, BLOCK_K, EVEN_M, EVEN_N, False, WIDE, CACHE,
+            BLOCK_N, BLOCK_K, EVEN_M, EVEN_N, False, WIDE, CACHE, INTERPRETED,
         )  # fmt: skip
     if not EVEN_K:
         if whole < last:  # the one step that needs masks along K
             acc = multiply_step(
                 acc, a, a_scales, b, b_scales, pm, pn, whole, M, N, K, stride_am, stride_ak, stride_tm, stride_tk,
                 stride_bn, stride_bk, stride_sn, stride_sk, A_FORMAT, B_FORMAT, A_SCALE_ORDER, PRESHUFFLED, SCALE_ORDER,
-                BLOCK_M, BLOCK_N, BLOCK_K, EVEN_M, EVEN_N, True, WIDE, CACHE,
+                BLOCK_M, BLOCK_N, BLOCK_K, EVEN_M, EVEN_N, True, WIDE, CACHE, INTERPRETED,
             )  # fmt: skip
 
     finish_tile(
@@ -62,6 +63,7 @@ def multiply_step(
     PRESHUFFLED: tl.constexpr,
     SCALE_ORDER: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     EVEN_M: tl.constexpr, EVEN_N: tl.constexpr, TAIL: tl.constexpr, WIDE: tl.constexpr, CACHE: tl.constexpr,
+    INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """``acc[BLOCK_M, BLOCK_N] += decode(a tile) @ decode(b tile).T`` for the block of K that starts at ``k``."""
     A_PACK: tl.constexpr = 2 if A_FORMAT == "e2m1" else 1
@@ -76,4 +78,4 @@ def multiply_step(
     s = load_scales(
         b_scales, pn, k, N, K, stride_sn, stride_sk, SCALE_ORDER, BLOCK_N, BLOCK_K, EVEN_N, TAIL, WIDE, CACHE
     )
-    return tl.dot_scaled(x, t, A_FORMAT, w.T, s, B_FORMAT, acc)
+    return dot_mx(x, t, w, s, acc, A_FORMAT, B_FORMAT, BLOCK_M, BLOCK_N, BLOCK_K, INTERPRETED)

@@ -28,8 +28,12 @@ def load_packed(
         # [N/16, (BYTES/32, 2, 16, 16)] = (n1; kb, kh, n0, byte): a contiguous run per group of 16 rows.
         groups = clamped_rows(pn, N // 16, BLOCK_N // 16, EVEN_N, WIDE)
         run = tl.arange(0, BYTES * 16)
-        pointers = b + groups[:, None] * (stride_n * 16) + (k // PACK * 16 + run)[None, :]
-        inside = (run < (K - k) // PACK * 16)[None, :]
+        if WIDE:
+            pointers = b + groups[:, None] * 16 * stride_n + (tl.cast(k // PACK, tl.int64) * 16 + run)[None, :]
+            inside = (run < tl.cast((K - k) // PACK, tl.int64) * 16)[None, :]
+        else:
+            pointers = b + groups[:, None] * (stride_n * 16) + (k // PACK * 16 + run)[None, :]
+            inside = (run < (K - k) // PACK * 16)[None, :]
     else:
         rows = clamped_rows(pn, N, BLOCK_N, EVEN_N, WIDE)
         inner = tl.arange(0, BYTES)

@@ -14,6 +14,7 @@ import triton.language as tl
 
 from mxgemm.triton_kernels.block_order import contiguous_on_xcd
 from mxgemm.triton_kernels.epilogue import store_tile
+from mxgemm.triton_kernels.interpreted import dot_mx
 from mxgemm.triton_kernels.load_operand import load_packed, load_scales
 
 BLOCK = tl.constexpr(32)
@@ -103,7 +104,7 @@ def quant_step(
     if A_SCALE == "block":
         t = load_scales(a_scales, pm, k, M, K, K_BLOCKS, 1, "row_major", BLOCK_M, BLOCK_K, False, TAIL, WIDE, "")
         s = load_scales(b_scales, pn, k, N, K, K_BLOCKS, 1, "row_major", BLOCK_N, BLOCK_K, EVEN_N, TAIL, WIDE, "")
-        return tl.dot_scaled(x, t, A_TYPE, w.T, s, B_TYPE, acc)
+        return dot_mx(x, t, w, s, acc, A_TYPE, B_TYPE, BLOCK_M, BLOCK_N, BLOCK_K, INTERPRETED)
     else:
         x = as_float8(x, A_TYPE, INTERPRETED)
         w = as_float8(w, B_TYPE, INTERPRETED)

@@ -4,6 +4,7 @@ import triton
 import triton.language as tl
 
 from mxgemm.triton_kernels.convert_gfx950 import FROM_F32_PAIR
+from mxgemm.triton_kernels.interpreted import widen
 from mxgemm.triton_kernels.quantize_block import (
     BLOCK,
     FP32_INF_BITS,
@@ -20,6 +21,7 @@ def quantize_kernel(
     x, data, scales, M, K, stride_xm, stride_xk, stride_dm, stride_sm,
     EMAX: tl.constexpr, MANTISSA: tl.constexpr, ADDEND: tl.constexpr, HARDWARE: tl.constexpr, SHUFFLED: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, EVEN_M: tl.constexpr, EVEN_K: tl.constexpr, WIDE: tl.constexpr,
+    INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """Quantise ``x[M, K]`` to ``data[M, K/pack]`` and ``scales``, to the byte as ``mxgemm.quantize``.
 
@@ -39,7 +41,7 @@ def quantize_kernel(
         value = tl.load(pointers)
     else:
         value = tl.load(pointers, mask=(row < M)[:, None] & (column < K)[None, :], other=0.0)
-    blocks = value.to(tl.float32).reshape(BLOCK_M, COLUMNS, BLOCK)
+    blocks = widen(value, INTERPRETED).reshape(BLOCK_M, COLUMNS, BLOCK)
     amax, exponent = block_scales(blocks, ADDEND, EMAX)
     # Blocks of zeros and blocks with a NaN or an infinity have codes 0: one unsigned comparison finds both.
     dead = (amax - 1).to(tl.uint32, bitcast=True) >= FP32_INF_BITS - 1

@@ -7,6 +7,8 @@ uses neither exp2 nor log2 (some GPUs flush their subnormals) and converts no fl
 import triton
 import triton.language as tl
 
+from mxgemm.triton_kernels.interpreted import widen
+
 BLOCK = tl.constexpr(32)
 FP32_INF_BITS = tl.constexpr(0x7F800000)
 
@@ -65,21 +67,24 @@ def pack_e2m1(codes, R: tl.constexpr, K: tl.constexpr):
 
 
 @triton.jit
-def quantize_e2m1(x, R: tl.constexpr, K: tl.constexpr, ADDEND: tl.constexpr):
+def quantize_e2m1(x, R: tl.constexpr, K: tl.constexpr, ADDEND: tl.constexpr, INTERPRETED: tl.constexpr):
     """``[R, K]`` float -> packed codes ``[R, K/2]`` and scale bytes ``[R, K/32]``, both uint8.
 
     Codes of a block whose scale byte is 255 are arbitrary: whatever reads them gets NaN from the scale.
     """
-    blocks = x.to(tl.float32).reshape(R, K // BLOCK, BLOCK)
+    blocks = widen(x, INTERPRETED).reshape(R, K // BLOCK, BLOCK)
     amax, exponent = block_scales(blocks, ADDEND, 2)
     codes = element_codes(divide(blocks, exponent), 2, 1)
     return pack_e2m1(codes, R, K), scale_bytes(amax, exponent, R, K // BLOCK)
 
 
 @triton.jit
-def quantize_fp8(x, R: tl.constexpr, K: tl.constexpr, ADDEND: tl.constexpr, EMAX: tl.constexpr, MANTISSA: tl.constexpr):
+def quantize_fp8(
+    x, R: tl.constexpr, K: tl.constexpr, ADDEND: tl.constexpr, EMAX: tl.constexpr, MANTISSA: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+):  # fmt: skip
     """``[R, K]`` float -> fp8 codes ``[R, K]`` and scale bytes ``[R, K/32]``, both uint8; 255 as above."""
-    blocks = x.to(tl.float32).reshape(R, K // BLOCK, BLOCK)
+    blocks = widen(x, INTERPRETED).reshape(R, K // BLOCK, BLOCK)
     amax, exponent = block_scales(blocks, ADDEND, EMAX)
     codes = element_codes(divide(blocks, exponent), EMAX, MANTISSA)
     return codes.reshape(R, K).to(tl.uint8), scale_bytes(amax, exponent, R, K // BLOCK)

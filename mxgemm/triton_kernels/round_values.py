@@ -5,6 +5,7 @@ import triton.language as tl
 
 from mxgemm.triton_kernels.epilogue import round_to
 from mxgemm.triton_kernels.fold import from_e4m3, power_of_two, round_e2m1, to_e4m3
+from mxgemm.triton_kernels.interpreted import widen
 from mxgemm.triton_kernels.quantize_block import BLOCK, FP32_INF_BITS, block_scales, divide
 
 
@@ -24,7 +25,7 @@ def round_values_kernel(
     columns = column.to(tl.int64) if WIDE else column
     inside = (row < M)[:, None] & (column < K)[None, :]
     value = tl.load(x + rows[:, None] * stride_xm + columns[None, :] * stride_xk, mask=inside, other=0.0)
-    blocks = value.to(tl.float32).reshape(BLOCK_M, BLOCK_K // BLOCK, BLOCK)
+    blocks = widen(value, INTERPRETED).reshape(BLOCK_M, BLOCK_K // BLOCK, BLOCK)
     amax, exponent = block_scales(blocks, ADDEND, EMAX)
     if EMAX == 2:
         element = round_e2m1(divide(blocks, exponent), 1.0)

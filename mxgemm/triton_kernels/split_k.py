@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from mxgemm.triton_kernels.epilogue import round_to, store_tile
+from mxgemm.triton_kernels.interpreted import widen
 
 ALL_STORES_DONE = tl.constexpr("s_waitcnt vmcnt(0)")
 
@@ -87,13 +88,15 @@ def add_partials_last(
 @triton.jit(do_not_specialize=["M"])
 def reduce_partials_kernel(
     partials, bias, out, M, N, stride_om, stride_on, stride_bias,
-    SPLIT_K: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_N: tl.constexpr, INTERPRETED: tl.constexpr,
+    SPLIT_K: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_N: tl.constexpr, WIDE: tl.constexpr,
+    INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """``out[m, n] = round(sum(partials[:, m, n]) + bias[n])``; grid ``(M, cdiv(N, BLOCK_N))``."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     total = sum_partials(partials, M, N, row, column, column < N, SPLIT_K)
     if HAS_BIAS:
-        total += tl.load(bias + column * stride_bias, mask=column < N, other=0.0).to(tl.float32)
+        columns = column.to(tl.int64) if WIDE else column
+        total += widen(tl.load(bias + columns * stride_bias, mask=column < N, other=0.0), INTERPRETED)
     value = round_to(total, out.dtype.element_ty, INTERPRETED)
     tl.store(out + row * stride_om + column.to(tl.int64) * stride_on, value, mask=column < N)

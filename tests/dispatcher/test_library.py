@@ -92,6 +92,51 @@ def test_inputs_may_be_strided(row: Case) -> None:
     assert row.right()
 
 
+def test_memory_is_read_as_its_values_or_refused(row: Case, mx: Case) -> None:
+    def negated(array: np.ndarray) -> torch.Tensor:
+        tensor = torch.from_numpy(array)
+        return torch._neg_view(-tensor if tensor.is_floating_point() else 0 - tensor)
+
+    for case in (row, mx):
+        given = {name: getattr(case.inputs, name) for name in ("a", "b", "a_scales", "b_scales")}
+        for name, array in given.items():
+            case.out[:] = 0
+            everything = {other: torch.from_numpy(values) for other, values in given.items()}
+            case.run(**{**everything, name: negated(array), "c": torch.from_numpy(case.out)})
+            assert case.right(), name
+        everything = {name: torch.from_numpy(values) for name, values in given.items()}
+        out = torch.from_numpy(case.out)
+        with pytest.raises(ValueError, match="c: got a lazily negated view"):
+            case.run(**everything, c=torch._neg_view(out))
+        for name in everything:
+            with pytest.raises(TypeError, match=f"{name}: got a tensor of layout sparse_coo"):
+                case.run(**{**everything, name: everything[name].to_sparse(), "c": out})
+            freed = everything[name].clone()
+            freed.untyped_storage().resize_(0)
+            with pytest.raises(ValueError, match=f"{name}: got 0 bytes of storage"):
+                case.run(**{**everything, name: freed, "c": out})
+
+
+@pytest.mark.parametrize("shift", [-1, 0, 1])
+def test_the_output_is_apart_from_the_inputs(shift: int, row: Case) -> None:
+    size = row.out.nbytes
+    memory = np.zeros(4 * size + row.inputs.a.nbytes, dtype=np.uint8)
+    start = 2 * size + shift * (size - 2)
+    out = memory[start : start + size].view(np.float16).reshape(row.out.shape)
+    a = memory[2 * size : 2 * size + row.inputs.a.nbytes].reshape(row.inputs.a.shape)
+    a[:] = row.inputs.a
+    with pytest.raises(ValueError, match="c: shares memory with a, want memory of its own"):
+        row.run(a=a, c=out)
+    with pytest.raises(ValueError, match="c: shares memory with a, want memory of its own"):
+        row.run(
+            a=torch.from_numpy(a),
+            c=torch.from_numpy(out),
+            **{name: torch.from_numpy(getattr(row.inputs, name)) for name in ("b", "a_scales", "b_scales")},
+        )
+    assert np.array_equal(a, row.inputs.a)
+    row.run(a=a, c=memory[size : 2 * size].view(np.float16).reshape(row.out.shape))
+
+
 def test_shapes(row: Case, mx: Case) -> None:
     with pytest.raises(ValueError, match=r"b: got \(64, 128\), want \[n, 256\] like a"):
         row.run(b=row.inputs.b[:, :128])

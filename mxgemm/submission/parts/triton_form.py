@@ -69,7 +69,13 @@ def triton_launches(m: int, n: int, k: int, arch: str, tile: Tile) -> list[Kerne
     scalars = (m, n, k, k, 1, k // 2, 1, scale_columns, 1, n, 1, 1)
     launches = [KernelLaunch(gemm_a16w_kernel, (tiles_m * tiles_n * tile.split_k,), scalars, constants, options)]
     if tile.split_k > 1 and not tile.one_launch:
-        sums = {"SPLIT_K": tile.split_k, "HAS_BIAS": False, "BLOCK_N": REDUCE_BLOCK, "INTERPRETED": interpreted}
+        sums = {
+            "SPLIT_K": tile.split_k,
+            "HAS_BIAS": False,
+            "BLOCK_N": REDUCE_BLOCK,
+            "WIDE": False,
+            "INTERPRETED": interpreted,
+        }
         grid = (m, ceil_divide(n, REDUCE_BLOCK))
         launches.append(KernelLaunch(reduce_partials_kernel, grid, (m, n, n, 1, 1), sums, {"num_warps": 4}))
     return launches
