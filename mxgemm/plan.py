@@ -107,7 +107,8 @@ def multiply(
             validation.check_call(*inputs, out, options)
             _check_no_alias(out, *inputs, derived)
             resolved: Any = [None if t is None else t.resolve_neg() for t in inputs]
-            return multiply(*resolved, out, options, derived)
+            a, a_scales, b, b_scales, bias = resolved
+            return multiply(a, a_scales, b, b_scales, bias, out, options, derived)
         plan = _make_plan(plans, key, *inputs, out, options)
         for i, tensor in enumerate(derived):
             check_memory(f"b.derived[{i}]", tensor, as_it_lies=True)

@@ -113,8 +113,8 @@ BAD_PARTS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "shape of booleans": (lambda: made(shape=(True, 32)), TypeError, "shape: got"),
     "shape None": (lambda: made(shape=None), TypeError, "shape: got None"),
     "shape empty": (lambda: made(shape=()), ValueError, r"shape: got \(\)"),
-    "sparse": (lambda: made(data=data(4, 16).to_sparse()), ValueError, "data: got layout torch.sparse_coo"),
-    "sparse scales": (lambda: made(scales=data(4, 1).to_sparse()), ValueError, "scales: got layout"),
+    "sparse": (lambda: made(data=data(4, 16).to_sparse()), TypeError, "data: got a tensor of layout sparse_coo"),
+    "sparse scales": (lambda: made(scales=data(4, 1).to_sparse()), TypeError, "scales: got a tensor of layout"),
     "data a list": (lambda: made(data=[1]), TypeError, "data: got list"),
     "wrap weight_layout": (
         lambda: wrapped(weight_layout="typo"), ValueError, "weight_layout: got 'typo', want one of row_major, pre"
