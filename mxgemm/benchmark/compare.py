@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final, Literal
-
-from mxgemm.benchmark.session import KIND, VERSION
 
 Metric = Literal["device", "eager", "host"]
 METRICS: Final[tuple[Metric, ...]] = ("device", "eager", "host")
@@ -54,22 +50,6 @@ class Change:
     def bad(self) -> bool:
         """Say whether this should stop a release: one of our routes became slower or wrong, or raises."""
         return self.kind == "route" and self.verdict in ("slower", "wrong now", "raises now")
-
-
-def load(path: str | Path) -> dict[str, Any]:
-    """Read a benchmark document.
-
-    Raises:
-        ValueError: not one, or of another version.
-    """
-    try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path}: cannot be read as JSON ({error})") from error
-    found = (document.get("kind"), document.get("version")) if isinstance(document, dict) else (None, None)
-    if found != (KIND, VERSION):
-        raise ValueError(f"{path}: got kind {found[0]!r} version {found[1]!r}, want {KIND!r} version {VERSION}")
-    return document  # type: ignore[no-any-return]
 
 
 def compare(

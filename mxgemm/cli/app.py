@@ -19,6 +19,9 @@ console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ e
 
 Device = Annotated[str | None, typer.Option(help='torch device ("cpu", "cuda:0"); default: the GPU if there is one')]
 AFormat = Annotated[str, typer.Option(help="what A is rounded to: e2m1, e4m3 or bf16")]
+Force = Annotated[
+    bool, typer.Option("--force", help="replace an output file that this command did not write (an empty one is free)")
+]
 RouteName = Annotated[str | None, typer.Option(help="force a route instead of asking the router")]
 
 

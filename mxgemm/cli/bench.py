@@ -13,8 +13,8 @@ from rich.table import Table
 from mxgemm import benchmark
 from mxgemm.benchmark import compare as comparison
 from mxgemm.benchmark import plots, text
-from mxgemm.cli.app import AFormat, Device, RouteName, app, console, progress_bar
-from mxgemm.device import default_device
+from mxgemm.cli.app import AFormat, Device, Force, RouteName, app, console, progress_bar
+from mxgemm.device import default_device, machine_of
 
 
 @app.command()
@@ -38,6 +38,7 @@ def bench(
     compare: Annotated[
         tuple[Path, Path] | None, typer.Option(help="old.json new.json: compare two runs, measure nothing")
     ] = None,
+    force: Force = False,
     metric: Annotated[str, typer.Option(help="what --compare looks at: device, eager or host")] = "device",
 ) -> None:
     """Error against the float64 oracle, then device, eager and host time, against the floor and against peers."""
@@ -57,38 +58,37 @@ def bench(
     )
     if plot:
         try:
-            plots.require_matplotlib()  # before the work, not after it
+            plots.check_writable(plot, machine_of(where).arch, force=force)  # before the work, not after it
         except ImportError as error:
             raise ValueError(f"--plot: {error}") from error
-    document = _measure(request, json_file)
+    document = _measure(request, benchmark.Keeper(json_file, force=force) if json_file else None)
     _print_table(text.title(document), *text.filled(text.COLUMNS, text.rows(document)))
     console.print("\n".join(text.notes(document)), highlight=False, soft_wrap=True, markup=False)
     if json_file:
         console.print(f"wrote {json_file}", highlight=False, soft_wrap=True)
     if plot:
-        for path in plots.draw(document, plot):
+        for path in plots.draw(document, plot, force=force):
             console.print(f"wrote {path}", highlight=False, soft_wrap=True)
     if not benchmark.passed(document):
         raise typer.Exit(1)
 
 
-def _measure(request: benchmark.Request, json_file: Path | None) -> dict[str, Any]:
+def _measure(request: benchmark.Request, keeper: benchmark.Keeper | None) -> dict[str, Any]:
     """Measure with a progress bar; the file is written after each size, and again at the end."""
-    keep = (lambda document: benchmark.write(document, json_file)) if json_file else None
     with progress_bar(counted=True) as progress:
         task = progress.add_task("", total=len(request.shapes))
         document = benchmark.run(
-            request, lambda done, what: progress.update(task, completed=done, description=what), keep
+            request, lambda done, what: progress.update(task, completed=done, description=what), keeper and keeper.keep
         )
-    if keep:
-        keep(document)
+    if keeper:
+        keeper.finish(document)
     return document
 
 
 def _compare(old_path: Path, new_path: Path, metric: str) -> None:
     if metric not in comparison.METRICS:
         raise ValueError(f"--metric: got {metric!r}, want one of {', '.join(comparison.METRICS)}")
-    old, new = comparison.load(old_path), comparison.load(new_path)
+    old, new = benchmark.load(old_path), benchmark.load(new_path)
     changes = comparison.compare(old, new, metric=metric)
     _print_table(f"{metric} time, {old_path} to {new_path}", text.CHANGE_COLUMNS, text.change_rows(changes))
     for line in comparison.remarks(old, new):
