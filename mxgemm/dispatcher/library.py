@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import torch
 
+from mxgemm import shared_library
 from mxgemm.dispatcher.arch import bare_arch
 from mxgemm.dispatcher.config import KernelConfig
 from mxgemm.dispatcher.errors import DispatcherError, DispatcherUnsupported
@@ -38,7 +39,7 @@ class Library:
 
         Raises:
             FileNotFoundError: there is no such file.
-            OSError: it is no shared library of this machine.
+            OSError: it is no shared library of this machine, its end is missing, or it is not what was built.
             ValueError: it exports another interface, holds another kernel, or was built for another architecture.
         """
         self.path = Path(path)
@@ -46,7 +47,7 @@ class Library:
             raise FileNotFoundError(f"path: got {self.path}, want the shared library of {config.name}")
         self.config = config
         self.operation = operation_of(config)
-        self._c = ctypes.CDLL(str(self.path))
+        self._c = shared_library.load(self.path)
         self._lock = threading.Lock()
         try:
             self._declare()
