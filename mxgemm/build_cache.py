@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from mxgemm import files
-from mxgemm.fields import each, integer, record, text
 from mxgemm.fields import document as document_of
+from mxgemm.fields import each, integer, record, text
 from mxgemm.files import FileError
 
 CACHE_VARIABLE: Final = "MXGEMM_CACHE"

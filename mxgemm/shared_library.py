@@ -43,7 +43,7 @@ def load(path: Path) -> ctypes.CDLL:
 
 
 def truncation(image: bytes) -> str:
-    """Say what a loader would map beyond a file's end, or return ""; what is no ELF file is for the loader to refuse."""
+    """Say what a loader would map beyond a file's end, or return "", as for what is no ELF file."""
     if not image.startswith(_ELF64):
         return ""
     try:

@@ -2,8 +2,8 @@
 
     image = build("shuffle_scales.hip", arch="gfx950")
 
-Results lie in the build cache (``mxgemm/build_cache.py``), which notices a damaged file and has it built again. Where the
-cache cannot be used, the build is done all the same.
+Results lie in the build cache (``mxgemm/build_cache.py``), which notices a damaged file and has it built again; where
+that cache cannot be used, the build is done all the same.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["KERNELS", "BuildError", "build", "compiler_refusal", "texts_of"]
 
 KERNELS: Final = Path(__file__).parent / "kernels"
 _INCLUDE: Final = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
-_FLAGS_FROM: Final = ("HIPCC_COMPILE_FLAGS_APPEND", "CCC_OVERRIDE_OPTIONS", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
+FLAGS_FROM: Final = ("HIPCC_COMPILE_FLAGS_APPEND", "CCC_OVERRIDE_OPTIONS", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
 """Variables by which hipcc, clang and nvcc take further flags."""
 _NO_DEFINES: Final[Mapping[str, int | str]] = {}
 
@@ -54,7 +54,7 @@ def build(source: str, *, arch: str, defines: Mapping[str, int | str] = _NO_DEFI
         "defines": {name: str(value) for name, value in defines.items()},
         "arch": arch,
         "compiler": (compiler.path, compiler.version, compiler.flags),
-        "environment": {name: os.environ.get(name, "") for name in _FLAGS_FROM},
+        "environment": {name: os.environ.get(name, "") for name in FLAGS_FROM},
     }
     name = f"{Path(source).stem}.{'hsaco' if arch.startswith('gfx') else 'cubin'}"
 
