@@ -167,7 +167,26 @@ def save(path: Name, data: str | bytes, mark: Mark, *, force: bool = False) -> P
     try:
         return write(path, data, mark, force=force)
     except FileError as error:
-        raise FileError(f"{error}; {_rescued(Path(path).name, data)}") from error
+        raise FileError(f"{error}; {rescue(Path(path).name, data)}") from error
+
+
+def rescue(name: str, data: str | bytes) -> str:
+    """Keep what could not be written to its place, and say where: the temporary directory, else standard output."""
+    path = None
+    try:
+        descriptor, path = tempfile.mkstemp(prefix="mxgemm-", suffix=f"-{name[-100:]}")
+        with open(descriptor, "wb") as file:
+            file.write(_encoded(data))
+    except OSError as error:
+        if path is not None:
+            Path(path).unlink(missing_ok=True)
+        lost = f"nor can the temporary directory ({_reason(error)})"
+        if isinstance(data, bytes):
+            return lost
+        sys.stdout.write(data)
+        sys.stdout.flush()
+        return f"{lost}: it is on standard output"
+    return f"it is in {path}"
 
 
 def save_json(path: Name, document: Any, kind: str, *, force: bool = False) -> Path:
@@ -175,14 +194,16 @@ def save_json(path: Name, document: Any, kind: str, *, force: bool = False) -> P
 
     Raises:
         FileError: as :func:`save`.
-        ValueError: it holds a number that JSON has no word for.
     """
     return save(path, json_text(document), json_mark(kind), force=force)
 
 
 def json_text(document: Any) -> str:
-    """Return a document as the files of mxgemm hold it."""
-    return json.dumps(document, indent=1, allow_nan=False) + "\n"
+    """Return a document as the files of mxgemm hold it; numbers that are not finite, which JSON lacks, become null."""
+    try:
+        return json.dumps(document, indent=1, allow_nan=False) + "\n"
+    except ValueError:
+        return json.dumps(_without_nan(document), indent=1, allow_nan=False) + "\n"
 
 
 def sync(path: Path) -> None:
@@ -322,22 +343,12 @@ def _encoded(data: str | bytes) -> bytes:
     return data.encode() if isinstance(data, str) else data
 
 
-def _rescued(name: str, data: str | bytes) -> str:
-    path = None
-    try:
-        descriptor, path = tempfile.mkstemp(prefix="mxgemm-", suffix=f"-{name[-100:]}")
-        with open(descriptor, "wb") as file:
-            file.write(_encoded(data))
-    except OSError as error:
-        if path is not None:
-            Path(path).unlink(missing_ok=True)
-        lost = f"nor can the temporary directory ({_reason(error)})"
-        if isinstance(data, bytes):
-            return lost
-        sys.stdout.write(data)
-        sys.stdout.flush()
-        return f"{lost}: it is on standard output"
-    return f"it is in {path}"
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_nan(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_nan(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _children(item: Any) -> list[Any]:

@@ -110,7 +110,7 @@ def load(path: str | os.PathLike[str]) -> Table:
         TableError: no file that can be read, no JSON, of another kind or version, or a field of the wrong form.
     """
     try:
-        return _check(read_json(path), str(path))
+        return parse(read_json(path), str(path))
     except FileError as error:
         raise TableError(str(error)) from error
 
@@ -151,7 +151,12 @@ def from_environment(arch: str) -> tuple[Table, ...]:
     return from_user(arch, paths)
 
 
-def _check(raw: Any, path: str) -> Table:
+def parse(raw: Any, path: str) -> Table:
+    """Check a document that :func:`load` read, or that is to be written.
+
+    Raises:
+        FileError: a field is not what it should be.
+    """
     document(KIND, VERSION)(raw, path)
     _ARCH(raw.get("arch"), f"{path}: arch")
     sources = raw.get("sources", {})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,10 +12,11 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from mxgemm import benchmark
-from mxgemm.cli.app import Device, app, console, progress_bar
+from mxgemm import benchmark, files
+from mxgemm.cli.app import Device, Force, app, console, progress_bar
 from mxgemm.device import default_device
 from mxgemm.doctor import Findings, examine
+from mxgemm.verify import KIND
 
 _PLAIN: Final[dict[str, Any]] = {"highlight": False, "markup": False, "soft_wrap": True}
 
@@ -30,13 +30,16 @@ def doctor(
     device: Device = None,
     seconds: Annotated[float, typer.Option(help="with --verify: time to spend on timing a case")] = 0.2,
     json_file: Annotated[Path | None, typer.Option("--json", help="with --verify: write the report here")] = None,
+    force: Force = False,
 ) -> None:
     """Say what is here, which routes are available, and what each missing one needs."""
+    if json_file:
+        files.check_writable(json_file, files.json_mark(KIND), force=force)
     found = examine()
     _print_findings(found)
     if verify:
         shapes = benchmark.select([], shape or [])
-        _verify(found, shapes, torch.device(device) if device else default_device(), seconds, json_file)
+        _verify(found, shapes, torch.device(device) if device else default_device(), seconds, json_file, force)
     elif shape or json_file:
         raise ValueError("--shape and --json: got them without --verify, want --verify too")
 
@@ -61,7 +64,12 @@ def _state(missing: str | None) -> str:
 
 
 def _verify(
-    found: Findings, shapes: Sequence[benchmark.Shape], device: torch.device, seconds: float, json_file: Path | None
+    found: Findings,
+    shapes: Sequence[benchmark.Shape],
+    device: torch.device,
+    seconds: float,
+    json_file: Path | None,
+    force: bool,
 ) -> None:
     from mxgemm.verify import report, verify
 
@@ -92,8 +100,7 @@ def _verify(
     counts = document["counts"]
     console.print(f"{counts['passed']} passed, {counts['failed']} failed, {counts['refused']} refused", **_PLAIN)
     if json_file:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        json_file.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        files.save_json(json_file, document, KIND, force=force)
         console.print(f"wrote {json_file}", **_PLAIN)
     if counts["failed"]:
         raise typer.Exit(1)

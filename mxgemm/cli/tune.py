@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from mxgemm import benchmark
-from mxgemm.cli.app import AFormat, Device, app, console, progress_bar
+from mxgemm.cli.app import AFormat, Device, Force, app, console, progress_bar
 from mxgemm.device import default_device, machine_of
 from mxgemm.tables import TABLES_VARIABLE
 
@@ -26,14 +26,15 @@ def tune(
     route: Annotated[list[str] | None, typer.Option(help="only this route; repeat for more")] = None,
     raw: Annotated[bool, typer.Option("--raw", help="weights as they come; otherwise after prepare()")] = False,
     seconds: Annotated[float, typer.Option(help="time to spend on one configuration")] = 0.2,
+    force: Force = False,
 ) -> None:
     """Measure every legal configuration of every route that is right, and write a routing table."""
-    from mxgemm.tune import existing, rows, source_of, write
+    from mxgemm.tune import check_writable, rows, source_of, write
     from mxgemm.tune import tune as measure
 
     shapes = benchmark.select([], shape or [])
     where = torch.device(device) if device else default_device()
-    existing(output, machine_of(where).arch)  # before the work, not after it
+    check_writable(output, machine_of(where).arch, force=force)  # before the work, not after it
     done = []
     with progress_bar(counted=False) as progress:
         task = progress.add_task("tuning")
@@ -62,7 +63,7 @@ def tune(
         config = ", ".join(f"{field}={value}" for field, value in row.config.items())
         table.add_row(f"{row.m},{row.n},{row.k}", f"{row.us:g}", row.route, config)
     console.print(table)
-    write(output, machine_of(where).arch, name, source, found)
+    write(output, machine_of(where).arch, name, source, found, force=force)
     console.print(
         f"{len(done)} configurations measured; wrote {output}; to use it: {TABLES_VARIABLE}={output}",
         highlight=False,
