@@ -164,7 +164,7 @@ def write(
     try:
         target = Path(os.path.realpath(path))
         target.parent.mkdir(parents=True, exist_ok=True)
-        with files.locked(target.with_name(f".{target.name}.lock")):
+        with files.locked(target.parent / ".mxgemm-tables.lock"):
             old = existing(path, arch, force=force)
             text = files.json_text(_document(arch, name, source, measured, old))
             files.write(path, text, _MARK, force=force or old is not None)
