@@ -84,11 +84,11 @@ def read_json(path: Name, limit: int = READ_LIMIT) -> Any:
     except ValueError as error:
         raise FileError(f"{_printable(path)}: not JSON ({error})") from error
     layer, depth = [document], 0
-    while layer:
+    while layer := [item for item in layer if isinstance(item, (dict, list))]:
+        depth += 1
         if depth > DEPTH_LIMIT:
             raise FileError(f"{_printable(path)}: not JSON that is read: more than {DEPTH_LIMIT} levels deep")
-        layer = [inner for item in layer for inner in _children(item)]
-        depth += 1
+        layer = [inner for item in layer for inner in (item.values() if isinstance(item, dict) else item)]
     return document
 
 
@@ -298,7 +298,7 @@ def _require_regular(path: Name, found: os.stat_result) -> None:
 def _target(path: Name, mark: Mark, force: bool) -> Path:
     """Return the file to write, symlinks followed, once it is known to be new or one that may be replaced."""
     try:
-        found = os.stat(path)
+        found = os.stat(Path(path))  # "" is the folder here
     except FileNotFoundError:
         return Path(os.path.realpath(path))
     except (OSError, ValueError) as error:
@@ -349,10 +349,6 @@ def _without_nan(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_without_nan(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _children(item: Any) -> list[Any]:
-    return list(item.values()) if isinstance(item, dict) else item if isinstance(item, list) else []
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
