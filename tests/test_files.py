@@ -133,7 +133,7 @@ def test_what_may_be_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e400", "9" * 5000, "-" + "9" * 19, "1" + "0" * 400])
 def test_numbers_beyond_all_bounds_fail_the_check_of_their_field(number: str, tmp_path: Path) -> None:
     path = tmp_path / "x.json"
-    path.write_text('{"a": {"us": [1, %s]}}' % number)
+    path.write_text(f'{{"a": {{"us": [1, {number}]}}}}')
     document = files.read_json(path)
     for check in (fields.number(0), fields.integer(-(1 << 62), 1 << 62)):
         with pytest.raises(FileError, match=r"x: us\[1\]: got ") as error:
