@@ -45,7 +45,15 @@ GOOD: dict[str, Any] = {
         },
     ],
 }
-RAW = {"1e400", "NaN", "-Infinity", "1" + "0" * 400, "9" * 5000, "[" * 5000 + "]" * 5000, '{"a":' * 500 + "1" + "}" * 500}
+RAW = {
+    "1e400",
+    "NaN",
+    "-Infinity",
+    "1" + "0" * 400,
+    "9" * 5000,
+    "[" * 5000 + "]" * 5000,
+    '{"a":' * 500 + "1" + "}" * 500,
+}
 VALUES: list[Any] = [
     *(None, True, False, 0, 1, -1, 2**31, 2**63, 2**64, 0.5, 1e300, -0.0, "", "e2m1", "reference", "hip_fused", "me"),
     *("a\0b", "\x1b[2J", "x" * 100_000, "../../etc", [], ["s"], [[]], {}, {"s": []}, {"m": 1}, *sorted(RAW)),
@@ -104,7 +112,9 @@ def flips(document: dict[str, Any], count: int, seed: int = 0) -> list[bytes]:
                 case 2:
                     data[at:at] = data[at : at + rng.randrange(1, 30)]
                 case 3:
-                    data[at:at] = rng.choice((b"[", b"{", b'"', b"\0", b"\xff", b"-", b"9" * 30, b"e99", b"\\u0000", b","))
+                    data[at:at] = rng.choice(
+                        (b"[", b"{", b'"', b"\0", b"\xff", b"-", b"9" * 30, b"e99", b"\\u0000", b",")
+                    )
             if not data:
                 break
         found.append(bytes(data[: rng.randrange(len(data))] if rng.random() < 0.15 else data))
@@ -113,7 +123,10 @@ def flips(document: dict[str, Any], count: int, seed: int = 0) -> list[bytes]:
 
 @pytest.fixture
 def forget(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # thousands of tiny calls, for each of which threads would wait for each other
     yield
+    torch.set_num_threads(threads)
     monkeypatch.undo()
     tables.from_environment.cache_clear()
     plan.clear_plans()
