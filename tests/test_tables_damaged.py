@@ -11,7 +11,7 @@ import json
 import logging
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,15 +45,9 @@ GOOD: dict[str, Any] = {
         },
     ],
 }
-RAW = {
-    "1e400",
-    "NaN",
-    "-Infinity",
-    "1" + "0" * 400,
-    "9" * 5000,
-    "[" * 5000 + "]" * 5000,
-    '{"a":' * 500 + "1" + "}" * 500,
-}
+NUMBERS = ("1e400", "NaN", "-Infinity", "1" + "0" * 400, "9" * 5000)
+RAW = {*NUMBERS, "[" * 5000 + "]" * 5000, '{"a":' * 500 + "1" + "}" * 500}
+INSERTED = (b"[", b"{", b'"', b"\0", b"\xff", b"-", b"9" * 30, b"e99", b"\\u0000", b",")
 VALUES: list[Any] = [
     *(None, True, False, 0, 1, -1, 2**31, 2**63, 2**64, 0.5, 1e300, -0.0, "", "e2m1", "reference", "hip_fused", "me"),
     *("a\0b", "\x1b[2J", "x" * 100_000, "../../etc", [], ["s"], [[]], {}, {"s": []}, {"m": 1}, *sorted(RAW)),
@@ -112,13 +106,20 @@ def flips(document: dict[str, Any], count: int, seed: int = 0) -> list[bytes]:
                 case 2:
                     data[at:at] = data[at : at + rng.randrange(1, 30)]
                 case 3:
-                    data[at:at] = rng.choice(
-                        (b"[", b"{", b'"', b"\0", b"\xff", b"-", b"9" * 30, b"e99", b"\\u0000", b",")
-                    )
+                    data[at:at] = rng.choice(INSERTED)
             if not data:
                 break
         found.append(bytes(data[: rng.randrange(len(data))] if rng.random() < 0.15 else data))
     return found
+
+
+def complaint(use: Callable[[], object]) -> str:
+    """Return what a use of a file says against it; whatever it raises but that fails the test."""
+    try:
+        use()
+    except FileError as error:
+        return str(error)
+    return ""
 
 
 @pytest.fixture
@@ -182,11 +183,9 @@ def test_tune_adds_to_no_damaged_table(tmp_path: Path) -> None:
     taken = 0
     for mutant in [*swaps(GOOD), *flips(GOOD, 600, seed=2)]:
         path.write_bytes(mutant)
-        try:
-            tune.check_writable(path, "cpu")
-            taken += 1
-        except FileError as error:
-            assert str(path) in str(error)
+        said = complaint(lambda: tune.check_writable(path, "cpu"))
+        assert not said or str(path) in said
+        taken += not said
         assert path.read_bytes() == mutant
     assert taken > 100
 
@@ -204,12 +203,12 @@ def test_a_comparison_reads_no_damaged_document(tmp_path: Path) -> None:
     mutants = [*random.Random(3).sample(swaps(document), 1500), *flips(document, 600, seed=3)]
     for mutant in mutants:
         path.write_bytes(mutant)
-        try:
-            found = benchmark.load(path)
-        except FileError as error:
-            assert str(path) in str(error)
+        said = complaint(lambda: benchmark.load(path))
+        if said:
+            assert str(path) in said
             continue
         taken += 1
+        found = benchmark.load(path)
         for old, new in ((document, found), (found, document)):
             text.change_rows(compare.compare(old, new))
             compare.remarks(old, new)
