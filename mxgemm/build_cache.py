@@ -75,7 +75,7 @@ def folder() -> Path:
         return Path(named).absolute()
     cache_home = os.environ.get("XDG_CACHE_HOME", "")
     if not os.path.isabs(cache_home):  # the specification of that variable says to take no other
-        home = os.path.expanduser("~")
+        home = os.environ.get("HOME", os.path.expanduser("~"))
         if not os.path.isabs(home):
             raise CacheUnusable(f"there is no home folder; name a folder in {CACHE_VARIABLE}")
         cache_home = os.path.join(home, ".cache")
