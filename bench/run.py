@@ -47,7 +47,7 @@ def main() -> int:
         print(f"[{done}/{total}] {what}", file=sys.stderr, flush=True)
 
     keeper = benchmark.Keeper(arguments.json, force=arguments.force) if arguments.json else None
-    document = benchmark.run(request, tell, keeper and keeper.keep)
+    document = benchmark.run(request, tell, keeper.keep if keeper else None)
     if keeper:
         keeper.finish(document)
     print(text.title(document))

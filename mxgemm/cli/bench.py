@@ -78,7 +78,9 @@ def _measure(request: benchmark.Request, keeper: benchmark.Keeper | None) -> dic
     with progress_bar(counted=True) as progress:
         task = progress.add_task("", total=len(request.shapes))
         document = benchmark.run(
-            request, lambda done, what: progress.update(task, completed=done, description=what), keeper and keeper.keep
+            request,
+            lambda done, what: progress.update(task, completed=done, description=what),
+            keeper.keep if keeper else None,
         )
     if keeper:
         keeper.finish(document)
