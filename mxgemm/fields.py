@@ -1,8 +1,10 @@
 """What the fields of a JSON document must hold, as values: a check takes a value and its place, and names both.
 
-SIZE = integer(1, 1 << 40)
-RECORD = record({"m": SIZE, "name": text()}, {"us": optional(number(above=0))})
-every(RECORD)(document["rows"], "mine.json: rows")    # FileError: mine.json: rows[3].us: got nan, want ...
+    SIZE = integer(1, 1 << 40)
+    RECORD = record({"m": SIZE, "name": text()}, {"us": optional(number(above=0))})
+    every(RECORD)(document["rows"], "mine.json: rows")
+
+The last line raises ``FileError: mine.json: rows[3].us: got nan, want a finite number above 0``.
 """
 
 from __future__ import annotations

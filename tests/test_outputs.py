@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from mxgemm import files, tables, tune
+from mxgemm import benchmark, files, tables, tune
 from mxgemm.benchmark import output, parity
 from mxgemm.files import FileError
 from mxgemm.tables import Row
@@ -219,6 +219,8 @@ def test_every_result_that_is_committed_is_told_as_ours() -> None:
     for path in [*(ROOT / "bench" / "results").glob("*.json"), *(ROOT / "routing_tables").glob("*.json")]:
         files.check_writable(path, files.json_mark(files.read_json(path)["kind"]))
     files.check_writable(ROOT / "bench" / "results" / "parity_h200.csv", parity.CSV)
+    for path in (ROOT / "bench" / "results").glob("bench_*.json"):
+        assert benchmark.load(path)["results"]
 
 
 def test_nothing_writes_past_the_one_writer() -> None:

@@ -1,9 +1,11 @@
 """The ``-o`` of the scripts that measure: a file that is asked about before the work, and kept whatever happens to it.
 
-output.add_options(parser)
-keep = output.json_file(parser.parse_args(), "mxgemm-spans")     # ends the script here if that file will not do
-...
-keep(document)
+    output.add_options(parser)
+    keep = output.json_file(parser.parse_args(), "mxgemm-spans")
+    ...
+    keep(document)
+
+The script ends at the second line if that file will not do.
 """
 
 from __future__ import annotations
