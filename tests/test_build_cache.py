@@ -504,10 +504,14 @@ def test_leftovers_of_dead_builders_go_and_those_of_living_ones_stay(cache: Path
 
 def test_a_survivor_of_a_killed_builder_writes_into_no_other_build(cache: Path, tmp_path: Path) -> None:
     started = tmp_path / "started"
-    late = f"import time; open({str(started)!r}, 'w'); time.sleep(1); open('x.bin', 'wb').write(b'late')"
+    late = "import sys, time; open(sys.argv[2], 'w'); time.sleep(1); open(sys.argv[1], 'wb').write(b'late')"
 
     def build(folder: Path) -> None:
-        subprocess.run([sys.executable, "-c", late], cwd=folder)
+        subprocess.run([sys.executable, "-c", late, folder / "x.bin", started], stderr=subprocess.DEVNULL)
+
+    def build_slowly(folder: Path) -> None:
+        build_two(folder)
+        time.sleep(2)  # while the survivor writes
 
     builder = FORK.Process(target=lambda: build_cache.cached({}, "x.bin", build, "x"))
     builder.start()
@@ -515,8 +519,7 @@ def test_a_survivor_of_a_killed_builder_writes_into_no_other_build(cache: Path, 
         time.sleep(0.01)
     builder.kill()
     builder.join()
-    file = build_cache.cached({}, "x.bin", build_two, "x")
-    time.sleep(1.5)
+    file = build_cache.cached({}, "x.bin", build_slowly, "x")
     assert file.read_bytes() == CONTENT
     assert build_cache.cached({}, "x.bin", lambda _: pytest.fail("built again"), "x") == file
 
