@@ -23,13 +23,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from mxgemm.accuracy import Accuracy, compare
+from mxgemm.benchmark import output
 from mxgemm.device import machine_of
 from mxgemm.dispatcher.jit import Tile, launcher, quant_gemm
 from mxgemm.routes.triton_support import triton_version
@@ -50,11 +50,12 @@ REPLAYS = 20
 def main() -> None:
     """Check, measure, print as results come; exit status 1 after a wrong result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-o", "--output", type=Path)
+    output.add_options(parser)
     parser.add_argument(
         "--seconds", type=float, default=70.0, help="leave out what is left after this long, and say so"
     )
     arguments = parser.parse_args()
+    keep = output.json_file(arguments, "mxgemm-dispatcher-gpu")
     started = time.monotonic()
     checks, unchecked = odd_shapes(started + 0.6 * arguments.seconds)
     rows, unmeasured = measure(started + arguments.seconds)
@@ -72,8 +73,7 @@ def main() -> None:
         "summary": summary(checks, rows),
     }
     print(json.dumps(document["summary"], indent=1))
-    if arguments.output:
-        arguments.output.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    keep(document)
     raise SystemExit(0 if all(check["passed"] for check in checks) else 1)
 
 

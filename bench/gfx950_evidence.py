@@ -19,12 +19,16 @@ from typing import Any
 from rich.console import Console
 from rich.progress import track
 
+from mxgemm import files
+from mxgemm.benchmark import output
 from tools.gfx950_cases import CASES, MUTATED, Case, compile_cases, execute, mutants
 from tools.tritons import ROOT, other_triton
 
 INSPECTED = (ROOT / "bench/results/isa_gfx950.json", ROOT / "bench/results/isa_gfx950_triton39.json")
 RESULTS = ROOT / "bench" / "results" / "gfx950_executed.json"
 DOCUMENT = ROOT / "docs" / "gfx950-evidence.md"
+KIND = "mxgemm-gfx950-executed"
+PAGE = files.Mark("the page that this script writes", rb"\A# Evidence behind the gfx950 kernels\n")
 
 HEAD = """\
 # Evidence behind the gfx950 kernels
@@ -60,8 +64,9 @@ def main() -> None:
     parser.add_argument("--render", action="store_true", help="write the document from the results that are there")
     arguments = parser.parse_args()
     if not arguments.render:
-        RESULTS.write_text(to_text(run_all(Console(stderr=True))), encoding="utf-8")
-    DOCUMENT.write_text(render(json.loads(RESULTS.read_text(encoding="utf-8"))), encoding="utf-8")
+        keep = output.text_file(RESULTS, files.json_mark(KIND), force=False)
+        keep(to_text(run_all(Console(stderr=True))))
+    files.save(DOCUMENT, render(files.read_json(RESULTS)), PAGE)
 
 
 def run_all(console: Console) -> dict[str, Any]:
@@ -86,7 +91,7 @@ def run_all(console: Console) -> dict[str, Any]:
                     found["mutants"] = {"caught": sum(made.caught.values()), "total": made.total}
                 cases[case.name][outcome.triton] = found
     date = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    head = {"kind": "mxgemm-gfx950-executed", "date": date, "arch": "gfx950", "executed_by": "tools/gfx950emu"}
+    head = {"kind": KIND, "date": date, "arch": "gfx950", "executed_by": "tools/gfx950emu"}
     return {**head, "cases": cases}
 
 
@@ -130,7 +135,7 @@ def _rows(cases: dict[str, Any]) -> Iterator[str]:
 
 def _inspected() -> Iterator[tuple[int, int, int, str, str]]:
     for path in INSPECTED:
-        table = json.loads(path.read_text(encoding="utf-8"))
+        table = files.read_json(path)
         for row in table["rows"]:
             yield row["m"], row["n"], row["k"], table["triton"], json.dumps(row["config"])
 

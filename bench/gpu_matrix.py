@@ -18,7 +18,6 @@ import time
 from collections import Counter
 from datetime import datetime, timezone
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,6 +26,7 @@ from torch import Tensor
 import mxgemm
 from mxgemm import layouts, reference
 from mxgemm.accuracy import NORM_GATE, OUT_BITS, element_gate
+from mxgemm.benchmark import output
 from mxgemm.device import machine_of
 from mxgemm.mx import MXTensor
 from mxgemm.problem import Problem, Strides
@@ -49,12 +49,13 @@ Task = tuple[str, str, str, tuple[str, str], int]
 def main() -> None:
     """Run the product over a pool of processes and write the summary; exit status 1 after a failure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-o", "--output", type=Path)
+    output.add_options(parser)
     parser.add_argument("--processes", type=int, default=16)
     parser.add_argument("--seconds", type=float, default=500.0, help="give up what is left after this long, and say so")
     parser.add_argument("--routes", nargs="+", default=["a16wfp4", "w4a16", "gemm_mx"])
     parser.add_argument("--part", default="1/1", help="i/n: the i-th of n shares of the tasks")
     arguments = parser.parse_args()
+    keep = output.json_file(arguments, "mxgemm-gpu-matrix")
     chosen = [group for group in GROUPS if group[0] in arguments.routes]
     part, parts = map(int, arguments.part.split("/"))
     every: list[Task] = [(*group, layout, k) for k in sorted(K, reverse=True) for group in chosen for layout in LAYOUTS]
@@ -99,8 +100,7 @@ def main() -> None:
         "seconds": round(time.monotonic() - start, 1),
     }
     print(json.dumps({key: value for key, value in document.items() if key != "product"}, indent=1))
-    if arguments.output:
-        arguments.output.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    keep(document)
     raise SystemExit(bool(failures))
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 
+from mxgemm.benchmark import output
 from mxgemm.device import default_device, machine_of
 from mxgemm.routes.triton_support import triton_version
 
@@ -24,8 +25,9 @@ from mxgemm.routes.triton_support import triton_version
 def main() -> None:
     """Run pytest in a process of its own; exit with its status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-o", "--output", type=Path)
+    output.add_options(parser)
     arguments, rest = parser.parse_known_args()
+    keep = output.json_file(arguments, "mxgemm-gpu-tests")
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "junit.xml"
         command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", f"--junitxml={report}", *rest]
@@ -59,8 +61,7 @@ def main() -> None:
         "seconds": float(suite.get("time", "0")),
     }
     print(json.dumps({name: document[name] for name in ("device", "passed_total", "failed", "skipped")}, indent=1))
-    if arguments.output:
-        arguments.output.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    keep(document)
     sys.exit(status)
 
 

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import re
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -21,7 +19,8 @@ from rich.progress import track
 from rich.table import Table
 
 from bench.isa_table import CLOCK_GHZ, predict
-from mxgemm.benchmark import LEADERBOARD, Shape
+from mxgemm import files
+from mxgemm.benchmark import LEADERBOARD, Shape, output
 from mxgemm.hip import fused
 from mxgemm.problem import Problem
 from tools import hip_compile, isa
@@ -37,9 +36,10 @@ L1_BYTES_A_CYCLE = 64
 def main() -> None:
     """Compile, print the table, write the JSON file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-o", "--output", type=Path)
+    output.add_options(parser)
     parser.add_argument("--markdown", action="store_true", help="print the rows of the table in docs/hip-fused.md")
     arguments = parser.parse_args()
+    keep = output.json_file(arguments, "mxgemm-isa-hip")
     console = Console(width=140)
     rows = [row_of(shape) for shape in track(LEADERBOARD, "compiling", console=console, transient=True)]
     console.print(table_of(rows))
@@ -55,7 +55,7 @@ def main() -> None:
             "method": "compiled and counted; predicted_us = bench/isa_table.py:predict, nothing was run",
             "rows": rows,
         }
-        arguments.output.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        keep(document)
         console.print(f"wrote {arguments.output}", highlight=False)
 
 
@@ -108,7 +108,7 @@ def markdown_of(row: dict[str, Any]) -> str:
 
 
 def _predicted_of_a16wfp4() -> dict[Shape, float]:
-    rows = json.loads(COMPARED.read_text(encoding="utf-8"))["rows"]
+    rows = files.read_json(COMPARED)["rows"]
     return {(row["m"], row["n"], row["k"]): row["predicted_us"] for row in rows}
 
 

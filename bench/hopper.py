@@ -17,7 +17,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,6 +24,7 @@ from torch import Tensor
 
 import mxgemm
 from mxgemm import accuracy
+from mxgemm.benchmark import output
 from mxgemm.device import machine_of
 from mxgemm.formats import E2M1
 from mxgemm.mx import MXTensor
@@ -64,10 +64,11 @@ VARIANTS = (
 def main() -> None:
     """Measure every weight, M and variant; print as results come."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-o", "--output", type=Path)
+    output.add_options(parser)
     parser.add_argument("--m", type=int, nargs="+", default=[1, 16, 64, 256, 1024, 4096, 8192])
     parser.add_argument("--quick", action="store_true", help="fold and torch.mm only")
     arguments = parser.parse_args()
+    keep = output.json_file(arguments, "mxgemm-hopper")
     rows: list[dict[str, Any]] = []
     variants = [v for v in VARIANTS if not arguments.quick or v.name.startswith("fold")]
     for n, k in WEIGHTS:
@@ -88,8 +89,7 @@ def main() -> None:
     print(
         json.dumps({name: document[name] for name in ("summary", "quantiser", "wide_rows", "copy_gb_per_s")}, indent=1)
     )
-    if arguments.output:
-        arguments.output.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    keep(document)
 
 
 def measure_weight(n: int, k: int, ms: list[int], variants: list[Variant]) -> list[dict[str, Any]]:

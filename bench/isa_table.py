@@ -8,16 +8,14 @@ Needs triton and no GPU. The predicted time is arithmetic on the machine code, n
 from __future__ import annotations
 
 import argparse
-import json
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from mxgemm.benchmark import LEADERBOARD
+from mxgemm.benchmark import LEADERBOARD, output
 from mxgemm.routes.triton_support import triton_version
 from tools.cross_compile import describe_job, problem_of
 
@@ -34,9 +32,10 @@ CYCLES_PER_INSTRUCTION = 4
 def main() -> None:
     """Compile, print the table, write the JSON file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-o", "--output", type=Path)
+    output.add_options(parser)
     parser.add_argument("--layout", choices=LAYOUTS, default="prepared")
     arguments = parser.parse_args()
+    keep = output.json_file(arguments, "mxgemm-isa")
     console = Console(width=130)
     rows = [
         row_of(*shape, arguments.layout) for shape in track(LEADERBOARD, "compiling", console=console, transient=True)
@@ -81,7 +80,7 @@ def main() -> None:
             "method": "cross-compiled and counted; predicted_us = bench/isa_table.py:predict, nothing was run",
             "rows": rows,
         }
-        arguments.output.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        keep(document)
         console.print(f"wrote {arguments.output}", highlight=False)
 
 

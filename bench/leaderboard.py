@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import hashlib
-import json
 import math
 import multiprocessing
 import secrets
@@ -36,8 +35,10 @@ import torch
 from bench.leaderboard_run import MODES, WARM_UP, Outcome, Rules, clear_bytes_for, prepare_process, run_case, stats
 from bench.leaderboard_task import ATOL, BENCHMARKS, RTOL, TESTS, Case, combine_seeds
 from mxgemm._version import __version__
+from mxgemm.benchmark import output
 from mxgemm.device import default_device, machine_of
 
+KIND: Final = "mxgemm-leaderboard"
 LIMIT_SECONDS: Final = {"test": 420, "benchmark": 420, "leaderboard": 600}
 """What the leaderboard's runner allows, builds included."""
 UNTIMED_REPEATS: Final = 3
@@ -47,12 +48,13 @@ UNTIMED_REPEATS: Final = 3
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the command line asks for; return 0 if everything passed, else 1."""
     options = _parse(arguments)
+    keep = output.json_file(options, KIND)
     cases = options.shape or (TESTS + BENCHMARKS if options.mode == "test" else BENCHMARKS)
     device = torch.device(options.device) if options.device else default_device()
     document = evaluate(options.submission, options.mode, cases, device, options.secret, options.repeats)
     print(summary(document))
     if options.output:
-        options.output.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        keep(document)
         print(f"wrote {options.output}")
     return 0 if document["passed"] else 1
 
@@ -102,7 +104,7 @@ def evaluate(
     passed = len(results) == len(cases) and all(result["passed"] for result in results)
     means = [result["mean_us"] for result in results if "mean_us" in result]
     return {
-        "kind": "mxgemm-leaderboard",
+        "kind": KIND,
         "mxgemm": __version__,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "submission": submission.name,
@@ -227,7 +229,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--shape", type=_case, action="append", help="M,N,K[,SEED]; repeat for more")
     parser.add_argument("--secret", type=int, help="secret seed; default: drawn in leaderboard mode, none elsewhere")
     parser.add_argument("--repeats", type=int, help="repetitions at most")
-    parser.add_argument("-o", "--output", type=Path, help="write the report here")
+    output.add_options(parser)
     return parser.parse_args(arguments)
 
 

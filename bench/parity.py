@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from mxgemm import benchmark
-from mxgemm.benchmark import parity, text, timing
+from mxgemm.benchmark import output, parity, text, timing
 from mxgemm.benchmark.rotation import FACTOR, cache_bytes
 from mxgemm.benchmark.subjects import FORMS, subject_of
 from mxgemm.device import default_device
@@ -36,6 +36,7 @@ def main() -> int:
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
+    keep = output.text_file(arguments.csv, parity.CSV, force=arguments.force)
     settings = parity.Settings(_timer(device, arguments.time), arguments.warm_up, arguments.repeats)
     rows = []
     for row in parity.parity(a, b, shapes, device, settings):
@@ -47,8 +48,7 @@ def main() -> int:
     if found.median_gap is not None and found.within is not None:
         print(f"median gap {found.median_gap:+.1%}, {found.within:.0%} of sizes within +-{parity.WITHIN:.0%}")
     print(f"{found.sizes} sizes, {found.again} measured again alone, {found.failed} failed")
-    if arguments.csv:
-        parity.write_csv(rows, arguments.csv)
+    keep(parity.csv_text(rows))
     return int(found.failed > 0)
 
 
@@ -86,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--warm-up", type=int, default=parity.WARM_UP)
     parser.add_argument("--repeats", type=int, default=parity.REPEATS)
     parser.add_argument("--csv", type=Path, help="write the rows here")
+    parser.add_argument("--force", action="store_true", help="with --csv: replace a file that this did not write")
     return parser
 
 

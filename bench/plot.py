@@ -10,7 +10,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from mxgemm.benchmark import compare, plots
+from mxgemm.benchmark import load, plots
 from mxgemm.device import KNOWN_MACHINES
 
 
@@ -19,15 +19,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("documents", nargs="*", type=Path)
     parser.add_argument("--map", action="append", default=[], choices=list(KNOWN_MACHINES), help="repeat for more")
+    parser.add_argument("--force", action="store_true", help="replace pictures that mxgemm did not draw")
     parser.add_argument("-o", "--output", type=Path, default=Path("bench/out"))
     arguments = parser.parse_args()
     if not arguments.documents and not arguments.map:
         parser.error("want a results file or --map")
     paths = []
     for document in arguments.documents:
-        paths += plots.draw(compare.load(document), arguments.output, document.stem)
+        paths += plots.draw(load(document), arguments.output, document.stem, force=arguments.force)
     for arch in arguments.map:
-        paths += plots.draw_maps(arch, arguments.output)
+        paths += plots.draw_maps(arch, arguments.output, force=arguments.force)
     print("\n".join(map(str, paths)))
 
 

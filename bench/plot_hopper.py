@@ -5,8 +5,7 @@ python bench/plot_hopper.py bench/results/hopper_h200.json     writes .png and .
 
 from __future__ import annotations
 
-import json
-import sys
+import argparse
 from pathlib import Path
 
 import matplotlib
@@ -14,11 +13,18 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
+from mxgemm import files
+from mxgemm.benchmark.plots import style
+
 
 def main() -> None:
     """Draw two panels: the weight folded beforehand, and the compact form."""
-    path = Path(sys.argv[1])
-    document = json.loads(path.read_text(encoding="utf-8"))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", type=Path, help="what bench/hopper.py wrote; the pictures go beside it")
+    parser.add_argument("--force", action="store_true", help="replace pictures that mxgemm did not draw")
+    arguments = parser.parse_args()
+    path: Path = arguments.results
+    document = files.read_json(path)
     weights = sorted({(row["n"], row["k"]) for row in document["rows"]}, key=lambda size: size[0] * size[1])
     figure, panels = plt.subplots(1, 2, figsize=(11, 4.2), sharey=True)
     for panel, variant in zip(panels, ("fold fast", "fold compact"), strict=True):
@@ -38,9 +44,8 @@ def main() -> None:
     panels[0].legend(fontsize=8)
     figure.suptitle(f"{document['device']}, {document['date'][:10]}, A quantised inside", fontsize=10)
     figure.tight_layout()
-    for suffix in (".png", ".svg"):
-        figure.savefig(path.with_suffix(suffix), dpi=130)
-        print(path.with_suffix(suffix))
+    for drawn in style.save(figure, path.parent, path.stem, force=arguments.force, dpi=130):
+        print(drawn)
 
 
 if __name__ == "__main__":

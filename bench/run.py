@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -26,7 +25,7 @@ def main() -> int:
     """Measure or compare; 1 where a route of ours fails or became slower."""
     arguments = _parser().parse_args()
     if arguments.compare:
-        old, new = (compare.load(path) for path in arguments.compare)
+        old, new = (benchmark.load(path) for path in arguments.compare)
         changes = compare.compare(old, new, metric=arguments.metric)
         print(text.aligned(text.CHANGE_COLUMNS, text.change_rows(changes)))
         print("\n".join(compare.remarks(old, new)))
@@ -47,12 +46,10 @@ def main() -> int:
     def tell(done: int, what: str) -> None:
         print(f"[{done}/{total}] {what}", file=sys.stderr, flush=True)
 
-    def keep(document: dict[str, Any]) -> None:
-        if arguments.json:
-            benchmark.write(document, arguments.json)
-
-    document = benchmark.run(request, tell, keep)
-    keep(document)
+    keeper = benchmark.Keeper(arguments.json, force=arguments.force) if arguments.json else None
+    document = benchmark.run(request, tell, keeper.keep if keeper else None)
+    if keeper:
+        keeper.finish(document)
     print(text.title(document))
     print(text.aligned(*text.filled(text.COLUMNS, text.rows(document))))
     print("\n".join(text.notes(document)))
@@ -71,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--raw", action="store_true", help="do not call prepare() on the weight")
     parser.add_argument("--seconds", type=float, default=0.3, help="for each of a contender's times")
     parser.add_argument("--json", type=Path, help="write the results here")
+    parser.add_argument("--force", action="store_true", help="with --json: replace a file that this did not write")
     parser.add_argument("--compare", nargs=2, type=Path, metavar=("OLD", "NEW"), help="measure nothing")
     parser.add_argument("--metric", default="device", choices=compare.METRICS)
     return parser

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 
 import mxgemm
 from examples.minilm import Experiment
+from mxgemm.benchmark import output
 from mxgemm.derived import FOLD_SPAN, row_bases
 from mxgemm.formats import BLOCK, E8M0_NAN
 
@@ -25,13 +25,13 @@ from mxgemm.formats import BLOCK, E8M0_NAN
 def main() -> None:
     """Collect, print and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-o", "--output", type=Path)
+    output.add_options(parser)
     arguments = parser.parse_args()
+    keep = output.json_file(arguments, "mxgemm-spans")
     rows = {**minilm(), **synthetic()}
     document = {"kind": "mxgemm-spans", "fold_span": FOLD_SPAN, "scale_rounding": "even", "rows": rows}
     print(json.dumps(document, indent=1))
-    if arguments.output:
-        arguments.output.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    keep(document)
 
 
 def minilm() -> dict[str, Any]:

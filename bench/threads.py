@@ -1,6 +1,6 @@
 """Many host threads on one GPU: every result must have the bits of a serial run.
 
-    python bench/threads.py [--json bench/results/threads_<device>.json] [--threads 8] [--calls 400] [--seconds 170]
+    python bench/threads.py [-o bench/results/threads_h200.json] [--threads 8] [--calls 400] [--seconds 170]
 
 Each case is one way of one route at four sizes, so that scratch grows and shrinks between calls, of a weight that is
 prepared or not. It runs on one stream that all threads share, then with a stream for each thread, then on one stream
@@ -19,7 +19,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -27,12 +26,14 @@ from torch import Tensor
 
 import mxgemm
 from mxgemm import plan, quantize_triton
+from mxgemm.benchmark import output
 from mxgemm.device import default_device, machine_of
 from mxgemm.problem import Problem, Strides
 from mxgemm.routes import ROUTES, Operands
 from mxgemm.routes.tile import TileConfig
 from mxgemm.routes.triton_support import triton_version
 
+KIND: Final = "mxgemm-threads"
 SIZES: Final = ((64, 7168, 2048), (256, 3072, 1536), (16, 2112, 7168), (5, 2880, 512))
 SETTINGS: Final = ("one stream", "own streams", "one stream, plans made anew")
 CHECK_EVERY: Final = 16
@@ -59,15 +60,16 @@ class Case:
 def main() -> None:
     """Run, write, and exit with status 1 if a result was wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="write the result here")
+    output.add_options(parser)
     parser.add_argument("--threads", type=int, default=8)
     parser.add_argument("--calls", type=int, default=400, help="of each thread, in each case and setting")
     parser.add_argument("--seconds", type=float, default=170.0, help="start nothing after this long")
     arguments = parser.parse_args()
+    keep = output.json_file(arguments, KIND)
     rows, left_out = run(arguments.threads, arguments.calls, time.monotonic() + arguments.seconds)
     machine = machine_of(default_device())
     document = {
-        "kind": "mxgemm-threads",
+        "kind": KIND,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "device": machine.name,
         "arch": machine.arch,
@@ -83,8 +85,7 @@ def main() -> None:
         "wrong_total": sum(row["wrong"] for row in rows),
     }
     print(json.dumps({name: document[name] for name in ("device", "calls_total", "wrong_total", "left_out")}, indent=1))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    keep(document)
     raise SystemExit(1 if document["wrong_total"] else 0)
 
 

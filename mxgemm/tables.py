@@ -16,7 +16,6 @@ fits. Tables that a user names in ``MXGEMM_TABLES`` (paths, separated like PATH)
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Iterable, Mapping
@@ -25,11 +24,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
+from mxgemm.fields import Check, anything, document, each, every, integer, number, one_of, optional, record, text
+from mxgemm.files import FileError, read_json
 from mxgemm.formats import ACTIVATION_FORMATS, FORMATS
 
 TABLES_VARIABLE: Final = "MXGEMM_TABLES"
 KIND: Final = "mxgemm-routing-table"
 VERSION: Final = 1
+LARGEST: Final = 1 << 40
+"""Of M, N and K in a row."""
 
 Grade = Literal["measured", "predicted"]
 Scope = Literal["call", "kernel"]
@@ -37,7 +40,7 @@ Scope = Literal["call", "kernel"]
 logger = logging.getLogger("mxgemm")
 
 
-class TableError(ValueError):
+class TableError(FileError):
     """A routing table that cannot be used; the message names the file and the place in it."""
 
 
@@ -111,15 +114,12 @@ def load(path: str | os.PathLike[str]) -> Table:
     """Read and check one table.
 
     Raises:
-        TableError: unreadable, truncated, of another kind or version, or a row of the wrong form.
+        TableError: no file that can be read, no JSON, of another kind or version, or a field of the wrong form.
     """
     try:
-        raw = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise TableError(f"{path}: cannot be read ({error.strerror})") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise TableError(f"{path}: not JSON ({error})") from error
-    return _check(raw, str(path))
+        return parse(read_json(path), str(path))
+    except FileError as error:
+        raise TableError(str(error)) from error
 
 
 @cache
@@ -158,82 +158,51 @@ def from_environment(arch: str) -> tuple[Table, ...]:
     return from_user(arch, paths)
 
 
-def _check(raw: Any, path: str) -> Table:
-    if not isinstance(raw, dict) or raw.get("kind") != KIND:
-        raise TableError(f"{path}: kind: got {_kind_of(raw)}, want {KIND!r}")
-    if raw.get("version") != VERSION:
-        raise TableError(f"{path}: version: got {raw.get('version')!r}, want {VERSION}")
-    arch = raw.get("arch")
-    if not isinstance(arch, str) or not arch:
-        raise TableError(f"{path}: arch: got {arch!r}, want an architecture's name")
+def parse(raw: Any, path: str) -> Table:
+    """Check a document that :func:`load` read, or that is to be written.
+
+    Raises:
+        FileError: a field is not what it should be.
+    """
+    document(KIND, VERSION)(raw, path)
+    _ARCH(raw.get("arch"), f"{path}: arch")
     sources = raw.get("sources", {})
-    if not isinstance(sources, dict) or not all(isinstance(value, dict) for value in sources.values()):
-        raise TableError(f"{path}: sources: want an object of objects")
-    for name, source in sources.items():
-        if source.get("scope", "call") not in get_args(Scope):
-            wanted = " or ".join(get_args(Scope))
-            raise TableError(f"{path}: sources.{name}.scope: got {source['scope']!r}, want {wanted}")
-    rules = tuple(_rule(item, f"{path}: rules[{i}]", sources) for i, item in enumerate(_list(raw, "rules", path)))
-    rows = tuple(_row(item, f"{path}: rows[{i}]", sources) for i, item in enumerate(_list(raw, "rows", path)))
+    each(_SOURCE)(sources, f"{path}: sources")
+    source = one_of(sources)
+    every(record({**_RULE, "source": source}, _RULE_MORE))(raw.get("rules", []), f"{path}: rules")
+    every(record({**_ROW, "source": source}, _ROW_MORE))(raw.get("rows", []), f"{path}: rows")
+    rules = tuple(Rule(**item) for item in raw.get("rules", []))
+    rows = tuple(Row(**item) for item in raw.get("rows", []))
     by_weight: dict[tuple[int, int], list[Row]] = {}
     for row in rows:
         by_weight.setdefault((row.n, row.k), []).append(row)
-    return Table(path, arch, sources, rules, rows, {key: tuple(value) for key, value in by_weight.items()})
+    return Table(path, raw["arch"], sources, rules, rows, {key: tuple(value) for key, value in by_weight.items()})
 
 
-def _kind_of(raw: Any) -> str:
-    return repr(raw.get("kind")) if isinstance(raw, dict) else type(raw).__name__
-
-
-def _list(raw: Mapping[str, Any], name: str, path: str) -> list[Any]:
-    value = raw.get(name, [])
-    if not isinstance(value, list):
-        raise TableError(f"{path}: {name}: got {type(value).__name__}, want a list")
-    return value
-
-
-def _fields(item: Any, where: str, allowed: tuple[str, ...], required: tuple[str, ...]) -> dict[str, Any]:
-    if not isinstance(item, dict):
-        raise TableError(f"{where}: got {type(item).__name__}, want an object")
-    unknown, missing = set(item) - set(allowed), set(required) - set(item)
-    if unknown or missing:
-        raise TableError(f"{where}: unknown fields {sorted(unknown)}, missing fields {sorted(missing)}")
-    return item
-
-
-def _row(item: Any, where: str, sources: Mapping[str, Any]) -> Row:
-    values = _fields(item, where, tuple(Row.__dataclass_fields__), ("m", "n", "k", "route", "source", "grade"))
-    for name in ("m", "n", "k"):
-        if type(values[name]) is not int or values[name] < 1:
-            raise TableError(f"{where}.{name}: got {values[name]!r}, want a positive integer")
-    us = values.get("us")
-    if us is not None and (isinstance(us, bool) or not isinstance(us, (int, float)) or us <= 0):
-        raise TableError(f"{where}.us: got {us!r}, want microseconds above 0 or null")
-    if values["grade"] not in get_args(Grade):
-        raise TableError(f"{where}.grade: got {values['grade']!r}, want one of {', '.join(get_args(Grade))}")
-    if values.get("a_format", "e2m1") not in (*ACTIVATION_FORMATS, *FORMATS):
-        raise TableError(f"{where}.a_format: got {values['a_format']!r}")
-    if values.get("b_format", "e2m1") not in FORMATS:
-        raise TableError(f"{where}.b_format: got {values['b_format']!r}")
-    if type(values.get("cu_count", 0)) is not int:
-        raise TableError(f"{where}.cu_count: got {values['cu_count']!r}, want an integer")
-    if not isinstance(values.get("config", {}), dict):
-        raise TableError(f"{where}.config: got {values['config']!r}, want an object")
-    _check_names(values, where, sources)
-    return Row(**values)
-
-
-def _rule(item: Any, where: str, sources: Mapping[str, Any]) -> Rule:
-    values = _fields(item, where, tuple(Rule.__dataclass_fields__), ("route", "source"))
-    for name in ("m_max", "k_max", "nk_min"):
-        if values.get(name) is not None and type(values[name]) is not int:
-            raise TableError(f"{where}.{name}: got {values[name]!r}, want an integer or null")
-    _check_names(values, where, sources)
-    return Rule(**values)
-
-
-def _check_names(values: Mapping[str, Any], where: str, sources: Mapping[str, Any]) -> None:
-    if not isinstance(values["route"], str):
-        raise TableError(f"{where}.route: got {values['route']!r}, want a route's name")
-    if values["source"] not in sources:
-        raise TableError(f"{where}.source: got {values['source']!r}, want one of {', '.join(sources) or 'none'}")
+_BOUND: Final = integer(0, 1 << 59, "an integer from 0 to 2^59 or null")
+_SIZE: Final = integer(1, LARGEST, "a positive integer up to 2^40")
+_TEXT: Final = text("printable text", empty=True)
+_ARCH: Final = text("an architecture's name")
+_SOURCE: Final = record({}, {"title": _TEXT, "covers": _TEXT, "scope": one_of(get_args(Scope))}, closed=False)
+_RULE: Final[dict[str, Check]] = {"route": text("a route's name")}
+_RULE_MORE: Final[dict[str, Check]] = {
+    "m_max": optional(_BOUND),
+    "k_max": optional(_BOUND),
+    "nk_min": optional(_BOUND),
+    "a_format": optional(one_of([*ACTIVATION_FORMATS, *FORMATS])),
+    "derived": optional(text("a form that prepare() makes, or null", empty=True)),
+}
+_ROW: Final[dict[str, Check]] = {
+    "m": _SIZE,
+    "n": _SIZE,
+    "k": _SIZE,
+    "route": text("a route's name"),
+    "grade": one_of(get_args(Grade)),
+}
+_ROW_MORE: Final[dict[str, Check]] = {
+    "us": optional(number(0, "finite microseconds above 0, or null")),
+    "a_format": one_of(dict.fromkeys([*ACTIVATION_FORMATS, *FORMATS])),
+    "b_format": one_of(FORMATS),
+    "cu_count": integer(0, 1 << 20),
+    "config": each(anything),
+}

@@ -6,7 +6,7 @@ take a caller's operands, the next one is measured too. Name the file in ``MXGEM
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
@@ -15,11 +15,12 @@ from typing import Any, Final
 
 import torch
 
-from mxgemm import tables
+from mxgemm import files, tables
 from mxgemm._version import __version__
 from mxgemm.benchmark import Shape, inputs
 from mxgemm.benchmark.timing import CALL_METHOD
 from mxgemm.device import machine_of
+from mxgemm.files import FileError
 from mxgemm.formats import ActivationFormat
 from mxgemm.routes import ROUTES, Config, Route
 from mxgemm.routes.triton_support import triton_version
@@ -27,6 +28,7 @@ from mxgemm.tables import Row
 from mxgemm.trial import Trial, prepared_form
 
 _SIGNIFICANT: Final = 4
+_MARK: Final = files.json_mark(tables.KIND)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,31 +117,69 @@ def source_of(device: torch.device, prepared: bool, now: datetime | None = None)
     }
 
 
-def existing(path: Path, arch: str) -> tables.Table | None:
+def existing(path: Path, arch: str, *, force: bool = False) -> tables.Table | None:
     """Return the table that :func:`write` would add to, None if there is none.
 
+    Args:
+        path: of the table.
+        arch: that it must be for.
+        force: a file that is no such table is none, and will be replaced.
+
     Raises:
-        TableError: the file is no table.
-        ValueError: it is one for another architecture.
+        TableError: the file is no table, or one for another architecture.
     """
-    if not path.exists():
+    if not path.exists() or (path.is_file() and not path.stat().st_size):
         return None
-    table = tables.load(path)
-    if table.arch != arch:
-        raise ValueError(f"{path}: got a table for {table.arch}, want one for {arch}, or another file")
+    try:
+        table = tables.load(path)
+        if table.arch != arch:
+            raise tables.TableError(f"{path}: got a table for {table.arch}, want one for {arch}, or another file")
+    except tables.TableError as error:
+        if force and path.is_file():
+            return None
+        hint = "; --force replaces it" if path.is_file() else ""
+        raise tables.TableError(f"{error}{hint}") from error
     return table
 
 
-def write(path: Path, arch: str, name: str, source: dict[str, str], measured: Sequence[Row]) -> None:
-    """Write a table, or add to the one that is there: rows of the same shapes and formats are replaced, others stay.
+def check_writable(path: Path, arch: str, *, force: bool = False) -> None:
+    """Find out before the work whether :func:`write` will be able to.
 
     Raises:
-        TableError, ValueError: as :func:`existing`.
+        FileError: the file is no table for ``arch`` and ``force`` is not set, or cannot be written.
     """
+    ours = existing(path, arch, force=force) is not None
+    files.check_writable(path, _MARK, force=force or ours)
+
+
+def write(
+    path: Path, arch: str, name: str, source: dict[str, str], measured: Sequence[Row], *, force: bool = False
+) -> None:
+    """Write a table, or add to the one that is there: rows of the same shapes and formats are replaced, others stay.
+
+    Whoever else adds to the same table meanwhile waits, in this process and in others.
+
+    Raises:
+        FileError: as :func:`check_writable`; the message says where the rows are instead.
+    """
+    try:
+        target = Path(os.path.realpath(path))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with files.locked(target.parent / ".mxgemm-tables.lock"):
+            old = existing(path, arch, force=force)
+            text = files.json_text(_document(arch, name, source, measured, old))
+            files.write(path, text, _MARK, force=force or old is not None)
+    except (FileError, OSError) as error:
+        alone = files.json_text(_document(arch, name, source, measured, None))
+        raise FileError(f"{error}; {files.rescue(path.name, alone)}") from error
+
+
+def _document(
+    arch: str, name: str, source: dict[str, str], measured: Sequence[Row], old: tables.Table | None
+) -> dict[str, Any]:
     sources: dict[str, Any] = {name: source}
     kept: list[Row] = []
     rules: list[dict[str, Any]] = []
-    old = existing(path, arch)
     if old:
         replaced = {_key(row) for row in measured}
         kept = [row for row in old.rows if _key(row) not in replaced]
@@ -154,11 +194,8 @@ def write(path: Path, arch: str, name: str, source: dict[str, str], measured: Se
         "rules": rules,
         "rows": [asdict(row) | {"config": dict(row.config)} for row in (*kept, *measured)],
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    tables.load(partial)
-    partial.replace(path)
+    tables.parse(document, "what was measured")  # nobody shall find a table that cannot be read
+    return document
 
 
 def _key(row: Row) -> tuple[int, int, int, str, str]:

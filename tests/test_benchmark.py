@@ -374,8 +374,10 @@ class TestDocument:
     def test_what_was_measured_is_kept_after_each_size(self, tmp_path: Path) -> None:
         sizes, path = [], tmp_path / "new" / "r.json"
 
+        keeper = benchmark.Keeper(path)
+
         def keep(document: dict) -> None:
-            benchmark.write(document, path)
+            keeper.keep(document)
             sizes.append(len(json.loads(path.read_text())["results"]))
 
         benchmark.run(request(shapes=[(1, 32, 32), (2, 32, 32)], route="reference", peers=False), keep=keep)

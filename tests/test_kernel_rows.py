@@ -144,7 +144,7 @@ def test_an_unknown_scope_is_an_error(table: Write, scope: object) -> None:
     document = json.loads(path.read_text())
     document["sources"]["kernel"]["scope"] = scope
     path.write_text(json.dumps(document))
-    with pytest.raises(tables.TableError, match=r"t.json: sources.kernel.scope: got .*, want call or kernel"):
+    with pytest.raises(tables.TableError, match=r"t.json: sources\['kernel'\].scope: got .*, want one of call, kernel"):
         tables.load(path)
 
 

@@ -18,7 +18,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from mxgemm import f4gemm
+from mxgemm import f4gemm, files, tables
+from mxgemm.benchmark import output
 from mxgemm.routes.ck_gemm import CK_PREFIX
 
 SMALL_M = 32  # the seed's bound between the fused_asm and the ck_gemm route
@@ -41,13 +42,14 @@ def main() -> None:
     parser.add_argument("csv", nargs="+", type=Path, help="AITER's tuned tables")
     parser.add_argument("--commit", required=True, help="AITER commit that the files come from")
     parser.add_argument("--isa", type=Path, help="what bench/isa_table.py wrote: predicted rows of our own kernels")
-    parser.add_argument("-o", "--output", type=Path, default=Path("routing_tables/gfx950.json"))
+    output.add_options(parser, Path("routing_tables/gfx950.json"))
     arguments = parser.parse_args()
+    keep = output.text_file(arguments.output, files.json_mark(tables.KIND), force=arguments.force)
     dropped: collections.Counter[str] = collections.Counter()
     rows = [*_v93_rows(), *(row for path in arguments.csv for row in _aiter_rows(path, dropped))]
     rows += _predicted_rows(arguments.isa) if arguments.isa else []
     rows.sort(key=lambda row: (row["n"], row["k"], row["m"], row["grade"], row["route"]))
-    arguments.output.write_text(_to_text(rows, arguments.commit, dropped), encoding="utf-8")
+    keep(_to_text(rows, arguments.commit, dropped))
     print(f"{arguments.output}: {len(rows)} rows", file=sys.stderr)
     for reason, count in dropped.most_common():
         print(f"dropped {count} rows: {reason}", file=sys.stderr)
@@ -103,7 +105,7 @@ def _v93_rows() -> Iterator[Row]:
 
 
 def _predicted_rows(path: Path) -> Iterator[Row]:
-    for found in json.loads(path.read_text(encoding="utf-8"))["rows"]:
+    for found in files.read_json(path)["rows"]:
         yield {
             "m": found["m"],
             "n": found["n"],
@@ -119,7 +121,7 @@ def _predicted_rows(path: Path) -> Iterator[Row]:
 
 def _to_text(rows: Iterable[Row], commit: str, dropped: collections.Counter[str]) -> str:
     head = {
-        "kind": "mxgemm-routing-table",
+        "kind": tables.KIND,
         "version": 1,
         "arch": "gfx950",
         "sources": {

@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from mxgemm import files, tables
+
 ROUTES = {
     "fold fast": ("fp8_fold", "e2m1"),
     "dequant e2m1": ("dequant_mm", "e2m1"),
@@ -19,7 +21,7 @@ ROUTES = {
 }
 
 HEAD: dict[str, Any] = {
-    "kind": "mxgemm-routing-table",
+    "kind": tables.KIND,
     "version": 1,
     "arch": "sm_90",
     "sources": {
@@ -49,7 +51,7 @@ HEAD: dict[str, Any] = {
 
 def main() -> None:
     """Read the measurements named on the command line and write the table."""
-    measured = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    measured = files.read_json(sys.argv[1])
     rows = []
     for found in measured["rows"]:
         for variant, (route, a_format) in ROUTES.items():
@@ -63,7 +65,8 @@ def main() -> None:
     rows.sort(key=lambda row: (row["n"], row["k"], row["m"], row["a_format"], row["us"]))
     lines = ",\n".join(json.dumps(row) for row in rows)
     path = Path("routing_tables/sm_90.json")
-    path.write_text(f'{json.dumps(HEAD, indent=1)[:-2]},\n "rows": [\n{lines}\n ]\n}}\n', encoding="utf-8")
+    text = f'{json.dumps(HEAD, indent=1)[:-2]},\n "rows": [\n{lines}\n ]\n}}\n'
+    files.save(path, text, files.json_mark(tables.KIND))
     print(f"{path}: {len(rows)} rows", file=sys.stderr)
 
 

@@ -1,6 +1,7 @@
 """Benchmarks that can be trusted: sizes, timing, floors, peers, comparison, pictures, A/B (docs/benchmarks.md)."""
 
-from mxgemm.benchmark.session import Request, inputs, passed, run, write
+from mxgemm.benchmark.document import Keeper, load
+from mxgemm.benchmark.session import Request, inputs, passed, run
 from mxgemm.benchmark.shapes import LEADERBOARD, SETS, Shape, select, shape_set
 from mxgemm.benchmark.spread import Effort, Spread, quartiles
 
@@ -8,14 +9,15 @@ __all__ = [
     "LEADERBOARD",
     "SETS",
     "Effort",
+    "Keeper",
     "Request",
     "Shape",
     "Spread",
     "inputs",
+    "load",
     "passed",
     "quartiles",
     "run",
     "select",
     "shape_set",
-    "write",
 ]

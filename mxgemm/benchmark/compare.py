@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final, Literal
-
-from mxgemm.arguments import shown
-from mxgemm.benchmark.session import KIND, VERSION
 
 Metric = Literal["device", "eager", "host"]
 METRICS: Final[tuple[Metric, ...]] = ("device", "eager", "host")
@@ -57,72 +52,6 @@ class Change:
     def bad(self) -> bool:
         """Say whether this should stop a release: one of our routes became slower or wrong, or raises."""
         return self.kind == "route" and self.verdict in ("slower", "wrong now", "raises now")
-
-
-def load(path: str | Path) -> dict[str, Any]:
-    """Read a benchmark document.
-
-    Raises:
-        ValueError: not one, of another version, or damaged.
-    """
-    try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (
-        OSError,
-        ValueError,
-        RecursionError,
-    ) as error:  # the last two: also numbers and nesting beyond Python's limits
-        raise ValueError(f"{path}: cannot be read as JSON ({error})") from error
-    found = (document.get("kind"), document.get("version")) if isinstance(document, dict) else (None, None)
-    if found != (KIND, VERSION):
-        raise ValueError(f"{path}: got kind {found[0]!r} version {found[1]!r}, want {KIND!r} version {VERSION}")
-    reason = _damage(document)
-    if reason:
-        raise ValueError(f"{path}: {reason}")
-    return document  # type: ignore[no-any-return]
-
-
-def _damage(document: Mapping[str, Any]) -> str:
-    """Say what is not as :func:`mxgemm.benchmark.run` writes it, of all that a comparison reads."""
-    for name, kind in (
-        ("environment", dict),
-        ("results", list),
-        ("failures", list),
-        ("a_format", str),
-        ("prepared", bool),
-    ):
-        if not isinstance(document.get(name), kind):
-            return f"{name}: got {shown(document.get(name))}, want {kind.__name__}"
-    for name in ("results", "failures"):
-        for number, record in enumerate(document[name]):
-            reason = _record_damage(record, timed=name == "results")
-            if reason:
-                return f"{name}[{number}]: {reason}"
-    return ""
-
-
-def _record_damage(record: Any, timed: bool) -> str:
-    if not isinstance(record, dict):
-        return f"got {shown(record)}, want an object"
-    for name, kind in (("m", int), ("n", int), ("k", int), ("kind", str), ("name", str)):
-        if type(record.get(name)) is not kind:
-            return f"{name}: got {shown(record.get(name))}, want {kind.__name__}"
-    if not timed:
-        return ""
-    accuracy = record.get("accuracy")
-    if not isinstance(accuracy, dict) or not isinstance(accuracy.get("passed"), bool):
-        return f"accuracy: got {shown(accuracy)}, want an object with passed, true or false"
-    for metric in METRICS:
-        spread = record.get(metric, "nothing")
-        if spread is not None and not (isinstance(spread, dict) and all(map(_is_time, map(spread.get, _SPREAD)))):
-            return (
-                f"{metric}: got {shown(spread)}, want null or an object with {', '.join(_SPREAD)}, microseconds above 0"
-            )
-    return ""
-
-
-def _is_time(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < _LONGEST_US
 
 
 def compare(

@@ -8,10 +8,10 @@ that is all zero or was not written is a failure and not a fast kernel.
 from __future__ import annotations
 
 import csv
+import io
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import Final
 
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from mxgemm.benchmark.session import inputs
 from mxgemm.benchmark.shapes import Shape
+from mxgemm.files import Mark
 from mxgemm.mx import MXTensor
 
 WITHIN: Final = 0.15
@@ -223,10 +224,14 @@ def summarise(rows: Sequence[Row], within: float = WITHIN) -> Summary:
     )
 
 
-def write_csv(rows: Sequence[Row], path: Path) -> None:
-    """Write the rows, a column for each field."""
-    names = [field.name for field in fields(Row)]
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(names)
-        writer.writerows([getattr(row, name) for name in names] for row in rows)
+COLUMNS: Final = tuple(field.name for field in fields(Row))
+CSV: Final = Mark("a table of bench/parity.py's columns", rb"\A%b\r?\n" % ",".join(COLUMNS).encode())
+
+
+def csv_text(rows: Sequence[Row]) -> str:
+    """Return the rows as CSV, a column for each field."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(COLUMNS)
+    writer.writerows([getattr(row, name) for name in COLUMNS] for row in rows)
+    return text.getvalue()

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -21,6 +19,7 @@ from torch import Tensor
 from mxgemm.accuracy import NORM_GATE
 from mxgemm.benchmark import timing
 from mxgemm.benchmark.contender import Contender
+from mxgemm.benchmark.document import KIND, VERSION
 from mxgemm.benchmark.environment import clocks, describe_environment
 from mxgemm.benchmark.floor import Roof, measure_roof
 from mxgemm.benchmark.oracle import Oracle
@@ -33,9 +32,6 @@ from mxgemm.device import machine_of
 from mxgemm.formats import ActivationFormat
 from mxgemm.mx import MXTensor, quantize
 from mxgemm.problem import Problem
-
-KIND: Final = "mxgemm-bench"
-VERSION: Final = 2
 
 METHOD: Final[dict[str, dict[str, str]]] = {
     "cpu": {
@@ -156,14 +152,6 @@ def _run(request: Request, tell: Tell, keep: Callable[[dict[str, Any]], None]) -
         keep(document)
     document["clocks"]["end"] = clocks(device)
     return document
-
-
-def write(document: dict[str, Any], path: Path) -> None:
-    """Write a document as JSON, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    part.replace(path)
 
 
 def passed(document: dict[str, Any]) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from mxgemm import shared_library
 from mxgemm.benchmark.parity import Run, Subject
 from mxgemm.benchmark.peers import PEERS
 from mxgemm.gemm import gemm
@@ -122,7 +123,7 @@ def _config_of(path: Path) -> Any:
     if not path.is_file():
         raise ValueError(f"so: got {path}, want the shared library of a built kernel")
     try:
-        built = ctypes.CDLL(str(path))
+        built = shared_library.load(path)
         for function in (built.dispatcher_get_kernel_name, built.dispatcher_get_arch):
             function.restype = ctypes.c_char_p
         name, arch = built.dispatcher_get_kernel_name().decode(), built.dispatcher_get_arch().decode()

@@ -22,6 +22,7 @@ from mxgemm.arguments import one_of
 from mxgemm.device import device_of
 from mxgemm.dispatcher.errors import BuildError, DispatcherError
 from mxgemm.errors import RouteUnavailable
+from mxgemm.files import FileError
 from mxgemm.formats import ACTIVATION_FORMATS
 from mxgemm.hip.compilers import BuildError as HipBuildError
 from mxgemm.hip.runtime import DriverError
@@ -31,7 +32,7 @@ T = TypeVar("T")
 
 _FAILURES: Final = (
     *(RouteUnavailable, BuildError, HipBuildError, DispatcherError, DriverError),
-    *(OSError, MemoryError, torch.OutOfMemoryError),
+    *(FileError, OSError, MemoryError, torch.OutOfMemoryError),
 )
 """What may happen to a command that was asked for rightly."""
 USAGE: Final = 2
@@ -164,6 +165,9 @@ AFormat = Annotated[
     ),
 ]
 route_named = choice("route", ROUTES)
+Force = Annotated[
+    bool, typer.Option("--force", help="replace an output file that this command did not write (an empty one is free)")
+]
 RouteName = Annotated[
     str | None, typer.Option(parser=route_named, metavar="ROUTE", help="force a route instead of asking the router")
 ]

@@ -13,9 +13,9 @@ from rich.text import Text
 from mxgemm import benchmark
 from mxgemm.benchmark import compare as comparison
 from mxgemm.benchmark import plots, text
-from mxgemm.cli.app import AFormat, Device, RouteName, app, choice, console, progress_bar, seconds_of
+from mxgemm.cli.app import AFormat, Device, Force, RouteName, app, choice, console, progress_bar, seconds_of
 from mxgemm.cli.sizes import sizes_for
-from mxgemm.device import default_device
+from mxgemm.device import default_device, machine_of
 
 
 @app.command()
@@ -42,6 +42,7 @@ def bench(
     compare: Annotated[
         tuple[Path, Path] | None, typer.Option(help="old.json new.json: compare two runs, measure nothing")
     ] = None,
+    force: Force = False,
     metric: Annotated[
         str,
         typer.Option(
@@ -68,36 +69,37 @@ def bench(
     )
     if plot:
         try:
-            plots.require_matplotlib()  # before the work, not after it
+            plots.check_writable(plot, machine_of(where).arch, force=force)  # before the work, not after it
         except ImportError as error:
             raise ValueError(f"--plot: {error}") from error
-    document = _measure(request, json_file)
+    document = _measure(request, benchmark.Keeper(json_file, force=force) if json_file else None)
     _print_table(text.title(document), *text.filled(text.COLUMNS, text.rows(document)))
     console.print("\n".join(text.notes(document)), soft_wrap=True)
     if json_file:
         console.print(f"wrote {json_file}", soft_wrap=True)
     if plot:
-        for path in plots.draw(document, plot):
+        for path in plots.draw(document, plot, force=force):
             console.print(f"wrote {path}", soft_wrap=True)
     if not benchmark.passed(document):
         raise typer.Exit(1)
 
 
-def _measure(request: benchmark.Request, json_file: Path | None) -> dict[str, Any]:
+def _measure(request: benchmark.Request, keeper: benchmark.Keeper | None) -> dict[str, Any]:
     """Measure with a progress bar; the file is written after each size, and again at the end."""
-    keep = (lambda document: benchmark.write(document, json_file)) if json_file else None
     with progress_bar(counted=True) as progress:
         task = progress.add_task("", total=len(request.shapes))
         document = benchmark.run(
-            request, lambda done, what: progress.update(task, completed=done, description=what), keep
+            request,
+            lambda done, what: progress.update(task, completed=done, description=what),
+            keeper.keep if keeper else None,
         )
-    if keep:
-        keep(document)
+    if keeper:
+        keeper.finish(document)
     return document
 
 
 def _compare(old_path: Path, new_path: Path, metric: str) -> None:
-    old, new = comparison.load(old_path), comparison.load(new_path)
+    old, new = benchmark.load(old_path), benchmark.load(new_path)
     changes = comparison.compare(old, new, metric=metric)  # type: ignore[arg-type]
     _print_table(f"{metric} time, {old_path} to {new_path}", text.CHANGE_COLUMNS, text.change_rows(changes))
     for line in comparison.remarks(old, new):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,12 +12,13 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from mxgemm import benchmark
-from mxgemm.cli.app import Device, app, console, progress_bar, seconds_of
+from mxgemm import benchmark, files
+from mxgemm.cli.app import Device, Force, app, console, progress_bar, seconds_of
 from mxgemm.cli.sizes import sizes_for
 from mxgemm.device import default_device
 from mxgemm.doctor import Findings, examine
 from mxgemm.errors import Refusal, by_reason
+from mxgemm.verify import KIND
 
 
 @app.command()
@@ -34,16 +34,19 @@ def doctor(
         typer.Option(parser=seconds_of, metavar="SECONDS", help="with --verify: time to spend on timing a case"),
     ] = 0.2,
     json_file: Annotated[Path | None, typer.Option("--json", help="with --verify: write the report here")] = None,
+    force: Force = False,
 ) -> None:
     """Say what is here, what each route is for, which ones are available, and what the others miss."""
     if not verify and (shape or json_file):
         raise ValueError("--shape and --json: got them without --verify, want --verify too")
+    if json_file:
+        files.check_writable(json_file, files.json_mark(KIND), force=force)
     where = device or default_device()
     shapes = sizes_for(where, shape) if verify else []
     found = examine()
     _print_findings(found)
     if verify:
-        _verify(found, shapes, where, seconds, json_file)
+        _verify(found, shapes, where, seconds, json_file, force)
 
 
 def _print_findings(found: Findings) -> None:
@@ -68,7 +71,12 @@ def _state(missing: str | Refusal | None) -> Text:
 
 
 def _verify(
-    found: Findings, shapes: Sequence[benchmark.Shape], device: torch.device, seconds: float, json_file: Path | None
+    found: Findings,
+    shapes: Sequence[benchmark.Shape],
+    device: torch.device,
+    seconds: float,
+    json_file: Path | None,
+    force: bool,
 ) -> None:
     from mxgemm.verify import report, verify
 
@@ -99,8 +107,7 @@ def _verify(
     counts = document["counts"]
     console.print(", ".join(f"{count} {state}" for state, count in counts.items()), soft_wrap=True)
     if json_file:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        json_file.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        files.save_json(json_file, document, KIND, force=force)
         console.print(f"wrote {json_file}", soft_wrap=True)
     if counts["failed"]:
         raise typer.Exit(1)

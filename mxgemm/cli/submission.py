@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mxgemm import submission as generator
-from mxgemm.cli.app import app, console
+from mxgemm.cli.app import Force, app, console
 
 
 @app.command()
@@ -17,7 +17,8 @@ def submission(
     form: Annotated[
         list[str] | None, typer.Option(help=f"carry this form; repeat for more; default: {', '.join(generator.FORMS)}")
     ] = None,
+    force: Force = False,
 ) -> None:
     """Write one self-contained file for the GPU MODE leaderboard amd-mxfp4-mm."""
-    path = generator.write(output, form or tuple(generator.FORMS))
+    path = generator.write(output, form or tuple(generator.FORMS), force=force)
     console.print(f"wrote {path}", soft_wrap=True)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from mxgemm.cli.app import AFormat, Device, app, console, progress_bar, route_named, seconds_of
+from mxgemm.cli.app import AFormat, Device, Force, app, console, progress_bar, route_named, seconds_of
 from mxgemm.cli.sizes import Shapes, sizes_for
 from mxgemm.device import default_device, machine_of
 from mxgemm.tables import TABLES_VARIABLE
@@ -27,14 +27,15 @@ def tune(
     seconds: Annotated[
         float, typer.Option(parser=seconds_of, metavar="SECONDS", help="time to spend on one configuration")
     ] = 0.2,
+    force: Force = False,
 ) -> None:
     """Measure every legal configuration of every route that is right, and write a routing table."""
-    from mxgemm.tune import existing, rows, source_of, write
+    from mxgemm.tune import check_writable, rows, source_of, write
     from mxgemm.tune import tune as measure
 
     where = device or default_device()
     shapes = sizes_for(where, shape)
-    existing(output, machine_of(where).arch)  # before the work, not after it
+    check_writable(output, machine_of(where).arch, force=force)  # before the work, not after it
     done = []
     with progress_bar(counted=False) as progress:
         task = progress.add_task("tuning")
@@ -63,7 +64,7 @@ def tune(
         config = ", ".join(f"{field}={value}" for field, value in row.config.items())
         table.add_row(f"{row.m},{row.n},{row.k}", f"{row.us:g}", row.route, config)
     console.print(table)
-    write(output, machine_of(where).arch, name, source, found)
+    write(output, machine_of(where).arch, name, source, found, force=force)
     console.print(
         f"{len(done)} configurations measured; wrote {output}; to use it: {TABLES_VARIABLE}={output}",
         highlight=False,

@@ -19,6 +19,7 @@ from typing import Any, Final
 from mxgemm.dispatcher.arch import bare_arch, fp8_is_ocp
 from mxgemm.dispatcher.config import KernelConfig
 from mxgemm.dispatcher.errors import BuildError, ToolchainMissing
+from mxgemm.hip.build import FLAGS_FROM
 
 INCLUDE_VARIABLE: Final = "MXGEMM_CK_INCLUDE"
 HIPCC_VARIABLE: Final = "MXGEMM_HIPCC"
@@ -127,10 +128,11 @@ def ck_tile_key(config: KernelConfig, gfx_arch: str, toolchain: Toolchain) -> di
     version = _run([str(toolchain.hipcc), "--version"], 60)
     return {
         "header": header(config),
-        "sources": _digest_of([source_file(config), *sorted(CSRC.glob("*.hpp"))]),
-        "ck": _digest_of(sorted((toolchain.include / "ck_tile").rglob("*.hpp"))),
+        "sources": _digest_of([source_file(config), *(file for file in _files(CSRC) if file.suffix != ".cpp")]),
+        "ck": _digest_of(_files(toolchain.include / "ck_tile")),
         "flags": [flag.replace(str(CSRC), "csrc") for flag in flags(toolchain, gfx_arch)],
         "compiler": version.stdout,
+        "environment": {name: os.environ.get(name, "") for name in FLAGS_FROM},
     }
 
 
@@ -156,6 +158,11 @@ def _run(command: list[str], seconds: float, text: str | None = None) -> subproc
         return subprocess.run(command, input=text, capture_output=True, text=True, timeout=seconds, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BuildError(f"{command[0]}: {error}") from error
+
+
+def _files(folder: Path) -> list[Path]:
+    """Return every file below a folder, whatever its name ends in: an include may name any."""
+    return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 def _digest_of(files: list[Path]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import tempfile
 from abc import ABC, abstractmethod
@@ -14,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from mxgemm import files
 from mxgemm.device import default_device, machine_of
 from mxgemm.dispatcher.arch import fp8_is_ocp
 from mxgemm.dispatcher.config import KernelConfig
@@ -96,7 +96,7 @@ class EmulatorExecution(Execution):
         from mxgemm.dispatcher.native import DESCRIPTION, argument_table
         from tools.emulated_hip import EmulatedHip
 
-        described = json.loads((library.parent / DESCRIPTION).read_text(encoding="utf-8"))
+        described = files.read_json(library.parent / DESCRIPTION)
         out = np.zeros((inputs.problem.m, inputs.problem.n), dtype=np.float16)
         with tempfile.TemporaryDirectory() as folder:
             hip = EmulatedHip.build(Path(folder))

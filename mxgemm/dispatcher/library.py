@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import torch
 
+from mxgemm import shared_library
 from mxgemm.arguments import as_path, check_bool
 from mxgemm.dispatcher.arch import bare_arch
 from mxgemm.dispatcher.config import KernelConfig
@@ -39,7 +40,7 @@ class Library:
         Raises:
             TypeError: ``path`` is no path, or ``config`` no configuration.
             FileNotFoundError: there is no such file.
-            OSError: it is no shared library of this machine.
+            OSError: it is no shared library of this machine, its end is missing, or it is not what was built.
             ValueError: it exports another interface, holds another kernel, or was built for another architecture.
         """
         self.operation = operation_of(config)
@@ -47,7 +48,7 @@ class Library:
         self.path = as_path("path", path)
         if not self.path.is_file():
             raise FileNotFoundError(f"path: got {self.path}, want the shared library of {config.name}")
-        self._c = ctypes.CDLL(str(self.path))
+        self._c = shared_library.load(self.path)
         try:
             self._declare()
         except AttributeError as error:

@@ -28,6 +28,7 @@ from mxgemm.dispatcher.native_kernel import (
     persistent_programs,
     wanted_instruction,
 )
+from mxgemm.import_closure import sources_of
 
 PACKAGE: Final = Path(__file__).resolve().parent.parent
 SHIM: Final = Path(__file__).resolve().parent / "shim"
@@ -36,11 +37,18 @@ FLAGS: Final = ("-std=c11", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-
 LIBRARIES: Final = ("-ldl",)
 DESCRIPTION: Final = "native.json"
 """What was compiled, beside the library: variants, instructions, registers, argument tables."""
-_SOURCES: Final = (
-    *(f"triton_kernels/{name}.py" for name in ("quant_gemm", "load_operand", "epilogue", "interpreted", "block_order")),
-    *(f"dispatcher/{name}.py" for name in ("native", "native_kernel", "native_worker", "kernel_arguments", "arch")),
-    *("triton_compile.py", "device.py", "routes/tile.py"),  # the last two: compute units and dies of a machine
+WORKER: Final = "mxgemm.dispatcher.native_worker"
+_TRITONS: Final = ("TRITON_", "AMDGCN_", "LLVM_", "MLIR_", "DISABLE_LLVM_")
+_PLACES: Final = ("TRITON_CACHE_", "TRITON_HOME", "TRITON_DUMP_", "TRITON_INTERPRET")
+_COMPILERS: Final = (
+    "CPATH",
+    "C_INCLUDE_PATH",
+    "LIBRARY_PATH",
+    "COMPILER_PATH",
+    "GCC_EXEC_PREFIX",
+    "CCC_OVERRIDE_OPTIONS",
 )
+"""Variables by which gcc and clang take further folders and flags."""
 
 
 class NativeBuildError(BuildError):
@@ -58,7 +66,8 @@ def native_key(config: KernelConfig, gfx_arch: str) -> dict[str, Any]:
     Raises:
         ToolchainMissing: no C compiler or no triton.
     """
-    files = [*(PACKAGE / name for name in _SOURCES), *sorted(SHIM.iterdir())]
+    sources = sources_of([__name__, WORKER])
+    sources |= {f"shim/{file.name}": file.read_bytes() for file in sorted(SHIM.iterdir()) if file.is_file()}
     compiler = c_compiler()
     said = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
     return {
@@ -66,11 +75,11 @@ def native_key(config: KernelConfig, gfx_arch: str) -> dict[str, Any]:
         "operation": config.operation,
         "config": dataclasses.asdict(config.pinned(gfx_arch)),
         "arch": bare_arch(gfx_arch),
-        "files": {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()},
+        "files": {name: hashlib.sha256(text).hexdigest() for name, text in sources.items()},
         "triton": _triton_version(),
         "compiler": [compiler, said.splitlines()[0] if said else ""],
         "flags": [*FLAGS, *LIBRARIES],
-        "environment": _environment(),
+        "environment": _environment() | {name: os.environ[name] for name in _COMPILERS if name in os.environ},
     }
 
 
@@ -140,9 +149,14 @@ def _triton_version() -> str:
 
 
 def _environment() -> dict[str, str]:
-    """Return the variables by which triton's AMD backend and LLVM may make another kernel of the same source."""
-    decide = ("AMDGCN_", "TRITON_HIP_", "TRITON_DEFAULT_", "DISABLE_LLVM_OPT")
-    given = {name: value for name, value in os.environ.items() if name.startswith(decide)}
+    """Return the variables by which triton and LLVM may make another kernel of the same source.
+
+    They are told by how they start, so that one of a later triton counts too; those that only say where triton keeps
+    and dumps what it makes do not.
+    """
+    given = {
+        name: value for name, value in os.environ.items() if name.startswith(_TRITONS) and not name.startswith(_PLACES)
+    }
     return {"TRITON_DEFAULT_FP_FUSION": "1"} | given
 
 
@@ -160,7 +174,7 @@ def worker_environment() -> dict[str, str]:
 
 
 def _cross_compile(config: KernelConfig, arch: str, folder: Path) -> dict[str, Any]:
-    command = [sys.executable, "-m", "mxgemm.dispatcher.native_worker"]
+    command = [sys.executable, "-m", WORKER, str(os.getpid())]
     job = worker_job(config, arch, folder)
     done = subprocess.run(command, input=job, capture_output=True, text=True, env=worker_environment(), check=False)
     if done.returncode:

@@ -2,24 +2,30 @@
 
 For each line of JSON on standard input, ``{"operation", "config", "arch", "folder"}``, it writes each variant's code
 object into the folder and prints a line ``{"triton", "variants": [...]}``. A process of its own because triton decides
-at import whether it interprets kernels, and because builds run side by side.
+at import whether it interprets kernels, and because builds run side by side. With its parent's number as an argument it
+ends when that process does.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
 import re
+import signal
 import sys
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from mxgemm.dispatcher.config import KernelConfig
 from mxgemm.dispatcher.kernel_arguments import read_arguments
 from mxgemm.dispatcher.native_kernel import ARGUMENTS, Variant, kernel_call, variants
 from mxgemm.dispatcher.operations import OPERATIONS
 from mxgemm.triton_compile import compile_call
+
+_PR_SET_PDEATHSIG: Final = 1
 
 
 def compile_variant(config: KernelConfig, arch: str, variant: Variant, folder: Path) -> dict[str, Any]:
@@ -52,8 +58,18 @@ def _metadata(assembly: str, field: str) -> int:
     return int(match[1]) if match else 0
 
 
+def _end_with(parent: int) -> None:
+    """Have the kernel kill this process when ``parent`` ends, however it ends."""
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    if os.getppid() != parent:  # it ended before that
+        sys.exit(f"the process {parent} that wanted these kernels has ended")
+
+
 def main() -> None:
     """Serve the jobs on standard input; the first that fails ends the process."""
+    for parent in sys.argv[1:]:
+        _end_with(int(parent))
     import triton
 
     for line in sys.stdin:

@@ -2,18 +2,15 @@
 
     image = build("shuffle_scales.hip", arch="gfx950")
 
-Results lie in the build cache (``mxgemm/build_cache.py``) with a digest beside them, so that a damaged file is noticed
-and built again. Where the cache cannot be written, the build is done all the same, and said so once.
+Results lie in the build cache (``mxgemm/build_cache.py``), which notices a damaged file and has it built again; where
+that cache cannot be used, the build is done all the same.
 """
 
 from __future__ import annotations
 
-import hashlib
-import logging
 import os
 import re
-import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -24,16 +21,10 @@ from mxgemm.hip.compilers import BuildError, Compiler
 __all__ = ["KERNELS", "BuildError", "build", "compiler_refusal", "texts_of"]
 
 KERNELS: Final = Path(__file__).parent / "kernels"
-_DIGEST: Final = "sha256"
-"""Name of the file beside a result that holds its digest."""
 _INCLUDE: Final = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
-_FLAGS_FROM: Final = ("HIPCC_COMPILE_FLAGS_APPEND", "CCC_OVERRIDE_OPTIONS", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
+FLAGS_FROM: Final = ("HIPCC_COMPILE_FLAGS_APPEND", "CCC_OVERRIDE_OPTIONS", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
 """Variables by which hipcc, clang and nvcc take further flags."""
 _NO_DEFINES: Final[Mapping[str, int | str]] = {}
-
-logger = logging.getLogger("mxgemm")
-_in_memory: dict[str, bytes] = {}
-"""What was built while the cache could not be written."""
 
 
 def compiler_refusal(arch: str) -> str | None:
@@ -63,26 +54,13 @@ def build(source: str, *, arch: str, defines: Mapping[str, int | str] = _NO_DEFI
         "defines": {name: str(value) for name, value in defines.items()},
         "arch": arch,
         "compiler": (compiler.path, compiler.version, compiler.flags),
-        "environment": {name: os.environ.get(name, "") for name in _FLAGS_FROM},
+        "environment": {name: os.environ.get(name, "") for name in FLAGS_FROM},
     }
     name = f"{Path(source).stem}.{'hsaco' if arch.startswith('gfx') else 'cubin'}"
 
-    def compile_into(folder: Path) -> None:
-        image = _compiled(compiler, source, texts, defines)
-        (folder / name).write_bytes(image)
-        (folder / _DIGEST).write_text(_digest(image), encoding="ascii")
-
-    try:
-        return _intact(parts, name, compile_into, f"{source} for {arch}")
-    except OSError as error:
-        key = build_cache.digest(parts)
-        if key not in _in_memory:
-            if not _in_memory:
-                logger.warning(
-                    "the build cache %s cannot be used (%s): kernels are kept in memory", build_cache.folder(), error
-                )
-            _in_memory[key] = _compiled(compiler, source, texts, defines)
-        return _in_memory[key]
+    return build_cache.cached_bytes(
+        parts, name, lambda: _compiled(compiler, source, texts, defines), f"{source} for {arch}"
+    )
 
 
 def texts_of(source: str) -> dict[str, str]:
@@ -106,10 +84,6 @@ def texts_of(source: str) -> dict[str, str]:
     return found
 
 
-def _digest(image: bytes) -> str:
-    return hashlib.sha256(image).hexdigest()
-
-
 def _compiled(compiler: Compiler, source: str, texts: Mapping[str, str], defines: Mapping[str, int | str]) -> bytes:
     image = compiler.compile(source, texts, defines)
     try:
@@ -119,18 +93,3 @@ def _compiled(compiler: Compiler, source: str, texts: Mapping[str, str], defines
     if reason:
         raise BuildError(f"{compiler} made of {source} something else than was asked for: {reason}")
     return image
-
-
-def _intact(parts: Mapping[str, object], name: str, compile_into: Callable[[Path], None], what: str) -> bytes:
-    """Return the cached file, built once more if it is not what was written."""
-    for last in (False, True):
-        file = build_cache.cached(parts, name, compile_into, what)
-        image = file.read_bytes()
-        digest = file.parent / _DIGEST
-        if digest.is_file() and digest.read_text(encoding="ascii", errors="replace") == _digest(image):
-            return image
-        if last:
-            raise OSError(f"{file} changes while it is read")
-        logger.warning("%s is damaged: building it again", file)
-        shutil.rmtree(file.parent, ignore_errors=True)
-    raise AssertionError("the second round returns or raises")

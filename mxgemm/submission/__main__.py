@@ -13,9 +13,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m mxgemm.submission", description=__doc__)
     parser.add_argument("-o", "--output", default="submission.py")
     parser.add_argument("--form", action="append", choices=FORMS, help="carry this form; repeat; default: all")
+    parser.add_argument("--force", action="store_true", help="replace a file that is no submission made by mxgemm")
     options = parser.parse_args()
     try:
-        print(f"wrote {write(options.output, options.form or tuple(FORMS))}")
+        print(f"wrote {write(options.output, options.form or tuple(FORMS), force=options.force)}")
     except (ValueError, OSError) as error:
         sys.exit(f"mxgemm.submission: {error}")
 

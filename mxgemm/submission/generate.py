@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
-import os
+import re
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from mxgemm import files
 from mxgemm._version import __version__
+from mxgemm.files import Name
 from mxgemm.submission import hip_text, tiles
 from mxgemm.submission.bundle import PACKAGE, bundle
 
@@ -23,6 +25,10 @@ FORMS: Final = {
 TAGS: Final = "#!POPCORN leaderboard amd-mxfp4-mm\n#!POPCORN gpu MI355X\n"
 FORBIDDEN: Final = "stream"
 """The leaderboard refuses a file with this anywhere in it, in any case, in code and comments alike."""
+
+MARK: Final = files.Mark(
+    "a submission made by mxgemm", rb"\A%b\s*\"\"\"MXFP4 GEMM(?s:.)*Made by mxgemm" % re.escape(TAGS.encode())
+)
 
 _PARTS: Final = "mxgemm.submission.parts"
 
@@ -48,11 +54,20 @@ def render(forms: Sequence[str] = tuple(FORMS)) -> str:
     return text
 
 
-def write(path: str | os.PathLike[str], forms: Sequence[str] = tuple(FORMS)) -> Path:
-    """Write a submission and return its path; see :func:`render`."""
-    target = Path(path)
-    target.write_text(render(forms), encoding="utf-8")
-    return target
+def write(path: Name, forms: Sequence[str] = tuple(FORMS), *, force: bool = False) -> Path:
+    """Write a submission and return its path.
+
+    Args:
+        path: a new file, or an earlier submission made here, which is told by its first lines.
+        forms: as in :func:`render`.
+        force: replace whatever file is there.
+
+    Raises:
+        ValueError: as :func:`render`.
+        FileError: a ValueError: the file cannot be written, or is there and is no submission made here.
+    """
+    files.check_writable(path, MARK, force=force)
+    return files.save(path, render(forms), MARK, force=force)
 
 
 def check(text: str) -> None:

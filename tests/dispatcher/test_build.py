@@ -2,6 +2,8 @@ import dataclasses
 import importlib
 import multiprocessing
 import os
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -14,11 +16,13 @@ from mxgemm.dispatcher import (
     BuildError,
     BuildResult,
     KernelConfig,
+    Library,
     MxGemmKernelConfig,
     RowColQuantKernelConfig,
     build,
     native,
 )
+from tests.dispatcher.native_libraries import require_compilers
 from tests.dispatcher.toolchain import HEADERS, calls, make_hipcc
 
 FIRST = MxGemmKernelConfig()
@@ -190,3 +194,87 @@ def test_ck_tile_compiles_once_and_shows_the_compilers_output(
     assert "an include tree of another release" in failed.error
     assert make(HEADERS).library() == make(HEADERS).library()
     assert sum("-o" in call.split() and "kernel.so" in call for call in calls(mine)) == 2
+
+
+@pytest.mark.parametrize(
+    "damage", ["0 bytes", "truncated", "one bit", "no library", "no manifest", "everybody may write it"]
+)
+def test_a_library_that_is_not_as_it_was_built_is_built_again_and_loads(
+    damage: str, tmp_path: Path, hipcc: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MXGEMM_CACHE", str(tmp_path / "cache with a space"))
+    mine = make_hipcc(tmp_path / "bin")
+
+    def make() -> BuildResult:
+        return build([THIRD], source="ck_tile", gfx_arch="gfx950", ck_include=HEADERS, hipcc=mine)[0]
+
+    path = make().library()
+    whole = path.read_bytes()
+    if damage == "0 bytes":
+        path.write_bytes(b"")
+    elif damage == "truncated":
+        path.write_bytes(whole[: len(whole) // 2])
+    elif damage == "one bit":
+        path.write_bytes(whole[:5000] + bytes([whole[5000] ^ 1]) + whole[5001:])
+    elif damage == "no library":
+        path.unlink()
+    elif damage == "no manifest":
+        (path.parent / "manifest.json").unlink()
+    else:
+        path.chmod(0o666)
+    if damage in ("0 bytes", "truncated", "one bit"):
+        with pytest.raises(OSError, match="damaged"):
+            Library(path, make_config())
+    again = make().library()
+    assert (again, again.read_bytes()) == (path, whole)
+    assert Library(again, make_config()).count == 1
+    assert sum("-o" in call.split() and "kernel.so" in call for call in calls(mine)) == 2
+
+
+def make_config() -> KernelConfig:
+    return THIRD.pinned("gfx950")
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("seconds", [0.3, 6.0])
+def test_a_worker_ends_with_its_builder(seconds: float, tmp_path: Path) -> None:
+    """Before it has imported what it needs, and after."""
+    require_compilers()
+    script = (
+        "from pathlib import Path\n"
+        "from mxgemm.dispatcher import RowColQuantKernelConfig, native\n"
+        f"native._cross_compile(RowColQuantKernelConfig(), 'gfx950', Path({str(tmp_path)!r}))\n"
+    )
+    builder = subprocess.Popen([sys.executable, "-c", script], env={**os.environ, "TRITON_CACHE_DIR": str(tmp_path)})
+    while not (workers := children_of(builder.pid)):
+        assert builder.poll() is None
+        time.sleep(0.02)
+    time.sleep(seconds)
+    builder.kill()
+    builder.wait()
+    deadline = time.monotonic() + 60
+    while any(map(running, workers)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    if seconds < 1:
+        assert not list(tmp_path.glob("*.hsaco"))
+
+
+def test_a_worker_of_nobody_does_nothing(tmp_path: Path) -> None:
+    require_compilers()
+    job = native.worker_job(THIRD.pinned("gfx950"), "gfx950", tmp_path)
+    command = [sys.executable, "-m", native.WORKER, str(os.getppid())]
+    done = subprocess.run(command, input=job, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert "that wanted these kernels has ended" in done.stderr
+    assert list(tmp_path.iterdir()) == []

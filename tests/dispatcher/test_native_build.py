@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from mxgemm import build_cache, import_closure
 from mxgemm.dispatcher import native
 from mxgemm.dispatcher.errors import BuildError, ToolchainMissing
 from mxgemm.dispatcher.kernel_arguments import Argument, ArgumentTable, read_arguments
@@ -167,8 +168,10 @@ def test_key_changes_with_everything(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setattr(native, "_triton_version", lambda: "triton 0.0")
     keys.append(native_key(config, "gfx942"))
     monkeypatch.undo()
-    monkeypatch.setenv("AMDGCN_USE_BUFFER_OPS", "0")
-    keys.append(native_key(config, "gfx942"))
+    for variable in ("AMDGCN_USE_BUFFER_OPS", "TRITON_F32_DEFAULT", "LLVM_PASS_PLUGIN_PATH", "CPATH"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(variable, "0")
+            keys.append(native_key(config, "gfx942"))
     assert all(a != b for i, a in enumerate(keys) for b in keys[:i])
     monkeypatch.undo()
     assert native_key(config, "gfx942") == keys[0]
@@ -177,7 +180,47 @@ def test_key_changes_with_everything(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 def test_the_kernels_sources_are_in_the_key() -> None:
     require_compilers()
     files = native_key(RowColQuantKernelConfig(), "gfx950")["files"]
-    assert {"quant_gemm.py", "triton_compile.py", "device.py", "shim.c", "hip_runtime.h", "operations.h"} <= set(files)
+    assert {
+        "triton_kernels/quant_gemm.py",
+        "triton_compile.py",
+        "device.py",
+        "shim/shim.c",
+        "shim/hip_runtime.h",
+    } <= set(files)
+
+
+def test_every_source_behind_a_kernel_is_in_its_key_and_so_is_what_it_comes_to_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require_compilers()
+    copy = tmp_path / "mxgemm"
+    shutil.copytree(native.PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(native, "sources_of", lambda modules: import_closure.sources_of(modules, copy))
+
+    def key() -> str:
+        return build_cache.digest(native_key(RowColQuantKernelConfig(), "gfx950"))
+
+    names = [name for name in native_key(RowColQuantKernelConfig(), "gfx950")["files"] if name.endswith(".py")]
+    assert {"triton_kernels/epilogue.py", "dispatcher/native_kernel.py", "routes/kernel_call.py"} <= set(names)
+    seen = {key()}
+    for name in names:  # a change of any source, and any source that imports something new, which changes then
+        (copy / name).write_text((copy / name).read_text(encoding="utf-8") + "\n", encoding="utf-8")
+        seen.add(key())
+        fresh = f"fresh_{name.replace('/', '_').removesuffix('.py')}"
+        (copy / f"{fresh}.py").write_text("ONE = 1\n", encoding="utf-8")
+        with (copy / name).open("a", encoding="utf-8") as file:
+            file.write(f"\n\ndef _later():\n    from mxgemm.{fresh} import ONE\n    return ONE\n")
+        seen.add(key())
+        (copy / f"{fresh}.py").write_text("ONE = 2\n", encoding="utf-8")
+        seen.add(key())
+    assert len(seen) == 1 + 3 * len(names)
+    (copy / "gemm.py").write_text("# no part of a native kernel\n", encoding="utf-8")
+    assert key() in seen
+
+
+def test_nothing_behind_a_kernel_imports_what_the_text_does_not_name() -> None:
+    sources = import_closure.sources_of([native.__name__, native.WORKER])
+    assert not [name for name, text in sources.items() if b"import_module" in text or b"__import__" in text]
 
 
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

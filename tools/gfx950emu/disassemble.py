@@ -7,9 +7,13 @@ import json
 import os
 import re
 import shutil
+import stat
 import subprocess
 import tempfile
+import threading
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +22,6 @@ from tools.gfx950emu.operands import Operand
 
 OBJDUMP: Final = ("llvm-objdump-22", "llvm-objdump-21", "llvm-objdump-20", "llvm-objdump")
 ENCODINGS: Final = ("_e64_dpp", "_e32", "_e64", "_sdwa", "_dpp")
-_CACHE_VERSION: Final = 7
 _LINE = re.compile(r"^\t(.*?)\s*// ([0-9A-F]{8,}): ((?:[0-9A-F]{8}\s*)+)(?:<.*>)?\s*$")
 _RAW = ("s_waitcnt", "s_nop", "s_sleep", "s_setprio", "s_sendmsg", "s_endpgm")
 
@@ -85,20 +88,35 @@ def find_objdump() -> str:
 
 def disassemble(code: bytes) -> list[Instruction]:
     """Return the instructions of a code object in address order."""
-    digest = hashlib.sha256(code).hexdigest()[:32]
-    folder = Path(tempfile.gettempdir()) / f"gfx950emu-{os.getuid()}"
-    cached = folder / f"{digest}.v{_CACHE_VERSION}.json"
+    folder = _own_folder()
+    cached = folder / f"{hashlib.sha256(code + _decides()).hexdigest()[:32]}.json" if folder else None
     try:
-        parsed = json.loads(cached.read_text(encoding="utf-8"))
+        parsed = json.loads(cached.read_text(encoding="utf-8")) if cached else parse(_objdump(code))
     except (OSError, ValueError):
         parsed = parse(_objdump(code))
-        folder.mkdir(mode=0o700, exist_ok=True)
-        partial = cached.with_suffix(f".{os.getpid()}")
-        partial.write_text(json.dumps(parsed), encoding="utf-8")
-        partial.replace(cached)
+        if cached:
+            partial = cached.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
+            partial.write_text(json.dumps(parsed), encoding="utf-8")
+            partial.replace(cached)
     instructions = [Instruction(*fields) for fields in parsed]
     _mark_gpr_index(instructions)
     return instructions
+
+
+def _own_folder() -> Path | None:
+    """Return the folder of results; None where it is not this user's alone, for what lies there is believed."""
+    folder = Path(tempfile.gettempdir()) / f"gfx950emu-{os.getuid()}"
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
+    return folder if own else None
+
+
+@cache
+def _decides() -> bytes:
+    """Return what decides a result besides the code object: this parser and the tool."""
+    return Path(__file__).read_bytes() + find_objdump().encode()
 
 
 def _objdump(code: bytes) -> str:

@@ -9,13 +9,14 @@ from typing import Any
 from mxgemm.benchmark.plots import style
 
 
-def draw_roofline(document: Mapping[str, Any], folder: Path, name: str) -> list[Path]:
+def draw_roofline(document: Mapping[str, Any], folder: Path, name: str, *, force: bool = False) -> list[Path]:
     """Draw every timed result under the measured bandwidth and rates.
 
     Args:
         document: of a run.
         folder: where to write.
         name: of the files, without the suffix.
+        force: replace files that mxgemm did not draw.
 
     Returns:
         the files; none where nothing was timed.
@@ -63,4 +64,4 @@ def draw_roofline(document: Mapping[str, Any], folder: Path, name: str) -> list[
     axis.set_ylabel("TFLOP/s by device time (log)")
     figure.suptitle(style.headline(document, f"Roofline, a_format {document['a_format']}"))
     figure.legend(loc="outside lower center", ncols=3, frameon=False)
-    return style.save(figure, folder, name)
+    return style.save(figure, folder, name, force=force)

@@ -28,6 +28,7 @@ def draw_route_map(
     fixed: int | None = None,
     a_format: ActivationFormat = "e2m1",
     prepared: bool = True,
+    force: bool = False,
 ) -> list[Path]:
     """Draw the router's choice for an architecture, which need not be here.
 
@@ -39,6 +40,7 @@ def draw_route_map(
         fixed: the size that does not vary: N (by default 4096) or K (by default 2048).
         a_format: as in ``gemm``.
         prepared: as if the weight had been through ``prepare()``.
+        force: replace files that mxgemm did not draw.
 
     Raises:
         ValueError: an unknown architecture.
@@ -51,7 +53,7 @@ def draw_route_map(
     answers = [
         [explain(m, *((fixed, other) if plane == "mk" else (other, fixed)), **ask) for m in MS] for other in across
     ]
-    return style.save(_figure(arch, across, answers, plane, fixed, a_format, prepared), folder, name)
+    return style.save(_figure(arch, across, answers, plane, fixed, a_format, prepared), folder, name, force=force)
 
 
 _MARKS: Final[dict[str, dict[str, Any]]] = {

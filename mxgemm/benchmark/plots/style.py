@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from mxgemm import files
 from mxgemm.benchmark.contender import BEFOREHAND
 
 COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#7F6000", "#000000")
@@ -14,7 +16,11 @@ COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E0
 MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "h")
 GREY: Final = "#666666"
 MANY_DECADES: Final = 300
-SUFFIXES: Final = (".png", ".svg")
+DRAWN_BY: Final = "mxgemm"
+MARKS: Final = {
+    ".png": files.Mark("a picture that names mxgemm as its software", rb"\A\x89PNG(?s:.)*Software\0mxgemm"),
+    ".svg": files.Mark("a picture that names mxgemm as its creator", rb"\A<\?xml(?s:.)*<dc:title>mxgemm</dc:title>"),
+}
 
 
 def require_matplotlib() -> None:
@@ -48,14 +54,31 @@ def pyplot() -> Any:
     return plt
 
 
-def save(figure: Any, folder: Path, name: str) -> list[Path]:
-    """Write a figure as PNG and SVG and close it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{name}{suffix}" for suffix in SUFFIXES]
+def paths_of(folder: Path, name: str) -> list[Path]:
+    """Return the files of a picture."""
+    return [folder / f"{name}{suffix}" for suffix in MARKS]
+
+
+def save(figure: Any, folder: Path, name: str, *, force: bool = False, dpi: int = 150) -> list[Path]:
+    """Write a figure as PNG and SVG and close it.
+
+    Args:
+        figure: matplotlib's.
+        folder: made if it is missing.
+        name: of the files, without the suffix.
+        force: replace pictures that mxgemm did not draw.
+        dpi: of the PNG.
+
+    Raises:
+        FileError: a file cannot be written, or is there and is no picture of mxgemm's.
+    """
+    paths = paths_of(folder, name)
     for path in paths:
         # No date in the file itself, so that the same data gives the same bytes.
-        metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
-        figure.savefig(path, dpi=150, metadata=metadata)
+        metadata = {"Date": None, "Creator": DRAWN_BY} if path.suffix == ".svg" else {"Software": DRAWN_BY}
+        image = io.BytesIO()
+        figure.savefig(image, format=path.suffix[1:], dpi=dpi, metadata=metadata)
+        files.save(path, image.getvalue(), MARKS[path.suffix], force=force)
     pyplot().close(figure)
     return paths
 

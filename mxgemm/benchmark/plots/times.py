@@ -13,13 +13,14 @@ _FLOOR_LINE: Final[dict[str, Any]] = {"color": "black", "linewidth": 2.2, "lines
 """Among the lines of contenders, one of which may be black too."""
 
 
-def draw_times(document: Mapping[str, Any], folder: Path, name: str) -> list[Path]:
+def draw_times(document: Mapping[str, Any], folder: Path, name: str, *, force: bool = False) -> list[Path]:
     """Draw what was timed against the floor.
 
     Args:
         document: of a run.
         folder: where to write.
         name: of the files, without the suffix.
+        force: replace files that mxgemm did not draw.
 
     Returns:
         the files; none where nothing was timed.
@@ -29,8 +30,8 @@ def draw_times(document: Mapping[str, Any], folder: Path, name: str) -> list[Pat
         return []
     sizes = list(dict.fromkeys(_size(record) for record in records))
     if len(sizes) <= MOST_ROWS:
-        return style.save(_rows(document, records, sizes), folder, name)
-    return style.save(_panels(document, records), folder, name)
+        return style.save(_rows(document, records, sizes), folder, name, force=force)
+    return style.save(_panels(document, records), folder, name, force=force)
 
 
 def _rows(

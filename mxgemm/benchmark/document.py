@@ -1,0 +1,107 @@
+"""Benchmark documents as files: what every reader of one may rely on, and how one is kept while a run goes on.
+
+What is checked here is what ``compare``, ``text`` and ``plots`` read; docs/benchmarks.md describes all fields.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any, Final
+
+from mxgemm import files
+from mxgemm.fields import Check, document, each, every, flag, integer, number, one_of, optional, record, text
+from mxgemm.files import FileError, Name
+
+KIND: Final = "mxgemm-bench"
+VERSION: Final = 2
+
+logger = logging.getLogger("mxgemm")
+
+_WORDS: Final = text("text", empty=True, lines=True)
+_NAME: Final = text("a name")
+_MORE_THAN_NOTHING: Final = number(0)
+_MAYBE: Final = optional(number(-1, "a finite number of at least 0, or null"))
+_SPREAD: Final = record(dict.fromkeys(("us", "low", "high"), _MORE_THAN_NOTHING), closed=False)
+_SIZE: Final[dict[str, Check]] = {
+    **dict.fromkeys(("m", "n", "k"), integer(1, 1 << 40)),
+    "kind": one_of(["route", "peer"]),
+    "name": _NAME,
+}
+_RESULT: Final[dict[str, Check]] = {
+    **_SIZE,
+    **dict.fromkeys(("bytes", "flops", "floor_us"), _MORE_THAN_NOTHING),
+    **dict.fromkeys(("device", "eager", "host"), optional(_SPREAD)),
+    **dict.fromkeys(("tflop_per_s", "ratio_to_floor"), _MAYBE),
+    "statement": _WORDS,
+    "chosen": flag(),
+    "accuracy": record({"passed": flag(), "norm": _MAYBE}, closed=False),
+}
+_ENVIRONMENT: Final[dict[str, Check]] = {
+    **dict.fromkeys(("device", "arch", "torch", "mxgemm"), _NAME),
+    "triton": optional(_NAME),
+    "last_cache_bytes": optional(integer(0, 1 << 50)),
+}
+_ROOF: Final[dict[str, Check]] = {
+    **dict.fromkeys(("bandwidth_gb_per_s", "rate_tflop_per_s"), _MORE_THAN_NOTHING),
+    "tflop_per_s": each(_MORE_THAN_NOTHING),
+    "refused": each(_WORDS),
+}
+_DOCUMENT: Final = record(
+    {
+        "date": _NAME,
+        "environment": record(_ENVIRONMENT, closed=False),
+        "method": record({"device": _WORDS}, closed=False),
+        "a_format": _NAME,
+        "prepared": flag(),
+        "roof": record(_ROOF, closed=False),
+        "peers": every(record({"name": _NAME, "present": flag(), "reason": _WORDS}, closed=False)),
+        "results": every(record(_RESULT, closed=False)),
+        "refusals": every(record({**_SIZE, "reason": _WORDS}, closed=False)),
+        "failures": every(record({**_SIZE, "error": _WORDS}, closed=False)),
+    },
+    closed=False,
+)
+
+
+def load(path: Name) -> dict[str, Any]:
+    """Read a benchmark document.
+
+    Raises:
+        FileError: a ValueError: it cannot be read, is none, is of another version, or a field is not what it should be.
+    """
+    found = files.read_json(path)
+    document(KIND, VERSION)(found, str(path))
+    _DOCUMENT(found, str(path))
+    return found  # type: ignore[no-any-return]
+
+
+class Keeper:
+    """Writes the document of a run to its file after each size, so that an interrupted run leaves what it measured."""
+
+    def __init__(self, path: Path, *, force: bool = False) -> None:
+        """Check the file before the work.
+
+        Raises:
+            FileError: it cannot be written, or ``mxgemm bench`` did not write it and ``force`` is not set.
+        """
+        files.check_writable(path, files.json_mark(KIND), force=force)
+        self._path, self._force = path, force
+        self._told = False
+
+    def keep(self, unfinished: dict[str, Any]) -> None:
+        """Write what there is; where that fails, say so once and let the run go on."""
+        try:
+            files.write(self._path, files.json_text(unfinished), files.json_mark(KIND), force=self._force)
+        except FileError as error:
+            if not self._told:
+                logger.warning("%s; the run goes on, and its results are written at the end", error)
+            self._told = True
+
+    def finish(self, finished: dict[str, Any]) -> None:
+        """Write the whole document.
+
+        Raises:
+            FileError: it cannot be written; the message says where it is instead.
+        """
+        files.save_json(self._path, finished, KIND, force=self._force)
