@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
-from torch.nn import Parameter
 
-from mxgemm import validation
+from mxgemm import ops, validation
+from mxgemm.ambient import is_observed
 from mxgemm.formats import ActivationFormat, ScaleRounding
 from mxgemm.layouts import ScaleLayout, WeightLayout
 from mxgemm.mx import MXTensor, describe
@@ -54,7 +52,7 @@ def gemm(
         TypeError: an argument of a wrong type or dtype.
         ValueError: a wrong shape, device, layout or name.
         RouteUnavailable: the named route cannot run here.
-        RuntimeError: an input requires grad while gradients are recorded.
+        RuntimeError: an input requires grad while gradients are recorded, or carries a forward-mode tangent.
     """
     if isinstance(b, MXTensor):
         validation.check_mx_weight(b, b_scales, weight_layout, scale_layout)
@@ -65,16 +63,11 @@ def gemm(
     else:
         data, scales, b_format = b, b_scales, "e2m1"  # type: ignore[assignment]  # None is refused by validation
         kind, derived = "", ()
-    if torch.compiler.is_compiling() or _is_foreign(a):
-        validation.check_no_grad(a=a, bias=bias, out=out)
-        rest = (bias, a_format, scale_rounding, out_dtype, weight_layout, scale_layout, b_format, route, kind, *derived)
-        if out is None:
-            return torch.ops.mxgemm.gemm(a, data, scales, *rest)  # type: ignore[no-any-return]
-        torch.ops.mxgemm.gemm_out(a, data, scales, out, *rest)
-        return out
     options = Options(
         a_format, b_format, scale_rounding, weight_layout, scale_layout, "row_major", out_dtype, route, kind
     )
+    if is_observed(a, data, scales, bias, out):
+        return ops.call_gemm(a, data, scales, bias, out, options, derived)
     return multiply(a, None, data, scales, bias, out, options, derived)
 
 
@@ -112,19 +105,6 @@ def gemm_mx(
     options = Options(
         a.format.name, b.format.name, "even", b.layout.data, b.layout.scales, a.layout.scales, out_dtype, route
     )
-    if torch.compiler.is_compiling() or _is_foreign(a.data):
-        validation.check_no_grad(bias=bias, out=out)
-        rest = (
-            *(bias, options.a_format, options.b_format, options.a_scale_layout, options.weight_layout),
-            *(options.scale_layout, out_dtype, route),
-        )
-        if out is None:
-            return torch.ops.mxgemm.gemm_mx(a.data, a.scales, b.data, b.scales, *rest)  # type: ignore[no-any-return]
-        torch.ops.mxgemm.gemm_mx_out(a.data, a.scales, b.data, b.scales, out, *rest)
-        return out
+    if is_observed(a.data, a.scales, b.data, b.scales, bias, out):
+        return ops.call_gemm_mx(a.data, a.scales, b.data, b.scales, bias, out, options)
     return multiply(a.data, a.scales, b.data, b.scales, bias, out, options)
-
-
-def _is_foreign(tensor: Any) -> bool:
-    """Say whether this is a tensor subclass (fake, functional, traced): torch's dispatcher must see the call."""
-    return isinstance(tensor, Tensor) and type(tensor) is not Tensor and type(tensor) is not Parameter

@@ -14,6 +14,7 @@ from typing import Final, Literal, get_args
 import torch
 from torch import Tensor
 
+from mxgemm.ambient import is_differentiated, is_observed
 from mxgemm.device import machine_of
 from mxgemm.formats import (
     BLOCK,
@@ -158,7 +159,7 @@ class MXTensor:
         data = unpreshuffle_weight(self.data) if self.layout.data == "preshuffled" else self.data
         shuffled = self.layout.scales == "shuffled"
         scales = unshuffle_scales(self.scales, n, k // BLOCK) if shuffled else self.scales
-        return MXTensor(data, scales, self.format, self.shape)
+        return MXTensor(data, scales, self.format, self.shape, ROW_MAJOR)
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """Return the values, ``[..., K]``; see :func:`dequantize`."""
@@ -236,32 +237,23 @@ def quantize(x: Tensor, *, format: FormatName = "e2m1", scale_rounding: ScaleRou
         scale_rounding: "even", "floor", "ceil" or "rceil".
 
     Returns:
-        a row-major :class:`MXTensor` on the same device.
+        a row-major :class:`MXTensor` on the same device. Its bytes carry no gradient, as torch's own conversions to
+        integers do not: ``x`` may require grad, as a model's weights do.
 
     Raises:
         TypeError: ``x`` is not a tensor of one of those dtypes.
         ValueError: a wrong shape, format or rounding rule.
+        RuntimeError: torch.func or forward mode takes a derivative with respect to ``x``.
     """
-    if not isinstance(x, Tensor) or x.dtype not in FLOAT_DTYPES:
-        raise TypeError(f"x: got {describe(x)}, want a bf16, fp16 or fp32 tensor")
-    if x.dim() == 0 or x.shape[-1] % BLOCK:
-        raise ValueError(f"x: got shape {tuple(x.shape)}, want a last dimension that is a multiple of {BLOCK}")
-    fmt = element_format(format)
-    addend = scale_addend(fmt, scale_rounding)
-    *leading, k = x.shape
-    rows = math.prod(leading)
-    data = torch.empty(rows, k // fmt.pack, dtype=torch.uint8, device=x.device)
-    scales = torch.empty(rows, k // BLOCK, dtype=torch.uint8, device=x.device)
-    flat = x.detach().reshape(rows, k)
-    if x.is_cuda and rows and k and _kernel_available(x.device):
-        from mxgemm.quantize_triton import quantize_rows
-
-        with torch.cuda.device(x.device):
-            quantize_rows(flat, fmt, addend, data, scales)
+    fmt = check_quantizable(x, format, scale_rounding)
+    if is_observed(x):
+        if not torch.compiler.is_compiling():
+            refuse_differentiated(x)
+            x = x.detach()
+        data, scales = torch.ops.mxgemm.quantize(x, fmt.name, scale_rounding)
     else:
-        for part in row_chunks(rows, k):
-            data[part], scales[part] = _quantize_rows(flat[part], fmt, addend)
-    return MXTensor(data.view(*leading, k // fmt.pack), scales.view(*leading, k // BLOCK), fmt, (*leading, k))
+        data, scales = encode(x, fmt.name, scale_rounding)
+    return MXTensor(data, scales, fmt, tuple(x.shape), ROW_MAJOR)  # torch.compile does not trace that default
 
 
 def dequantize(x: MXTensor, *, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -275,18 +267,98 @@ def dequantize(x: MXTensor, *, dtype: torch.dtype = torch.float32) -> Tensor:
         ``[..., K]`` of ``dtype`` on the same device.
 
     Raises:
+        TypeError: ``x`` is not an MXTensor, or another dtype.
+    """
+    if not isinstance(x, MXTensor):
+        raise TypeError(f"x: got {describe(x)}, want an MXTensor (see MXTensor.wrap)")
+    if is_observed(x.data, x.scales):
+        layout = x.layout
+        return torch.ops.mxgemm.dequantize(x.data, x.scales, x.format.name, layout.data, layout.scales, dtype)  # type: ignore[no-any-return]
+    return decode(x, dtype)
+
+
+def refuse_differentiated(x: Tensor) -> None:
+    """Refuse to quantise what a derivative is being taken with respect to: it would be lost without a word.
+
+    Raises:
+        RuntimeError: torch.func or forward mode takes one.
+    """
+    if is_differentiated(x):
+        raise RuntimeError("x: a derivative is taken with respect to it, but bytes have none; detach() it")
+
+
+def check_quantizable(x: object, format: str, scale_rounding: str) -> ElementFormat:
+    """Check the arguments of :func:`quantize` and return the format.
+
+    Raises:
+        TypeError, ValueError: as :func:`quantize`.
+    """
+    if not isinstance(x, Tensor) or x.dtype not in FLOAT_DTYPES:
+        raise TypeError(f"x: got {describe(x)}, want a bf16, fp16 or fp32 tensor")
+    if x.dim() == 0 or x.shape[-1] % BLOCK:
+        raise ValueError(f"x: got shape {tuple(x.shape)}, want a last dimension that is a multiple of {BLOCK}")
+    fmt = element_format(format)
+    scale_addend(fmt, scale_rounding)
+    return fmt
+
+
+def encode(x: Tensor, format: str, scale_rounding: str) -> tuple[Tensor, Tensor]:
+    """Return the row-major bytes and scales of :func:`quantize`, eagerly.
+
+    Raises:
+        TypeError, ValueError: as :func:`quantize`.
+    """
+    data, scales = encoded_like(x, format, scale_rounding)
+    if x.is_meta:
+        return data, scales
+    fmt = element_format(format)
+    addend, k = scale_addend(fmt, scale_rounding), x.shape[-1]
+    rows = math.prod(x.shape[:-1])
+    flat = x.detach().reshape(rows, k)
+    flat_data, flat_scales = data.view(rows, k // fmt.pack), scales.view(rows, k // BLOCK)
+    if x.is_cuda and rows and k and _kernel_available(x.device):
+        from mxgemm.quantize_triton import quantize_rows
+
+        with torch.cuda.device(x.device):
+            quantize_rows(flat, fmt, addend, flat_data, flat_scales)
+    else:
+        for part in row_chunks(rows, k):
+            flat_data[part], flat_scales[part] = _quantize_rows(flat[part], fmt, addend)
+    return data, scales
+
+
+def encoded_like(x: Tensor, format: str, scale_rounding: str) -> tuple[Tensor, Tensor]:
+    """Return the memory of :func:`encode`, unfilled: all there is to it on meta or fake tensors."""
+    fmt = check_quantizable(x, format, scale_rounding)
+    *leading, k = x.shape
+    data = torch.empty((*leading, k // fmt.pack), dtype=torch.uint8, device=x.device)
+    return data, torch.empty((*leading, k // BLOCK), dtype=torch.uint8, device=x.device)
+
+
+def decode(x: MXTensor, dtype: torch.dtype) -> Tensor:
+    """Return the values of :func:`dequantize`, eagerly.
+
+    Raises:
         TypeError: another dtype.
     """
+    out = decoded_like(x, dtype)
+    if out.is_meta:
+        return out
+    x = x.row_major()
+    k = x.shape[-1]
+    rows = math.prod(x.shape[:-1])
+    data, scales = x.data.reshape(rows, k // x.format.pack), x.scales.reshape(rows, k // BLOCK)
+    flat = out.view(rows, k)
+    for part in row_chunks(rows, k):
+        flat[part] = decode_rows(data[part], scales[part], x.format)
+    return out
+
+
+def decoded_like(x: MXTensor, dtype: torch.dtype) -> Tensor:
+    """Return the memory of :func:`decode`, unfilled: all there is to it on meta or fake tensors."""
     if dtype not in FLOAT_DTYPES:
         raise TypeError(f"dtype: got {dtype}, want torch.bfloat16, torch.float16 or torch.float32")
-    x = x.row_major()
-    *leading, k = x.shape
-    rows = math.prod(leading)
-    data, scales = x.data.reshape(rows, k // x.format.pack), x.scales.reshape(rows, k // BLOCK)
-    out = torch.empty(rows, k, dtype=dtype, device=x.device)
-    for part in row_chunks(rows, k):
-        out[part] = decode_rows(data[part], scales[part], x.format)
-    return out.view(x.shape)
+    return torch.empty(x.shape, dtype=dtype, device=x.device)
 
 
 def decode_rows(data: Tensor, scales: Tensor, fmt: ElementFormat) -> Tensor:

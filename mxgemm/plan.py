@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from mxgemm import validation
 from mxgemm.device import machine_of
@@ -93,14 +94,35 @@ def multiply(
     except (AttributeError, TypeError):
         plan = key = None  # an argument that is no tensor, or an option that cannot be hashed: validation says which
     if plan is None:
+        if isinstance(a, Tensor) and a.is_meta:
+            return output_like(a, a_scales, b, b_scales, bias, out, options)
         plan = _make_plan(key, a, a_scales, b, b_scales, bias, out, options)
     if out is not None:
         validation.check_no_alias(out, {"a": a, "a.scales": a_scales, "b": b, "b_scales": b_scales, "bias": bias})
+        increment_version(out)  # torch does not see a kernel write, and autograd may have saved this tensor
     if b.dtype != torch.uint8:  # checked when the plan was made: torch's own dtypes for these bytes
         b = b.view(torch.uint8)
     if b_scales.dtype != torch.uint8:
         b_scales = b_scales.view(torch.uint8)
     return _execute(plan, a, a_scales, b, b_scales, bias, out, derived)
+
+
+def output_like(
+    a: Tensor,
+    a_scales: Tensor | None,
+    b: Tensor,
+    b_scales: Tensor,
+    bias: Tensor | None,
+    out: Tensor | None,
+    options: Options,
+) -> Tensor:
+    """Check a call and return its output unfilled: all there is to a call on meta or fake tensors.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: as :func:`multiply`.
+    """
+    leading, _ = validation.check_call(a, a_scales, b, b_scales, bias, out, options)
+    return a.new_empty((*leading, b.shape[0]), dtype=options.out_dtype) if out is None else out
 
 
 def clear_plans() -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from mxgemm.ambient import has_tangent
 from mxgemm.formats import ACTIVATION_FORMATS, BLOCK, FORMATS, SCALE_ROUNDINGS, ElementFormat
 from mxgemm.layouts import SCALE_LAYOUTS, WEIGHT_LAYOUTS, padded_scale_shape, preshuffle_refusal
 from mxgemm.mx import DATA_DTYPES, FLOAT_DTYPES, SCALE_DTYPES, MXTensor, as_bytes, describe
@@ -148,13 +149,18 @@ def check_no_alias(out: Tensor, inputs: dict[str, Tensor | None]) -> None:
 
 
 def check_no_grad(**tensors: Tensor | None) -> None:
-    """Refuse inputs that expect a gradient, while gradients are recorded."""
-    if not torch.is_grad_enabled():
-        return
+    """Refuse inputs that expect a gradient while gradients are recorded, and those that carry a forward-mode tangent."""
+    recording = torch.is_grad_enabled()
     for name, tensor in tensors.items():
-        if tensor is not None and tensor.requires_grad:
+        if not isinstance(tensor, Tensor):
+            continue
+        if recording and tensor.requires_grad:
             raise RuntimeError(
                 f"{name}: requires grad, but mxgemm has no backward; call under torch.no_grad() or detach() it"
+            )
+        if has_tangent(tensor):
+            raise RuntimeError(
+                f"{name}: carries a forward-mode tangent, but mxgemm has no forward derivative; detach() it"
             )
 
 
