@@ -17,39 +17,53 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch._C import _are_functorch_transforms_active as _in_transform
+from torch._C import _get_tracing_state as _tracing_state
+from torch._C import _len_torch_dispatch_stack as _dispatch_modes
+from torch._C import _len_torch_function_stack as _function_modes
 from torch.autograd import forward_ad
+from torch.compiler import is_compiling
 from torch.nn import Parameter
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
-_PLAIN: Final = frozenset({Tensor, Parameter, type(None)})
+_PLAIN: Final = (Tensor, Parameter)
 _FULL_PRECISION: Final = ("ieee", "none")
 _PRECISION_BY_BACKEND: Final = hasattr(torch.backends, "fp32_precision")  # from torch 2.9; one setting before
+
+_ALLOWED: Final = (True, (True, True))  # newer releases tell splitting K from adding in bf16
+_NOTHING: Final = nullcontext()
 
 _process_settings = threading.RLock()
 
 
-def is_observed(*arguments: object) -> bool:
+def is_observed(
+    a: object, b: object = None, c: object = None, d: object = None, e: object = None, f: object = None
+) -> bool:
     """Say whether torch's dispatcher must see a call with these arguments.
 
     So it is while torch.compile, export or torch.jit.trace records, inside a torch.func transform, at a level of
     forward-mode differentiation, under a mode of torch, and for tensor subclasses (fake, functional, a user's).
     """
-    if torch.compiler.is_compiling():
+    if is_compiling() or _dispatch_modes() or _in_transform() or _tracing_state() or forward_ad._current_level >= 0:
         return True
-    c = torch._C
-    if c._len_torch_dispatch_stack() or c._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+    if _function_modes() and not _only_default_device():
         return True
-    # The default device is a mode too, but one for calls that name no device, and no such call is made here.
-    if c._len_torch_function_stack() and any(
-        type(mode) is not DeviceContext for mode in _get_current_function_mode_stack()
+    if (
+        type(a) is Tensor
+        and (type(b) is Tensor or b is None)
+        and (type(c) is Tensor or c is None)
+        and (type(d) is Tensor or d is None)
+        and (e is None or type(e) is Tensor)
+        and (f is None or type(f) is Tensor)
     ):
-        return True
-    if c._get_tracing_state() is not None:
-        return True
-    return not _PLAIN.issuperset(map(type, arguments)) and any(
-        isinstance(value, Tensor) and type(value) not in _PLAIN for value in arguments
-    )
+        return False  # the common case, spelt out because every call asks
+    return any(isinstance(value, Tensor) and type(value) not in _PLAIN for value in (a, b, c, d, e, f))
+
+
+def _only_default_device() -> bool:
+    """The default device is a mode too, but one for calls that name no device, and no such call is made here."""
+    return all(type(mode) is DeviceContext for mode in _get_current_function_mode_stack())
 
 
 def has_tangent(tensor: Tensor) -> bool:
@@ -82,7 +96,7 @@ def plain_products(device_type: str) -> AbstractContextManager[Any]:
     changed = [setting for setting in (_Precision, _Reduction) if setting.changed(device_type)]
     if changed:
         return _defaults(device_type, [setting.reset for setting in changed])
-    return torch.autocast(device_type, enabled=False) if torch.is_autocast_enabled(device_type) else nullcontext()
+    return torch.autocast(device_type, enabled=False) if torch.is_autocast_enabled(device_type) else _NOTHING
 
 
 @contextmanager
@@ -101,7 +115,7 @@ class _Precision:
     def changed(device_type: str) -> bool:
         if not _PRECISION_BY_BACKEND:
             return torch.get_float32_matmul_precision() != "highest"
-        return _backend(device_type).matmul.fp32_precision not in _FULL_PRECISION
+        return torch._C._get_fp32_precision_getter(_backend(device_type), "matmul") not in _FULL_PRECISION
 
     @staticmethod
     def reset(device_type: str) -> Callable[[], None]:
@@ -110,51 +124,41 @@ class _Precision:
             name = torch.get_float32_matmul_precision()
             torch.set_float32_matmul_precision("highest")
             return partial(torch.set_float32_matmul_precision, name)
+        read, write = torch._C._get_fp32_precision_getter, torch._C._set_fp32_precision_setter
         backend = _backend(device_type)
-        before = backend.matmul.fp32_precision
-        # cudnn's own setting is the one of all CUDA operations; "none" is to follow it, as products do by default.
-        general = torch.backends.cudnn if device_type == "cuda" else backend
-        restored = "none" if before == general.fp32_precision else before
-        backend.matmul.fp32_precision = "ieee"
-        return partial(setattr, backend.matmul, "fp32_precision", restored)
+        before, of_all = read(backend, "matmul"), read(backend, "all")
+        write(backend, "matmul", "ieee")
+        # Products follow their backend's setting by default, and are left to follow it.
+        return partial(write, backend, "matmul", "none" if before == of_all else before)
 
 
 class _Reduction:
     """Of the parts of a bf16 product on CUDA: by default cuBLAS may split K, and may add the parts in bf16."""
 
-    name: Final = "allow_bf16_reduced_precision_reduction"
+    @staticmethod
+    def changed(device_type: str) -> bool:
+        return device_type == "cuda" and torch._C._get_cublas_allow_bf16_reduced_precision_reduction() not in _ALLOWED
 
-    @classmethod
-    def changed(cls, device_type: str) -> bool:
-        return device_type == "cuda" and cls._values() not in (True, (True, True))
-
-    @classmethod
-    def reset(cls, device_type: str) -> Callable[[], None]:
+    @staticmethod
+    def reset(device_type: str) -> Callable[[], None]:
         """Put the default in place and return what undoes it."""
         del device_type
-        matmul = torch.backends.cuda.matmul
-        undo = partial(setattr, matmul, cls.name, cls._values())
-        setattr(matmul, cls.name, True)
-        return undo
-
-    @classmethod
-    def _values(cls) -> bool | tuple[bool, bool]:
-        """Return the setting as its setter takes it: newer releases of torch tell splitting from adding."""
-        matmul = torch.backends.cuda.matmul
-        adding: bool = getattr(matmul, cls.name)
-        try:
-            return adding, getattr(matmul, f"{cls.name}_split_k")
-        except AttributeError:
-            return adding
+        before = torch._C._get_cublas_allow_bf16_reduced_precision_reduction()
+        name = "allow_bf16_reduced_precision_reduction"
+        setattr(torch.backends.cuda.matmul, name, True)
+        return partial(setattr, torch.backends.cuda.matmul, name, before)
 
 
-def _backend(device_type: str) -> Any:
-    return torch.backends.cuda if device_type == "cuda" else torch.backends.mkldnn
+def _backend(device_type: str) -> str:
+    return "cuda" if device_type == "cuda" else "mkldnn"
 
 
 def _renew_lock() -> None:
     global _process_settings
-    _process_settings = threading.RLock()
+    _ALLOWED: Final = (True, (True, True))  # newer releases tell splitting K from adding in bf16
+_NOTHING: Final = nullcontext()
+
+_process_settings = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_renew_lock)  # another thread may have held it

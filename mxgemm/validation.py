@@ -148,7 +148,7 @@ def check_no_alias(out: Tensor, inputs: dict[str, Tensor | None]) -> None:
             raise ValueError(f"out: shares memory with {name}, want memory of its own")
 
 
-def check_no_grad(**tensors: Tensor | None) -> None:
+def check_no_grad(**tensors: object) -> None:
     """Refuse inputs that expect a gradient while gradients are recorded, and those that carry a forward-mode tangent."""
     recording = torch.is_grad_enabled()
     for name, tensor in tensors.items():

@@ -41,7 +41,13 @@ def make_inputs(config: KernelConfig, problem: Problem, *, seed: int = 0) -> Inp
 
 
 def reference(config: KernelConfig, inputs: Inputs) -> NDArray[np.float16]:
-    """Return ``[m, n]``: decoded operands, fp32 accumulation, one rounding to fp16."""
+    """Return ``[m, n]``: decoded operands, fp32 accumulation, one rounding to fp16.
+
+    Raises:
+        TypeError: scales are no real numbers.
+    """
+    codecs.check_real("a_scales", inputs.a_scales)
+    codecs.check_real("b_scales", inputs.b_scales)
     a, b = (codecs.decode(data, config.dtype, _arch(config)) for data in (inputs.a, inputs.b))
     product = operation_of(config).scaled_product(a, b, inputs.a_scales, inputs.b_scales)
     with np.errstate(over="ignore"):  # beyond fp16 is infinity, in the kernel too
@@ -79,7 +85,13 @@ class Verdict:
 
 
 def judge(problem: Problem, out: NDArray[Any], expected: NDArray[np.float16], time_ms: float | None) -> Verdict:
-    """Compare a result with the reference."""
+    """Compare a result with the reference.
+
+    Raises:
+        TypeError: a result or a reference of something other than real numbers.
+    """
+    codecs.check_real("out", out)
+    codecs.check_real("expected", expected)
     got, want = (np.asarray(values, dtype=np.float64) for values in (out, expected))
     same = (got == want) | (np.isnan(got) & np.isnan(want))
     with np.errstate(invalid="ignore"):
