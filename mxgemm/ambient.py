@@ -156,6 +156,8 @@ def _backend(device_type: str) -> str:
 def _renew_lock() -> None:
     global _process_settings
     _ALLOWED: Final = (True, (True, True))  # newer releases tell splitting K from adding in bf16
+
+
 _NOTHING: Final = nullcontext()
 
 _process_settings = threading.RLock()

@@ -34,7 +34,7 @@ def rule(name: str, rows: tuple[str, ...]) -> Rule:
         dims = {name: dim for name, dim in zip(names, in_dims, strict=False) if dim is not None}
         check_no_grad(**{name: value for name, value in given.items() if isinstance(value, Tensor)})
         if "out" in given and "out" not in dims:
-            raise ValueError("out: got a tensor that torch.vmap does not map, want one that it maps as it maps the inputs")
+            raise ValueError("out: got a tensor that torch.vmap does not map, want one that it maps like the inputs")
         shuffled = given.get("a_scale_layout", "row_major"), given.get("scale_layout", "row_major")
         if dims.keys() == set(rows) and (len(rows) == 1 or "shuffled" not in shuffled):
             leading = {name: value.movedim(dims[name], 0) if name in dims else value for name, value in given.items()}

@@ -53,8 +53,14 @@ class Oracle:
 
     def __post_init__(self) -> None:
         generator = torch.Generator().manual_seed(0)
-        self.rows = torch.randperm(self.a.shape[0], generator=generator, dtype=torch.int64, device="cpu")[:ROWS].sort().values
-        self.columns = torch.randperm(self.weight.shape[0], generator=generator, dtype=torch.int64, device="cpu")[:COLUMNS].sort().values
+        self.rows = (
+            torch.randperm(self.a.shape[0], generator=generator, dtype=torch.int64, device="cpu")[:ROWS].sort().values
+        )
+        self.columns = (
+            torch.randperm(self.weight.shape[0], generator=generator, dtype=torch.int64, device="cpu")[:COLUMNS]
+            .sort()
+            .values
+        )
 
     def exact(self, a_format: str) -> Exact:
         """Return the operands with A rounded to ``a_format`` by the rule "even", the weight as its bytes say."""
