@@ -18,12 +18,13 @@ from mxgemm.validation import check_no_grad
 Rule = Callable[..., tuple[Any, Any]]
 
 
-def rule(name: str, rows: tuple[str, ...]) -> Rule:
+def rule(name: str, rows: tuple[str, ...], layouts: tuple[str, ...] = ()) -> Rule:
     """Return the vmap rule of an operator.
 
     Args:
         name: of the operator, ``namespace::name``.
         rows: its tensors that take any number of leading dimensions, as long as all of them have the same.
+        layouts: its arguments that hold those tensors to two dimensions unless they are "row_major".
     """
     namespace, short = name.split("::")
 
@@ -35,8 +36,8 @@ def rule(name: str, rows: tuple[str, ...]) -> Rule:
         check_no_grad(**{name: value for name, value in given.items() if isinstance(value, Tensor)})
         if "out" in given and "out" not in dims:
             raise ValueError("out: got a tensor that torch.vmap does not map, want one that it maps like the inputs")
-        shuffled = given.get("a_scale_layout", "row_major"), given.get("scale_layout", "row_major")
-        if dims.keys() == set(rows) and (len(rows) == 1 or "shuffled" not in shuffled):
+        flat = any(given.get(layout, "row_major") != "row_major" for layout in layouts)
+        if dims.keys() == set(rows) and not flat:
             leading = {name: value.movedim(dims[name], 0) if name in dims else value for name, value in given.items()}
             return _at_front(operator(*leading.values()))
         parts = [

@@ -178,7 +178,7 @@ def _(data, scales, format="e2m1", weight_layout="row_major", scale_layout="row_
 
 
 def _refuse_derivatives(name: str) -> None:
-    """Refuse them where an operator is entered; torch itself would in the backward pass, and for ``_out`` forms never."""
+    """Refuse them where an operator is entered: torch would in the backward pass, and for ``_out`` forms never."""
     operator = getattr(torch.ops.mxgemm, name).default
     names = [argument.name for argument in operator._schema.arguments]
 
@@ -197,10 +197,14 @@ for _name in ("gemm", "gemm_out", "gemm_mx", "gemm_mx_out"):
 
 gemm_op.register_vmap(batching.rule("mxgemm::gemm", rows=("a",)))
 gemm_out_op.register_vmap(batching.rule("mxgemm::gemm_out", rows=("a", "out")))
-gemm_mx_op.register_vmap(batching.rule("mxgemm::gemm_mx", rows=("a", "a_scales")))
-gemm_mx_out_op.register_vmap(batching.rule("mxgemm::gemm_mx_out", rows=("a", "a_scales", "out")))
+gemm_mx_op.register_vmap(batching.rule("mxgemm::gemm_mx", rows=("a", "a_scales"), layouts=("a_scale_layout",)))
+gemm_mx_out_op.register_vmap(
+    batching.rule("mxgemm::gemm_mx_out", rows=("a", "a_scales", "out"), layouts=("a_scale_layout",))
+)
 quantize_op.register_vmap(batching.rule("mxgemm::quantize", rows=("x",)))
-dequantize_op.register_vmap(batching.rule("mxgemm::dequantize", rows=("data", "scales")))
+dequantize_op.register_vmap(
+    batching.rule("mxgemm::dequantize", rows=("data", "scales"), layouts=("weight_layout", "scale_layout"))
+)
 
 
 def call_gemm(

@@ -149,7 +149,7 @@ def check_no_alias(out: Tensor, inputs: dict[str, Tensor | None]) -> None:
 
 
 def check_no_grad(**tensors: object) -> None:
-    """Refuse inputs that expect a gradient while gradients are recorded, and those that carry a forward-mode tangent."""
+    """Refuse tensors that expect a gradient while gradients are recorded, or that carry a forward-mode tangent."""
     recording = torch.is_grad_enabled()
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor):

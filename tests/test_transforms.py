@@ -79,6 +79,11 @@ def test_vmap_over_quantised_operands(a: Tensor, w: mxgemm.MXTensor) -> None:
         vmap(lambda x: mxgemm.gemm_mx(mxgemm.quantize(x), shuffled))(a),
         torch.stack([mxgemm.gemm_mx(mxgemm.quantize(x), w) for x in a]),
     )
+    many = [mxgemm.quantize(spread(N, K, seed=seed)).prepare("gfx950").prepared for seed in range(B)]
+    data, scales = (torch.stack([getattr(one, name) for one in many]) for name in ("data", "scales"))
+    layout = "preshuffled", "shuffled"
+    found = vmap(lambda d, s: torch.ops.mxgemm.dequantize(d, s, "e2m1", *layout))(data, scales)
+    assert torch.equal(found, torch.stack([one.dequantize() for one in many]))
     back = vmap(lambda x: mxgemm.dequantize(mxgemm.quantize(x), dtype=torch.bfloat16), in_dims=1, out_dims=1)(a)
     assert torch.equal(back, mxgemm.dequantize(mxgemm.quantize(a), dtype=torch.bfloat16))
     data, scales = vmap(lambda x: torch.ops.mxgemm.quantize(x, "e5m2"))(a)

@@ -1,8 +1,8 @@
 """Route ``reference``: plain torch on any device, the CPU's default and everyone's last resort.
 
 Operands are decoded to fp32 in tiles, so peak extra memory stays under 256 MB whatever N and K are
-(bench/peak_memory.py), and multiplied by torch's fp32 matmul at full precision, whatever is set. Decoded MX elements
-and bf16 have at most eight significant bits, so TF32 and bf16 modes would round no operand, but they sum in another order.
+(bench/peak_memory.py), and multiplied by torch's fp32 matmul at full precision, whatever is set: TF32 and bf16 would
+round no operand, for decoded MX elements and bf16 have at most eight significant bits, but they sum in another order.
 """
 
 from __future__ import annotations
