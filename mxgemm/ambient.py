@@ -30,7 +30,6 @@ from torch.utils._device import DeviceContext
 _PLAIN: Final = (Tensor, Parameter)
 _FULL_PRECISION: Final = ("ieee", "none")
 _PRECISION_BY_BACKEND: Final = hasattr(torch.backends, "fp32_precision")  # from torch 2.9; one setting before
-
 _ALLOWED: Final = (True, (True, True))  # newer releases tell splitting K from adding in bf16
 _NOTHING: Final = nullcontext()
 
@@ -63,12 +62,15 @@ def is_observed(
 
 def _only_default_device() -> bool:
     """The default device is a mode too, but one for calls that name no device, and no such call is made here."""
-    return all(type(mode) is DeviceContext for mode in _get_current_function_mode_stack())
+    modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    return all(type(mode) is DeviceContext for mode in modes)
 
 
 def has_tangent(tensor: Tensor) -> bool:
     """Say whether forward-mode differentiation is under way and carries a tangent with this tensor."""
-    return forward_ad._current_level >= 0 and forward_ad.unpack_dual(_unbatched(tensor)).tangent is not None
+    if forward_ad._current_level < 0:
+        return False
+    return forward_ad.unpack_dual(_unbatched(tensor)).tangent is not None  # type: ignore[no-untyped-call]
 
 
 def is_differentiated(tensor: Tensor) -> bool:
@@ -100,7 +102,7 @@ def plain_products(device_type: str) -> AbstractContextManager[Any]:
 
 
 @contextmanager
-def _defaults(device_type: str, resets: list[Callable[[str], Callable[[], None]]]) -> Iterator[None]:
+def _defaults(device_type: str, resets: list[Callable[[str], Callable[[], object]]]) -> Iterator[None]:
     with _process_settings, ExitStack() as stack:
         stack.enter_context(torch.autocast(device_type, enabled=False))
         for reset in resets:
@@ -118,7 +120,7 @@ class _Precision:
         return torch._C._get_fp32_precision_getter(_backend(device_type), "matmul") not in _FULL_PRECISION
 
     @staticmethod
-    def reset(device_type: str) -> Callable[[], None]:
+    def reset(device_type: str) -> Callable[[], object]:
         """Put the default in place and return what undoes it."""
         if not _PRECISION_BY_BACKEND:
             name = torch.get_float32_matmul_precision()
@@ -140,7 +142,7 @@ class _Reduction:
         return device_type == "cuda" and torch._C._get_cublas_allow_bf16_reduced_precision_reduction() not in _ALLOWED
 
     @staticmethod
-    def reset(device_type: str) -> Callable[[], None]:
+    def reset(device_type: str) -> Callable[[], object]:
         """Put the default in place and return what undoes it."""
         del device_type
         before = torch._C._get_cublas_allow_bf16_reduced_precision_reduction()
@@ -155,12 +157,7 @@ def _backend(device_type: str) -> str:
 
 def _renew_lock() -> None:
     global _process_settings
-    _ALLOWED: Final = (True, (True, True))  # newer releases tell splitting K from adding in bf16
-
-
-_NOTHING: Final = nullcontext()
-
-_process_settings = threading.RLock()
+    _process_settings = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_renew_lock)  # another thread may have held it

@@ -188,10 +188,10 @@ def _refuse_derivatives(name: str) -> None:
         return operator.redispatch(keys & torch._C._after_autograd_keyset, *arguments)
 
     for device in ("CPU", "CUDA", "Meta"):
-        _kernels.impl(name, check_and_go_on, f"Autograd{device}", with_keyset=True)
+        _kernels.impl(name, check_and_go_on, f"Autograd{device}", with_keyset=True)  # type: ignore[no-untyped-call]
 
 
-_kernels = torch.library.Library("mxgemm", "IMPL")
+_kernels = torch.library.Library("mxgemm", "IMPL")  # type: ignore[no-untyped-call]
 for _name in ("gemm", "gemm_out", "gemm_mx", "gemm_mx_out"):
     _refuse_derivatives(_name)
 

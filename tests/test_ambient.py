@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -272,6 +273,27 @@ def test_threads_leave_the_settings_of_the_process_alone() -> None:
             thread.join()
         assert torch.get_float32_matmul_precision() == "medium"
     assert wrong == []
+
+
+def test_a_child_does_not_wait_for_its_parents_threads() -> None:
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with ambient.plain_products("cpu"):
+            held.set()
+            done.wait()
+
+    with float32_precision("medium"):
+        holder = threading.Thread(target=hold)
+        holder.start()
+        held.wait()
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if ambient._process_settings.acquire(timeout=5) else 1)
+        status = os.waitpid(child, 0)[1]
+        done.set()
+        holder.join()
+    assert os.waitstatus_to_exitcode(status) == 0
 
 
 def test_nothing_is_done_where_nothing_is_set() -> None:
