@@ -295,6 +295,8 @@ def check_quantizable(x: object, format: str, scale_rounding: str) -> ElementFor
     """
     if not isinstance(x, Tensor) or x.dtype not in FLOAT_DTYPES:
         raise TypeError(f"x: got {describe(x)}, want a bf16, fp16 or fp32 tensor")
+    if x.layout is not torch.strided or x.is_nested:
+        raise ValueError(f"x: got a {'nested' if x.is_nested else x.layout} tensor, want a dense one")
     if x.dim() == 0 or x.shape[-1] % BLOCK:
         raise ValueError(f"x: got shape {tuple(x.shape)}, want a last dimension that is a multiple of {BLOCK}")
     fmt = element_format(format)

@@ -330,6 +330,21 @@ def test_subclasses_stay_what_they_are(a: Tensor, w: mxgemm.MXTensor) -> None:
     assert type(other) is Mine
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        torch.Tensor.to_sparse,
+        torch.Tensor.to_sparse_csr,
+        torch.Tensor.to_mkldnn,
+        lambda x: torch.nested.nested_tensor([x, x]),
+        lambda x: torch.nested.nested_tensor([x, x], layout=torch.jagged),
+    ],
+)
+def test_quantize_wants_dense_memory(make: Callable[[Tensor], Tensor]) -> None:
+    with pytest.raises(ValueError, match="x: got a .* tensor, want a dense one"):
+        mxgemm.quantize(make(torch.ones(4, 64)))
+
+
 def test_dequantize_says_what_it_wants() -> None:
     with pytest.raises(TypeError, match="x: got a torch.float32 tensor .* want an MXTensor"):
         mxgemm.dequantize(torch.ones(4, 64))  # type: ignore[arg-type]
