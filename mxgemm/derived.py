@@ -21,9 +21,10 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from mxgemm.codec import decode_rows, row_chunks
 from mxgemm.formats import BLOCK, E8M0_NAN
 from mxgemm.layouts import round_up
-from mxgemm.mx import Memory, MXTensor, decode_rows, dequantize, row_chunks
+from mxgemm.mx import Memory, MXTensor, dequantize
 from mxgemm.parts import describe
 
 FOLD_UP: Final = 6

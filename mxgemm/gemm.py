@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
-from torch.nn import Parameter
 
-from mxgemm import validation
+from mxgemm import ops, validation
+from mxgemm.ambient import is_observed
 from mxgemm.formats import ActivationFormat, ScaleRounding
 from mxgemm.freshness import stale
 from mxgemm.layouts import ScaleLayout, WeightLayout
@@ -56,8 +54,8 @@ def gemm(
         TypeError: an argument of a wrong type or dtype.
         ValueError: a wrong shape, device, layout or name.
         RouteUnavailable: the named route cannot run here.
-        RuntimeError: an input requires grad while gradients are recorded, or the bytes of a weight were changed after
-            :meth:`MXTensor.prepare`.
+        RuntimeError: an input requires grad while gradients are recorded, or carries a forward-mode tangent; or the
+            bytes of a weight were changed after :meth:`MXTensor.prepare`.
     """
     if isinstance(b, MXTensor):
         if not (b_scales is None and _is_row_major(weight_layout) and _is_row_major(scale_layout)):
@@ -69,21 +67,16 @@ def gemm(
     else:
         data, scales, b_format, b_shape = b, b_scales, "e2m1", None  # type: ignore[assignment]  # None: validation
         kind, derived, stamp = "", (), None
-    if torch.compiler.is_compiling() or _is_foreign(a):
-        if isinstance(b, MXTensor):
-            b.check()
-        validation.check_no_grad(a=a, bias=bias, out=out)
-        rest = (bias, a_format, scale_rounding, out_dtype, weight_layout, scale_layout, b_format, route, kind, *derived)
-        if out is None:
-            return torch.ops.mxgemm.gemm(a, data, scales, *rest)  # type: ignore[no-any-return]
-        torch.ops.mxgemm.gemm_out(a, data, scales, out, *rest)
-        return out
-    if stamp is not None and not stamp.fresh():
-        raise stale("b")
     options = Options(
         a_format, b_format, scale_rounding, weight_layout, scale_layout, "row_major", out_dtype, route, kind,
         b_shape=b_shape,
     )  # fmt: skip
+    if is_observed(a, data, scales, bias, out):
+        if isinstance(b, MXTensor):
+            b.check()
+        return ops.call_gemm(a, data, scales, bias, out, options, derived)
+    if stamp is not None and not stamp.fresh():
+        raise stale("b")
     if out is not None and isinstance(b, MXTensor):
         validation.check_parts_apart(out, b=b)
     return multiply(a, None, data, scales, bias, out, options, derived)
@@ -123,18 +116,10 @@ def gemm_mx(
         a.format.name, b.format.name, "even", b.layout.data, b.layout.scales, a.layout.scales, out_dtype, route,
         a_shape=a.shape, b_shape=b.shape,
     )  # fmt: skip
-    if torch.compiler.is_compiling() or _is_foreign(a.data):
+    if is_observed(a.data, a.scales, b.data, b.scales, bias, out):
         a.check()
         b.check()
-        validation.check_no_grad(bias=bias, out=out)
-        rest = (
-            *(bias, options.a_format, options.b_format, options.a_scale_layout, options.weight_layout),
-            *(options.scale_layout, out_dtype, route),
-        )
-        if out is None:
-            return torch.ops.mxgemm.gemm_mx(a.data, a.scales, b.data, b.scales, *rest)  # type: ignore[no-any-return]
-        torch.ops.mxgemm.gemm_mx_out(a.data, a.scales, b.data, b.scales, out, *rest)
-        return out
+        return ops.call_gemm_mx(a.data, a.scales, b.data, b.scales, bias, out, options)
     if stamp is not None and not stamp.fresh():
         raise stale("b")
     if out is not None:
@@ -142,11 +127,5 @@ def gemm_mx(
     return multiply(a.data, a.scales, b.data, b.scales, bias, out, options)
 
 
-def _is_row_major(layout: Any) -> bool:
+def _is_row_major(layout: object) -> bool:
     return isinstance(layout, str) and layout == "row_major"  # an array would compare element by element
-
-
-def _is_foreign(tensor: Any) -> bool:
-    """Say whether this is a tensor subclass (fake, functional, traced): torch's dispatcher must see the call."""
-    plain = not isinstance(tensor, Tensor) or type(tensor) is Tensor or type(tensor) is Parameter
-    return not plain and not tensor.is_nested  # which no operator takes: validation says so

@@ -1,13 +1,9 @@
-"""MXTensor, and the torch code that quantises to it and back, byte for byte the same on every device.
-
-Scales come from integer arithmetic on fp32 bits (no float log2, which is wrong beside powers of two, and no
-subnormal that a GPU could flush); elements are rounded to nearest, ties to even, and saturate.
-"""
+"""MXTensor, and how tensors become one and back: by the code of ``mxgemm.codec``, or on GPUs by a kernel of its own."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, SupportsIndex
@@ -15,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, SupportsIndex
 import torch
 from torch import Tensor
 
+from mxgemm.ambient import is_differentiated, is_observed
 from mxgemm.arguments import shown
+from mxgemm.codec import decode_rows, encode_rows, row_chunks
 from mxgemm.formats import (
     BLOCK,
-    E2M1,
-    E8M0_NAN,
     ElementFormat,
     FormatName,
     ScaleRounding,
@@ -46,11 +42,6 @@ FLOAT_DTYPES: Final = (torch.bfloat16, torch.float16, torch.float32)
 
 PREPARED_LAYOUT: Final[dict[str, Layout]] = {"gfx950": Layout("preshuffled", "shuffled")}
 """The layout that the fastest routes of an architecture read; elsewhere they read row-major bytes."""
-
-_CHUNK_ELEMENTS: Final = 1 << 21  # bounds the temporaries of quantize and dequantize to a few tens of MB
-_FP32_INF_BITS: Final = 0x7F800000
-_FP32_MAGNITUDE: Final = 0x7FFFFFFF
-_FP8_DTYPES: Final = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,7 +146,7 @@ class MXTensor:
         data = unpreshuffle_weight(self.data) if self.layout.data == "preshuffled" else self.data
         shuffled = self.layout.scales == "shuffled"
         scales = unshuffle_scales(self.scales, n, k // BLOCK) if shuffled else self.scales
-        return MXTensor(data, scales, self.format, self.shape)
+        return MXTensor(data, scales, self.format, self.shape, ROW_MAJOR)
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """Return the values, ``[..., K]``; see :func:`dequantize`."""
@@ -239,34 +230,23 @@ def quantize(x: Tensor, *, format: FormatName = "e2m1", scale_rounding: ScaleRou
         scale_rounding: "even", "floor", "ceil" or "rceil".
 
     Returns:
-        a row-major :class:`MXTensor` on the same device.
+        a row-major :class:`MXTensor` on the same device. Its bytes carry no gradient, as torch's own conversions to
+        integers do not: ``x`` may require grad, as a model's weights do.
 
     Raises:
         TypeError: ``x`` is not a tensor of one of those dtypes.
         ValueError: a wrong shape, format or rounding rule.
+        RuntimeError: torch.func or forward mode takes a derivative with respect to ``x``.
     """
-    if not isinstance(x, Tensor) or x.dtype not in FLOAT_DTYPES:
-        raise TypeError(f"x: got {describe(x)}, want a bf16, fp16 or fp32 tensor")
-    check_memory("x", x)
-    if x.dim() == 0 or x.shape[-1] % BLOCK:
-        raise ValueError(f"x: got shape {tuple(x.shape)}, want a last dimension that is a multiple of {BLOCK}")
-    x = x.resolve_neg()  # what follows reads bits, which a lazily negated view negates later
-    fmt = element_format(format)
-    addend = scale_addend(fmt, scale_rounding)
-    *leading, k = x.shape
-    rows = math.prod(leading)
-    data = torch.empty(rows, k // fmt.pack, dtype=torch.uint8, device=x.device)
-    scales = torch.empty(rows, k // BLOCK, dtype=torch.uint8, device=x.device)
-    flat = x.detach().reshape(rows, k)
-    if x.is_cuda and rows and k and _kernel_available(x.device):
-        from mxgemm.quantize_triton import quantize_rows
-
-        with torch.cuda.device(x.device):
-            quantize_rows(flat, fmt, addend, data, scales)
+    fmt = check_quantizable(x, format, scale_rounding)
+    if is_observed(x):
+        if not torch.compiler.is_compiling():
+            refuse_differentiated(x)
+            x = x.detach()
+        data, scales = torch.ops.mxgemm.quantize(x, fmt.name, scale_rounding)
     else:
-        for part in row_chunks(rows, k):
-            data[part], scales[part] = _quantize_rows(flat[part], fmt, addend)
-    return MXTensor(data.view(*leading, k // fmt.pack), scales.view(*leading, k // BLOCK), fmt, (*leading, k))
+        data, scales = encode(x, fmt.name, scale_rounding)
+    return MXTensor(data, scales, fmt, tuple(x.shape), ROW_MAJOR)  # torch.compile does not trace that default
 
 
 def dequantize(x: MXTensor, *, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -280,81 +260,103 @@ def dequantize(x: MXTensor, *, dtype: torch.dtype = torch.float32) -> Tensor:
         ``[..., K]`` of ``dtype`` on the same device.
 
     Raises:
-        TypeError: ``x`` is no MXTensor, or another dtype.
+        TypeError: ``x`` is not an MXTensor, or another dtype.
     """
     if not isinstance(x, MXTensor):
-        raise TypeError(f"x: got {describe(x)}, want an MXTensor (see mxgemm.quantize)")
+        raise TypeError(f"x: got {describe(x)}, want an MXTensor (see MXTensor.wrap)")
+    if is_observed(x.data, x.scales):
+        layout = x.layout
+        return torch.ops.mxgemm.dequantize(x.data, x.scales, x.format.name, layout.data, layout.scales, dtype)  # type: ignore[no-any-return]
+    return decode(x, dtype)
+
+
+def refuse_differentiated(x: Tensor) -> None:
+    """Refuse to quantise what a derivative is being taken with respect to: it would be lost without a word.
+
+    Raises:
+        RuntimeError: torch.func or forward mode takes one.
+    """
+    if is_differentiated(x):
+        raise RuntimeError("x: a derivative is taken with respect to it, but bytes have none; detach() it")
+
+
+def check_quantizable(x: object, format: str, scale_rounding: str) -> ElementFormat:
+    """Check the arguments of :func:`quantize` and return the format.
+
+    Raises:
+        TypeError, ValueError: as :func:`quantize`.
+    """
+    if not isinstance(x, Tensor) or x.dtype not in FLOAT_DTYPES:
+        raise TypeError(f"x: got {describe(x)}, want a bf16, fp16 or fp32 tensor")
+    check_memory("x", x)
+    if x.dim() == 0 or x.shape[-1] % BLOCK:
+        raise ValueError(f"x: got shape {tuple(x.shape)}, want a last dimension that is a multiple of {BLOCK}")
+    fmt = element_format(format)
+    scale_addend(fmt, scale_rounding)
+    return fmt
+
+
+def encode(x: Tensor, format: str, scale_rounding: str) -> tuple[Tensor, Tensor]:
+    """Return the row-major bytes and scales of :func:`quantize`, eagerly.
+
+    Raises:
+        TypeError, ValueError: as :func:`quantize`.
+    """
+    data, scales = encoded_like(x, format, scale_rounding)
+    if x.is_meta:
+        return data, scales
+    fmt = element_format(format)
+    addend, k = scale_addend(fmt, scale_rounding), x.shape[-1]
+    rows = math.prod(x.shape[:-1])
+    # What follows reads bits, which a lazily negated view negates later.
+    flat = x.detach().resolve_neg().reshape(rows, k)
+    flat_data, flat_scales = data.view(rows, k // fmt.pack), scales.view(rows, k // BLOCK)
+    if x.is_cuda and rows and k and _kernel_available(x.device):
+        from mxgemm.quantize_triton import quantize_rows
+
+        with torch.cuda.device(x.device):
+            quantize_rows(flat, fmt, addend, flat_data, flat_scales)
+    else:
+        for part in row_chunks(rows, k):
+            flat_data[part], flat_scales[part] = encode_rows(flat[part], fmt, addend)
+    return data, scales
+
+
+def encoded_like(x: Tensor, format: str, scale_rounding: str) -> tuple[Tensor, Tensor]:
+    """Return the memory of :func:`encode`, unfilled: all there is to it on meta or fake tensors."""
+    fmt = check_quantizable(x, format, scale_rounding)
+    *leading, k = x.shape
+    data = torch.empty((*leading, k // fmt.pack), dtype=torch.uint8, device=x.device)
+    return data, torch.empty((*leading, k // BLOCK), dtype=torch.uint8, device=x.device)
+
+
+def decode(x: MXTensor, dtype: torch.dtype) -> Tensor:
+    """Return the values of :func:`dequantize`, eagerly.
+
+    Raises:
+        TypeError: another dtype.
+    """
+    out = decoded_like(x, dtype)
+    if out.is_meta:
+        return out
+    x = x.row_major()
+    k = x.shape[-1]
+    rows = math.prod(x.shape[:-1])
+    data, scales = x.data.reshape(rows, k // x.format.pack), x.scales.reshape(rows, k // BLOCK)
+    flat = out.view(rows, k)
+    for part in row_chunks(rows, k):
+        flat[part] = decode_rows(data[part], scales[part], x.format)
+    return out
+
+
+def decoded_like(x: MXTensor, dtype: torch.dtype) -> Tensor:
+    """Return the memory of :func:`decode`, unfilled: all there is to it on meta or fake tensors."""
     if not isinstance(dtype, torch.dtype) or dtype not in FLOAT_DTYPES:
         raise TypeError(f"dtype: got {shown(dtype)}, want torch.bfloat16, torch.float16 or torch.float32")
-    x = x.row_major()
-    *leading, k = x.shape
-    rows = math.prod(leading)
-    data, scales = x.data.reshape(rows, k // x.format.pack), x.scales.reshape(rows, k // BLOCK)
-    out = torch.empty(rows, k, dtype=dtype, device=x.device)
-    for part in row_chunks(rows, k):
-        out[part] = decode_rows(data[part], scales[part], x.format)
-    return out.view(x.shape)
-
-
-def decode_rows(data: Tensor, scales: Tensor, fmt: ElementFormat) -> Tensor:
-    """Decode row-major bytes ``[rows, K/pack]`` and scales ``[rows, K/32]`` to fp32 ``[rows, K]``."""
-    rows, k = data.shape[0], data.shape[1] * fmt.pack
-    values = _decode_e2m1(data) if fmt is E2M1 else data.view(_FP8_DTYPES[fmt.name]).to(torch.float32)
-    values = values.view(rows, k // BLOCK, BLOCK)
-    return values.mul_(decode_scales(scales).unsqueeze(-1)).view(rows, k)
-
-
-def decode_scales(scales: Tensor) -> Tensor:
-    """Decode E8M0 bytes to fp32: byte 0 is the subnormal 2**-127, byte 255 is NaN."""
-    exponent = scales.to(torch.int32)
-    bits = exponent << 23
-    bits.masked_fill_(exponent == 0, 1 << 22)
-    bits.masked_fill_(exponent == E8M0_NAN, _FP32_INF_BITS | 1 << 22)
-    return bits.view(torch.float32)
-
-
-def row_chunks(rows: int, k: int, elements: int = _CHUNK_ELEMENTS) -> Iterator[slice]:
-    """Cut ``rows`` rows of ``k`` elements into slices of about ``elements`` elements, at least a row each."""
-    step = max(1, elements // max(k, 1))
-    for start in range(0, rows, step):
-        yield slice(start, min(start + step, rows))
+    return torch.empty(x.shape, dtype=dtype, device=x.device)
 
 
 def _kernel_available(device: torch.device) -> bool:
     from mxgemm.quantize_triton import available
 
     return available(device)
-
-
-def _quantize_rows(x: Tensor, fmt: ElementFormat, addend: int) -> tuple[Tensor, Tensor]:
-    rows, k = x.shape
-    blocks = x.to(torch.float32).reshape(rows, k // BLOCK, BLOCK)
-    # Integer maximum of the magnitude bits: NaN (above Inf) wins, and no comparison can flush a subnormal.
-    amax = (blocks.view(torch.int32) & _FP32_MAGNITUDE).amax(-1) if k else blocks.new_empty(rows, 0).int()
-    not_finite = amax >= _FP32_INF_BITS
-    exponent = (((amax + addend) >> 23) - fmt.emax).clamp_(min=0)
-    reciprocal = ((254 - exponent) << 23).view(torch.float32)  # exact: finite blocks have exponent <= 253
-    codes = _round(blocks * reciprocal.unsqueeze(-1), fmt)
-    codes.masked_fill_((not_finite | (amax == 0)).unsqueeze(-1), 0)
-    scales = exponent.masked_fill_(not_finite, E8M0_NAN).to(torch.uint8)
-    codes = codes.view(rows, k)
-    return (codes[:, 0::2] | codes[:, 1::2] << 4 if fmt.pack == 2 else codes), scales
-
-
-def _round(scaled: Tensor, fmt: ElementFormat) -> Tensor:
-    if fmt is not E2M1:
-        # Clamp first: torch's cast to e5m2 overflows to infinity.
-        return scaled.clamp_(-fmt.max, fmt.max).to(_FP8_DTYPES[fmt.name]).view(torch.uint8)
-    magnitude = scaled.abs().clamp_(max=E2M1.max)
-    bits = magnitude.view(torch.int32)
-    # From 1 up, a code is the exponent and the first mantissa bit; the carry of rounding counts on by itself.
-    normal = ((bits + 0x1FFFFF + ((bits >> 22) & 1)) >> 22) - 252
-    code = torch.where(magnitude < 1.0, torch.round(magnitude * 2).to(torch.int32), normal)
-    return (code | ((scaled.view(torch.int32) >> 28) & 8)).to(torch.uint8)
-
-
-def _decode_e2m1(data: Tensor) -> Tensor:
-    # A code is a tiny float: moved to the top of an fp16 its value is 2**-14 of what it means, subnormals included.
-    pair = torch.stack((data & 15, data >> 4), dim=-1).to(torch.int16)
-    bits = ((pair & 7) << 9) | ((pair & 8) << 12)
-    return bits.view(torch.float16).to(torch.float32).mul_(2.0**14).view(data.shape[0], -1)

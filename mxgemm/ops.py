@@ -1,7 +1,9 @@
-"""``torch.ops.mxgemm.*``: the multiplications as torch operators, for torch.compile, export and tensor subclasses.
+"""``torch.ops.mxgemm.*``: the library as torch operators, for whatever looks at calls from inside torch.
 
-Eager calls go past them (an operator's dispatch costs tens of microseconds). Schemas are exact: ``gemm`` and
-``gemm_mx`` mutate nothing and return fresh memory, the ``_out`` forms mutate ``out`` and return nothing.
+torch.compile, export, torch.vmap, modes and tensor subclasses meet these (``mxgemm.ambient`` says when); eager calls go
+past them, for an operator's dispatch costs tens of microseconds. Schemas are exact: ``gemm``, ``gemm_mx``, ``quantize``
+and ``dequantize`` mutate nothing and return fresh memory, the ``_out`` forms mutate ``out`` and return nothing. No
+default in a schema is a dtype, which AOTInductor cannot pass on: None stands for it.
 """
 
 # No `from __future__ import annotations`: torch reads the schema from the annotations themselves.
@@ -9,9 +11,10 @@ Eager calls go past them (an operator's dispatch costs tens of microseconds). Sc
 import torch
 from torch import Tensor
 
-from mxgemm import validation
+from mxgemm import batching, mx
 from mxgemm.formats import element_format
-from mxgemm.plan import Options, multiply
+from mxgemm.plan import Options, multiply, output_like
+from mxgemm.validation import check_derived, check_no_grad
 
 
 @torch.library.custom_op("mxgemm::gemm", mutates_args=())
@@ -22,7 +25,7 @@ def gemm_op(
     bias: Tensor | None = None,
     a_format: str = "e2m1",
     scale_rounding: str = "even",
-    out_dtype: torch.dtype = torch.bfloat16,
+    out_dtype: torch.dtype | None = None,
     weight_layout: str = "row_major",
     scale_layout: str = "row_major",
     b_format: str = "e2m1",
@@ -31,11 +34,11 @@ def gemm_op(
     derived_data: Tensor | None = None,
     derived_base: Tensor | None = None,
 ) -> Tensor:
-    """``mxgemm.gemm`` on tensors."""
-    options = Options(
-        a_format, b_format, scale_rounding, weight_layout, scale_layout, "row_major", out_dtype, route, derived_kind
+    """``mxgemm.gemm`` on tensors; bf16 unless ``out_dtype`` says otherwise."""
+    options = _gemm_options(
+        a_format, scale_rounding, out_dtype, weight_layout, scale_layout, b_format, route, derived_kind
     )
-    return multiply(a, None, b, b_scales, bias, None, options, given(b, b_scales, options, derived_data, derived_base))
+    return multiply(a, None, b, b_scales, bias, None, options, _given(b, b_scales, options, derived_data, derived_base))
 
 
 @torch.library.custom_op("mxgemm::gemm_out", mutates_args=("out",))
@@ -47,7 +50,7 @@ def gemm_out_op(
     bias: Tensor | None = None,
     a_format: str = "e2m1",
     scale_rounding: str = "even",
-    out_dtype: torch.dtype = torch.bfloat16,
+    out_dtype: torch.dtype | None = None,
     weight_layout: str = "row_major",
     scale_layout: str = "row_major",
     b_format: str = "e2m1",
@@ -57,10 +60,10 @@ def gemm_out_op(
     derived_base: Tensor | None = None,
 ) -> None:
     """``mxgemm.gemm`` into ``out``."""
-    options = Options(
-        a_format, b_format, scale_rounding, weight_layout, scale_layout, "row_major", out_dtype, route, derived_kind
+    options = _gemm_options(
+        a_format, scale_rounding, out_dtype, weight_layout, scale_layout, b_format, route, derived_kind
     )
-    multiply(a, None, b, b_scales, bias, out, options, given(b, b_scales, options, derived_data, derived_base))
+    multiply(a, None, b, b_scales, bias, out, options, _given(b, b_scales, options, derived_data, derived_base))
 
 
 @torch.library.custom_op("mxgemm::gemm_mx", mutates_args=())
@@ -75,12 +78,12 @@ def gemm_mx_op(
     a_scale_layout: str = "row_major",
     weight_layout: str = "row_major",
     scale_layout: str = "row_major",
-    out_dtype: torch.dtype = torch.bfloat16,
+    out_dtype: torch.dtype | None = None,
     route: str | None = None,
 ) -> Tensor:
-    """``mxgemm.gemm_mx`` on tensors."""
-    options = Options(a_format, b_format, "even", weight_layout, scale_layout, a_scale_layout, out_dtype, route)
-    return multiply(a, a_scales, b, b_scales, bias, None, options, given(b, b_scales, options))
+    """``mxgemm.gemm_mx`` on tensors; bf16 unless ``out_dtype`` says otherwise."""
+    options = _mx_options(a_format, b_format, a_scale_layout, weight_layout, scale_layout, out_dtype, route)
+    return multiply(a, a_scales, b, b_scales, bias, None, options, _given(b, b_scales, options))
 
 
 @torch.library.custom_op("mxgemm::gemm_mx_out", mutates_args=("out",))
@@ -96,51 +99,202 @@ def gemm_mx_out_op(
     a_scale_layout: str = "row_major",
     weight_layout: str = "row_major",
     scale_layout: str = "row_major",
-    out_dtype: torch.dtype = torch.bfloat16,
+    out_dtype: torch.dtype | None = None,
     route: str | None = None,
 ) -> None:
     """``mxgemm.gemm_mx`` into ``out``."""
-    options = Options(a_format, b_format, "even", weight_layout, scale_layout, a_scale_layout, out_dtype, route)
-    multiply(a, a_scales, b, b_scales, bias, out, options, given(b, b_scales, options))
+    options = _mx_options(a_format, b_format, a_scale_layout, weight_layout, scale_layout, out_dtype, route)
+    multiply(a, a_scales, b, b_scales, bias, out, options, _given(b, b_scales, options))
+
+
+@torch.library.custom_op("mxgemm::quantize", mutates_args=())
+def quantize_op(x: Tensor, format: str = "e2m1", scale_rounding: str = "even") -> tuple[Tensor, Tensor]:
+    """``mxgemm.quantize`` to element bytes and scales, both row-major."""
+    mx.refuse_differentiated(x)
+    return mx.encode(x, format, scale_rounding)
+
+
+@torch.library.custom_op("mxgemm::dequantize", mutates_args=())
+def dequantize_op(
+    data: Tensor,
+    scales: Tensor,
+    format: str = "e2m1",
+    weight_layout: str = "row_major",
+    scale_layout: str = "row_major",
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """``mxgemm.dequantize`` of element bytes and scales; fp32 unless ``dtype`` says otherwise."""
+    return mx.decode(_wrap(data, scales, format, weight_layout, scale_layout), dtype or torch.float32)
 
 
 @gemm_op.register_fake
-def _(a, b, b_scales, bias=None, a_format="e2m1", scale_rounding="even", out_dtype=torch.bfloat16, *rest):  # type: ignore[no-untyped-def]
-    return _fake(a, b, a.shape[-1], element_format(rest[2] if len(rest) > 2 else "e2m1", "b_format").pack, out_dtype)
+def _(  # type: ignore[no-untyped-def]
+    a, b, b_scales, bias=None, a_format="e2m1", scale_rounding="even", out_dtype=None, weight_layout="row_major",
+    scale_layout="row_major", b_format="e2m1", route=None, derived_kind="", derived_data=None, derived_base=None,
+):  # fmt: skip
+    options = _gemm_options(
+        a_format, scale_rounding, out_dtype, weight_layout, scale_layout, b_format, route, derived_kind
+    )
+    return output_like(a, None, b, b_scales, bias, None, options)
 
 
 @gemm_out_op.register_fake
-def _(a, b, b_scales, out, *rest):  # type: ignore[no-untyped-def]
-    return None
+def _(  # type: ignore[no-untyped-def]
+    a, b, b_scales, out, bias=None, a_format="e2m1", scale_rounding="even", out_dtype=None, weight_layout="row_major",
+    scale_layout="row_major", b_format="e2m1", route=None, derived_kind="", derived_data=None, derived_base=None,
+):  # fmt: skip
+    options = _gemm_options(
+        a_format, scale_rounding, out_dtype, weight_layout, scale_layout, b_format, route, derived_kind
+    )
+    output_like(a, None, b, b_scales, bias, out, options)
 
 
 @gemm_mx_op.register_fake
 def _(  # type: ignore[no-untyped-def]
     a, a_scales, b, b_scales, bias=None, a_format="e2m1", b_format="e2m1", a_scale_layout="row_major",
-    weight_layout="row_major", scale_layout="row_major", out_dtype=torch.bfloat16, route=None,
+    weight_layout="row_major", scale_layout="row_major", out_dtype=None, route=None,
 ):  # fmt: skip
-    return _fake(
-        a,
-        b,
-        a.shape[-1] * element_format(a_format, "a_format").pack,
-        element_format(b_format, "b_format").pack,
-        out_dtype,
-    )
+    options = _mx_options(a_format, b_format, a_scale_layout, weight_layout, scale_layout, out_dtype, route)
+    return output_like(a, a_scales, b, b_scales, bias, None, options)
 
 
 @gemm_mx_out_op.register_fake
-def _(a, a_scales, b, b_scales, out, *rest):  # type: ignore[no-untyped-def]
-    return None
+def _(  # type: ignore[no-untyped-def]
+    a, a_scales, b, b_scales, out, bias=None, a_format="e2m1", b_format="e2m1", a_scale_layout="row_major",
+    weight_layout="row_major", scale_layout="row_major", out_dtype=None, route=None,
+):  # fmt: skip
+    options = _mx_options(a_format, b_format, a_scale_layout, weight_layout, scale_layout, out_dtype, route)
+    output_like(a, a_scales, b, b_scales, bias, out, options)
 
 
-def given(b: Tensor, b_scales: Tensor, options: Options, *tensors: Tensor | None) -> tuple[Tensor, ...]:
+@quantize_op.register_fake
+def _(x, format="e2m1", scale_rounding="even"):  # type: ignore[no-untyped-def]
+    return mx.encoded_like(x, format, scale_rounding)
+
+
+@dequantize_op.register_fake
+def _(data, scales, format="e2m1", weight_layout="row_major", scale_layout="row_major", dtype=None):  # type: ignore[no-untyped-def]
+    return mx.decoded_like(_wrap(data, scales, format, weight_layout, scale_layout), dtype or torch.float32)
+
+
+def _refuse_derivatives(name: str) -> None:
+    """Refuse them where an operator is entered: torch would in the backward pass, and for ``_out`` forms never."""
+    operator = getattr(torch.ops.mxgemm, name).default
+    names = [argument.name for argument in operator._schema.arguments]
+
+    def check_and_go_on(keys: torch._C.DispatchKeySet, *arguments: object) -> object:
+        given = dict(zip(names, arguments, strict=False))
+        check_no_grad(**{name: value for name, value in given.items() if isinstance(value, Tensor)})
+        return operator.redispatch(keys & torch._C._after_autograd_keyset, *arguments)
+
+    for device in ("CPU", "CUDA", "Meta"):
+        _kernels.impl(name, check_and_go_on, f"Autograd{device}", with_keyset=True)  # type: ignore[no-untyped-call]
+
+
+_kernels = torch.library.Library("mxgemm", "IMPL")  # type: ignore[no-untyped-call]
+for _name in ("gemm", "gemm_out", "gemm_mx", "gemm_mx_out"):
+    _refuse_derivatives(_name)
+
+gemm_op.register_vmap(batching.rule("mxgemm::gemm", rows=("a",)))
+gemm_out_op.register_vmap(batching.rule("mxgemm::gemm_out", rows=("a", "out")))
+gemm_mx_op.register_vmap(batching.rule("mxgemm::gemm_mx", rows=("a", "a_scales"), layouts=("a_scale_layout",)))
+gemm_mx_out_op.register_vmap(
+    batching.rule("mxgemm::gemm_mx_out", rows=("a", "a_scales", "out"), layouts=("a_scale_layout",))
+)
+quantize_op.register_vmap(batching.rule("mxgemm::quantize", rows=("x",)))
+dequantize_op.register_vmap(
+    batching.rule("mxgemm::dequantize", rows=("data", "scales"), layouts=("weight_layout", "scale_layout"))
+)
+
+
+def call_gemm(
+    a: Tensor,
+    b: Tensor,
+    b_scales: Tensor,
+    bias: Tensor | None,
+    out: Tensor | None,
+    options: Options,
+    derived: tuple[Tensor, ...],
+) -> Tensor:
+    """Call ``mxgemm::gemm`` or ``gemm_out`` and return the result.
+
+    Raises:
+        RuntimeError: a derivative is asked for.
+    """
+    check_no_grad(a=a, bias=bias, out=out)
+    o = options
+    rest = (
+        *(bias, o.a_format, o.scale_rounding, o.out_dtype, o.weight_layout, o.scale_layout, o.b_format, o.route),
+        *(o.derived, *derived),
+    )
+    if out is None:
+        return torch.ops.mxgemm.gemm(a, b, b_scales, *rest)  # type: ignore[no-any-return]
+    torch.ops.mxgemm.gemm_out(a, b, b_scales, out, *rest)
+    return out
+
+
+def call_gemm_mx(
+    a: Tensor,
+    a_scales: Tensor,
+    b: Tensor,
+    b_scales: Tensor,
+    bias: Tensor | None,
+    out: Tensor | None,
+    options: Options,
+) -> Tensor:
+    """Call ``mxgemm::gemm_mx`` or ``gemm_mx_out`` and return the result.
+
+    Raises:
+        RuntimeError: a derivative is asked for.
+    """
+    check_no_grad(bias=bias, out=out)
+    o = options
+    rest = (bias, o.a_format, o.b_format, o.a_scale_layout, o.weight_layout, o.scale_layout, o.out_dtype, o.route)
+    if out is None:
+        return torch.ops.mxgemm.gemm_mx(a, a_scales, b, b_scales, *rest)  # type: ignore[no-any-return]
+    torch.ops.mxgemm.gemm_mx_out(a, a_scales, b, b_scales, out, *rest)
+    return out
+
+
+def _gemm_options(
+    a_format: str,
+    scale_rounding: str,
+    out_dtype: torch.dtype | None,
+    weight_layout: str,
+    scale_layout: str,
+    b_format: str,
+    route: str | None,
+    derived: str,
+) -> Options:
+    element_format(b_format, "b_format")
+    return Options(
+        a_format, b_format, scale_rounding, weight_layout, scale_layout, "row_major", out_dtype or torch.bfloat16,
+        route, derived,
+    )  # fmt: skip
+
+
+def _mx_options(
+    a_format: str,
+    b_format: str,
+    a_scale_layout: str,
+    weight_layout: str,
+    scale_layout: str,
+    out_dtype: torch.dtype | None,
+    route: str | None,
+) -> Options:
+    element_format(a_format, "a_format")
+    element_format(b_format, "b_format")
+    return Options(
+        a_format, b_format, "even", weight_layout, scale_layout, a_scale_layout, out_dtype or torch.bfloat16, route
+    )
+
+
+def _wrap(data: Tensor, scales: Tensor, format: str, weight_layout: str, scale_layout: str) -> mx.MXTensor:
+    return mx.MXTensor.wrap(data, scales, format=format, weight_layout=weight_layout, scale_layout=scale_layout)  # type: ignore[arg-type]
+
+
+def _given(b: Tensor, b_scales: Tensor, options: Options, *tensors: Tensor | None) -> tuple[Tensor, ...]:
     """Return the derived tensors that are there, checked: no MXTensor vouches for what comes here."""
     derived = tuple(tensor for tensor in tensors if tensor is not None)
-    validation.check_derived(b, b_scales, options, derived)
+    check_derived(b, b_scales, options, derived)
     return derived
-
-
-def _fake(a: Tensor, b: Tensor, k: int, pack: int, out_dtype: torch.dtype) -> Tensor:
-    if b.dim() != 2 or b.shape[1] * pack != k:
-        raise ValueError(f"b: got shape {tuple(b.shape)}, want [N, {k // pack}] for K = {k}")
-    return a.new_empty((*a.shape[:-1], b.shape[0]), dtype=out_dtype)

@@ -102,6 +102,8 @@ def multiply(
         # No tensor, one without an address, or an option that cannot be hashed: validation says which.
         plan = key = None
     if plan is None:
+        if isinstance(a, Tensor) and a.is_meta:
+            return output_like(a, a_scales, b, b_scales, bias, out, options)
         inputs = (a, a_scales, b, b_scales, bias)
         if any(isinstance(tensor, Tensor) and tensor.is_neg() for tensor in inputs):
             validation.check_call(*inputs, out, options)
@@ -121,6 +123,24 @@ def multiply(
     if out is not None:
         mark_written(out)  # or a weight, or autograd, that shares its memory would not notice
     return result
+
+
+def output_like(
+    a: Tensor,
+    a_scales: Tensor | None,
+    b: Tensor,
+    b_scales: Tensor,
+    bias: Tensor | None,
+    out: Tensor | None,
+    options: Options,
+) -> Tensor:
+    """Check a call and return its output unfilled: all there is to a call on meta or fake tensors.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: as :func:`multiply`.
+    """
+    leading, _ = validation.check_call(a, a_scales, b, b_scales, bias, out, options)
+    return a.new_empty((*leading, b.shape[0]), dtype=options.out_dtype) if out is None else out
 
 
 def clear_plans() -> None:

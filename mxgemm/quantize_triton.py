@@ -1,6 +1,6 @@
 """Host side of the quantising kernel: used by ``mxgemm.quantize`` on GPUs, and by routes that feed another kernel.
 
-The bytes are those of the torch code in ``mx.py``, which remains the definition and runs where Triton does not.
+The bytes are those of the torch code in ``codec.py``, which remains the definition and runs where Triton does not.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from mxgemm.ambient import has_tangent
 from mxgemm.arguments import one_of
 from mxgemm.derived import check_form
 from mxgemm.formats import ACTIVATION_FORMATS, BLOCK, FORMATS, SCALE_ROUNDINGS, ElementFormat, element_format
@@ -188,14 +189,19 @@ def check_parts_apart(out: Any, **operands: MXTensor) -> None:
             check_parts_apart(out, **{f"{name}.prepared": operand.prepared})
 
 
-def check_no_grad(**tensors: Tensor | None) -> None:
-    """Refuse inputs that expect a gradient, while gradients are recorded."""
-    if not torch.is_grad_enabled():
-        return
+def check_no_grad(**tensors: object) -> None:
+    """Refuse tensors that expect a gradient while gradients are recorded, or that carry a forward-mode tangent."""
+    recording = torch.is_grad_enabled()
     for name, tensor in tensors.items():
-        if tensor is not None and tensor.requires_grad:
+        if not isinstance(tensor, Tensor):
+            continue
+        if recording and tensor.requires_grad:
             raise RuntimeError(
                 f"{name}: requires grad, but mxgemm has no backward; call under torch.no_grad() or detach() it"
+            )
+        if has_tangent(tensor):
+            raise RuntimeError(
+                f"{name}: carries a forward-mode tangent, but mxgemm has no forward derivative; detach() it"
             )
 
 

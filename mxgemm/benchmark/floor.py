@@ -111,18 +111,18 @@ def _products(device: torch.device) -> dict[str, tuple[Product, int]]:
 
 
 def _fp32(size: int, device: torch.device) -> Callable[[], object]:
-    a, b = (torch.ones(size, size, device=device) for _ in range(2))
+    a, b = (torch.ones(size, size, dtype=torch.float32, device=device) for _ in range(2))
     return partial(torch.mm, a, b.t())
 
 
 def _bf16(size: int, device: torch.device) -> Callable[[], object]:
-    a, b = (torch.randn(size, size, device=device).to(torch.bfloat16) for _ in range(2))
+    a, b = (torch.randn(size, size, dtype=torch.bfloat16, device=device) for _ in range(2))
     return partial(torch.mm, a, b.t())
 
 
 def _fp8(size: int, device: torch.device) -> Callable[[], object]:
-    a, b = (torch.randn(size, size, device=device).to(torch.float8_e4m3fn) for _ in range(2))
-    one = torch.ones((), device=device)
+    a, b = (torch.randn(size, size, dtype=torch.float32, device=device).to(torch.float8_e4m3fn) for _ in range(2))
+    one = torch.ones((), dtype=torch.float32, device=device)
     return partial(torch._scaled_mm, a, b.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True)
 
 

@@ -53,8 +53,8 @@ class Oracle:
 
     def __post_init__(self) -> None:
         generator = torch.Generator().manual_seed(0)
-        self.rows = torch.randperm(self.a.shape[0], generator=generator)[:ROWS].sort().values
-        self.columns = torch.randperm(self.weight.shape[0], generator=generator)[:COLUMNS].sort().values
+        self.rows = _draw(self.a.shape[0], ROWS, generator)
+        self.columns = _draw(self.weight.shape[0], COLUMNS, generator)
 
     def exact(self, a_format: str) -> Exact:
         """Return the operands with A rounded to ``a_format`` by the rule "even", the weight as its bytes say."""
@@ -88,3 +88,8 @@ class Oracle:
             return accuracy.Accuracy(nan, nan, accuracy.NORM_GATE, accuracy.element_gate(self.a.shape[1]), out.numel())
         sample = out[self.rows.to(out.device)][:, self.columns.to(out.device)]
         return accuracy.compare(sample, exact.product, exact.left, exact.right, accumulate_bits)
+
+
+def _draw(size: int, most: int, generator: torch.Generator) -> Tensor:
+    order = torch.randperm(size, generator=generator, dtype=torch.int64, device="cpu")
+    return order[:most].sort().values

@@ -30,6 +30,25 @@ _STORED: Final = {
 }
 
 
+def check_real(name: str, values: Any) -> None:
+    """Refuse an array of something other than real numbers, which numpy and torch would coerce and lose part of.
+
+    Args:
+        name: of the argument.
+        values: a numpy array or a torch tensor.
+
+    Raises:
+        TypeError: its elements are complex, text, dates or objects.
+    """
+    if isinstance(values, torch.Tensor):
+        real = not values.dtype.is_complex
+    else:
+        # ml_dtypes' numbers are of kind V as far as numpy knows, and torch's names for them begin with "float".
+        real = values.dtype.kind in "biuf" or values.dtype.name.startswith(("float", "bfloat"))
+    if not real:
+        raise TypeError(f"{name}: got {str(values.dtype).removeprefix('torch.')}, want real numbers")
+
+
 def storage_name(dtype: str, arch: str) -> str:
     """Return the name that torch and ml_dtypes give a type's bytes on an architecture, ``float8_e4m3fn`` for one.
 
@@ -48,7 +67,7 @@ def code_values(dtype: str, arch: str) -> Float32:
     """Return the value of every code: ``[256]`` for fp8 and bf8, ``[16]`` for fp4."""
     if storage_name(dtype, arch) == "float4_e2m1fn_x2":
         return np.asarray(E2M1_VALUES, dtype=np.float32)
-    codes = torch.arange(256, dtype=torch.uint8).view(_STORED[dtype, fp8_is_ocp(arch)])
+    codes = torch.arange(256, dtype=torch.uint8, device="cpu").view(_STORED[dtype, fp8_is_ocp(arch)])
     values: Float32 = codes.float().numpy()
     return values
 
@@ -74,7 +93,9 @@ def encode(values: NDArray[Any], dtype: str, arch: str) -> Bytes:
 
     Raises:
         ValueError: a value is not in the format (the first few are named), or fp4 has an odd k.
+        TypeError: the values are no real numbers.
     """
+    check_real("values", np.asarray(values))
     grid, codes = _grid(dtype, arch)
     flat = np.asarray(values, dtype=np.float64)
     place = np.minimum(np.searchsorted(grid, flat), len(grid) - 1)
@@ -105,7 +126,9 @@ def encode_e8m0(scales: NDArray[Any]) -> Bytes:
 
     Raises:
         ValueError: a scale is no power of two from 2^-127 to 2^127.
+        TypeError: the scales are no real numbers.
     """
+    check_real("scales", np.asarray(scales))
     exact = np.asarray(scales, dtype=np.float64)
     fraction, exponent = np.frexp(exact)
     byte = exponent - 1 + E8M0_BIAS

@@ -17,6 +17,7 @@ from mxgemm.memory import check_memory
 from mxgemm.routes.kernel_call import KernelCall, Launcher
 from mxgemm.routes.tile import XCDS
 from mxgemm.routes.triton_support import interpreting, is_power_of_two
+from mxgemm.validation import check_no_grad
 
 KINDS: Final = ("e2m1", "e4m3", "e5m2", "e4m3fnuz", "e5m2fnuz")
 SMALL: Final = 2**31
@@ -74,11 +75,13 @@ def quant_gemm(
     Raises:
         TypeError: a type or a dtype is wrong.
         ValueError: a shape, the kind or a device is wrong.
+        RuntimeError: scales require grad while gradients are recorded, or carry a forward-mode tangent.
     """
     if tile is not None:
         check_type("tile", tile, Tile, "a Tile")
     check_bool("fast_accumulation", fast_accumulation)
     m, n, k = _check(a, b, a_scales, b_scales, kind)
+    check_no_grad(a_scales=a_scales, b_scales=b_scales)
     out = torch.empty((m, n), dtype=torch.float16, device=a.device)
     launch = launcher(a, b, a_scales, b_scales, kind, tile or Tile(), (m, n, k), fast_accumulation)
     with torch.cuda.device_of(a):  # type: ignore[no-untyped-call]  # triton launches on the current device, whatever the tensors'

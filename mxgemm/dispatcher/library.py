@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+from torch.autograd.graph import increment_version
 
 from mxgemm import shared_library
 from mxgemm.arguments import as_path, check_bool
@@ -139,6 +140,7 @@ class Library:
         Raises:
             TypeError: an operand of a wrong type.
             ValueError: an operand of a wrong shape, device or memory.
+            RuntimeError: an operand requires grad while gradients are recorded, or carries a forward-mode tangent.
             DispatcherUnsupported: the kernel cannot take these sizes.
             DispatcherError: no usable device, or a HIP call failed.
         """
@@ -154,6 +156,7 @@ class Library:
         Raises:
             TypeError: an operand of a wrong type.
             ValueError: an operand of a wrong shape, device or memory.
+            RuntimeError: an operand requires grad while gradients are recorded, or carries a forward-mode tangent.
             DispatcherError: there is no usable device.
         """
         operands = self._prepare(a, b, c, a_scales, b_scales, k_batch)
@@ -175,6 +178,9 @@ class Library:
             with _current(operands.device):
                 code = self._device(*arguments, stream, time_ms)
         self._require(code, self.operation.symbol)
+        written = operands.keep[2]
+        if isinstance(written, torch.Tensor):
+            increment_version(written)  # torch does not see the kernel write, and autograd may have saved this tensor
 
     def _require(self, code: int, what: str) -> None:
         if code == 0:

@@ -12,10 +12,11 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from mxgemm.dispatcher.codecs import PACK, storage_name
+from mxgemm.dispatcher.codecs import PACK, check_real, storage_name
 from mxgemm.dispatcher.config import KernelConfig
 from mxgemm.dispatcher.operation import Operation, Pointers, Problem
 from mxgemm.memory import check_memory
+from mxgemm.validation import check_no_grad
 
 ALIGNMENT: Final = 16
 """Bytes that the address of a tensor on the device is a multiple of."""
@@ -65,12 +66,14 @@ def gather(
     Raises:
         TypeError: an operand is no array, or of a type that the kernel would misread.
         ValueError: a shape, a device or the memory of ``c`` is wrong, or an operand's storage was freed.
+        RuntimeError: an operand requires grad while gradients are recorded, or carries a forward-mode tangent.
     """
     given = {"a": a, "b": b, "c": c, "a_scales": a_scales, "b_scales": b_scales}
     device = _common_device(given)
     for name, value in given.items():
         if isinstance(value, torch.Tensor):
             check_memory(name, value, as_it_lies=name == "c")
+    check_no_grad(**given)
     a, b, a_scales, b_scales = map(_resolved, (a, b, a_scales, b_scales))
     names = ("uint8", storage_name(config.dtype, arch))
     a, b = (_bytes(name, value, names) for name, value in (("a", a), ("b", b)))
@@ -136,13 +139,14 @@ def _bytes(name: str, value: Any, allowed: tuple[str, ...]) -> Any:
 
 
 def _scales(name: str, value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
+    check_real(name, value)
     if not _same_shape(tuple(value.shape), shape):
         raise ValueError(f"{name}: got {tuple(value.shape)}, want {shape}")
     if dtype != np.uint8:
         return _as_type(value, dtype)
     if _dtype_name(value) == "float8_e8m0fnu":
         value = value.view(torch.uint8 if isinstance(value, torch.Tensor) else np.uint8)
-    if _dtype_name(value).startswith(("float", "bfloat", "complex")):  # 1.0 is byte 127, and would become byte 1
+    if _dtype_name(value).startswith(("float", "bfloat")):  # 1.0 is byte 127, and would become byte 1
         raise TypeError(f"{name}: got {_dtype_name(value)} numbers, want E8M0 bytes (uint8)")
     coerced = _as_type(value, dtype)
     if not bool((coerced == value).all()):

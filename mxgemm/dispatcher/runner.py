@@ -46,10 +46,12 @@ def reference(config: KernelConfig, inputs: Inputs) -> NDArray[np.float16]:
     """Return ``[m, n]``: decoded operands, fp32 accumulation, one rounding to fp16.
 
     Raises:
-        TypeError: an argument of a wrong type.
+        TypeError: an argument of a wrong type, or scales that are no real numbers.
         ValueError: the configuration names no architecture, or the inputs are not of its shapes.
     """
     _check_inputs(config, check_type("inputs", inputs, Inputs, "Inputs (see make_inputs)"))
+    codecs.check_real("a_scales", inputs.a_scales)
+    codecs.check_real("b_scales", inputs.b_scales)
     a, b = (codecs.decode(data, config.dtype, _arch(config)) for data in (inputs.a, inputs.b))
     product = operation_of(config).scaled_product(a, b, inputs.a_scales, inputs.b_scales)
     with np.errstate(over="ignore"):  # beyond fp16 is infinity, in the kernel too
@@ -107,10 +109,12 @@ def judge(problem: Problem, out: NDArray[Any], expected: NDArray[np.float16], ti
     """Compare a result with the reference.
 
     Raises:
-        TypeError: an argument of a wrong type.
+        TypeError: an argument of a wrong type, or values that are no real numbers.
         ValueError: a result of another shape than the reference, or than the problem.
     """
     check_type("problem", problem, Problem, "a Problem")
+    codecs.check_real("out", out)
+    codecs.check_real("expected", expected)
     got, want = (_numbers(name, values, problem) for name, values in (("out", out), ("expected", expected)))
     if time_ms is not None:
         check_type("time_ms", time_ms, float, "milliseconds as a float, or None")

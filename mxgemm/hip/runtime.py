@@ -218,7 +218,7 @@ def load(image: bytes, device: torch.device, *, using: Driver | None = None) -> 
 
 def _start(device: torch.device) -> None:
     """Make torch's context on a device exist and be this thread's current one."""
-    torch.empty(1, device=device)
+    torch.empty(1, dtype=torch.uint8, device=device)
 
 
 class Module:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from mxgemm import workspace
+from mxgemm.ambient import plain_products
 from mxgemm.derived import BF16
 from mxgemm.device import Machine
 from mxgemm.errors import Refusal
@@ -112,12 +113,14 @@ def _grid(problem: Problem) -> tuple[int, int, int]:
 def multiply_bf16(left: Tensor, right: Tensor, bias: Tensor | None, out: Tensor) -> None:
     """``out = left @ right.T + bias``: fp32 sums, one rounding."""
     if bias is None and out.dtype == torch.bfloat16:
-        torch.mm(left, right.t(), out=out)
+        with plain_products(left.device.type):
+            torch.mm(left, right.t(), out=out)
         return
-    if left.is_cuda:
-        product = torch.mm(left, right.t(), out_dtype=torch.float32)
-    else:  # torch.mm has no out_dtype on a CPU
-        product = left.to(torch.float32) @ right.to(torch.float32).t()
+    with plain_products(left.device.type):
+        if left.is_cuda:
+            product = torch.mm(left, right.t(), out_dtype=torch.float32)
+        else:  # torch.mm has no out_dtype on a CPU
+            product = left.to(torch.float32) @ right.to(torch.float32).t()
     if bias is not None:
         product += bias.to(torch.float32)
     out.copy_(product)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from mxgemm import workspace
+from mxgemm.ambient import plain_products
 from mxgemm.derived import FOLD_ROWS, FP8_FOLD, FP8_FOLD_COMPACT
 from mxgemm.device import Machine
 from mxgemm.errors import Refusal
@@ -172,16 +173,19 @@ class _Launch:
         data, base = left
         weight, scale = right[0].view(torch.float8_e4m3fn), right[1].view(1, -1)
         if self.direct:
-            torch._scaled_mm(
-                data, weight.t(), scale_a=base, scale_b=scale, bias=bias, out_dtype=p.out_dtype,
-                use_fast_accum=self.fast, out=out,
-            )  # fmt: skip
+            with plain_products(data.device.type):
+                torch._scaled_mm(
+                    data, weight.t(), scale_a=base, scale_b=scale, bias=bias, out_dtype=p.out_dtype,
+                    use_fast_accum=self.fast, out=out,
+                )  # fmt: skip
             return
         vendor_bias = None if self.bias_after or bias is None else _padded(bias, weight.shape[0])
         dtype = torch.float32 if self.bias_after else p.out_dtype
-        product = torch._scaled_mm(
-            data, weight.t(), scale_a=base, scale_b=scale, bias=vendor_bias, out_dtype=dtype, use_fast_accum=self.fast
-        )[:, : stop - start]
+        with plain_products(data.device.type):
+            product = torch._scaled_mm(
+                data, weight.t(), scale_a=base, scale_b=scale, bias=vendor_bias, out_dtype=dtype,
+                use_fast_accum=self.fast,
+            )[:, : stop - start]  # fmt: skip
         if self.bias_after and bias is not None:
             product += bias.to(torch.float32)
         out.copy_(product)

@@ -1,8 +1,8 @@
 """Route ``reference``: plain torch on any device, the CPU's default and everyone's last resort.
 
 Operands are decoded to fp32 in tiles, so peak extra memory stays under 256 MB whatever N and K are
-(bench/peak_memory.py), and multiplied by torch's fp32 matmul. Decoded MX elements and bf16 have at most eight
-significant bits, so the TF32 and bf16 modes of that matmul change nothing but its speed.
+(bench/peak_memory.py), and multiplied by torch's fp32 matmul at full precision, whatever is set: TF32 and bf16 would
+round no operand, for decoded MX elements and bf16 have at most eight significant bits, but they sum in another order.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from mxgemm.ambient import plain_products
+from mxgemm.codec import decode_rows, row_chunks
 from mxgemm.device import Machine
 from mxgemm.errors import Refusal
 from mxgemm.formats import BLOCK, FORMATS, ElementFormat
 from mxgemm.layouts import unpreshuffle_weight, unshuffle_scales
-from mxgemm.mx import decode_rows, quantize, row_chunks
+from mxgemm.mx import encode
 from mxgemm.problem import Problem
 from mxgemm.routes.base import Config, Launch, Operands, Route
 
@@ -54,7 +56,8 @@ class Reference(Route):
                 left = _decode_a(a[rows], part_scales, problem)
                 for columns in row_chunks(problem.n, problem.k, weight_tile // 4):
                     right = _decode_b(b, b_scales, columns, problem)
-                    tile = left @ right.T
+                    with plain_products(b.device.type):
+                        tile = left @ right.T
                     if bias is not None:
                         tile += bias[columns].to(torch.float32)
                     out[rows, columns] = tile.to(problem.out_dtype)
@@ -67,8 +70,7 @@ def _decode_a(a: Tensor, a_scales: Tensor | None, problem: Problem) -> Tensor:
         return decode_rows(a.contiguous(), a_scales, FORMATS[problem.a_format])
     if problem.a_format == "bf16":
         return a.to(torch.bfloat16).to(torch.float32)
-    rounded = quantize(a, format=problem.a_format, scale_rounding=problem.scale_rounding)  # type: ignore[arg-type]
-    return decode_rows(rounded.data, rounded.scales, rounded.format)
+    return decode_rows(*encode(a, problem.a_format, problem.scale_rounding), FORMATS[problem.a_format])
 
 
 def _decode_b(b: Tensor, b_scales: Tensor, rows: slice, problem: Problem) -> Tensor:

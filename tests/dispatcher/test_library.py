@@ -1,12 +1,14 @@
 """The guards: wrong operands raise before the library is called. The library is CK tile's source over stand-ins."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 from mxgemm.dispatcher import (
     Inputs,
@@ -14,6 +16,7 @@ from mxgemm.dispatcher import (
     Library,
     MxGemmKernelConfig,
     Problem,
+    codecs,
     judge,
     make_inputs,
     operands,
@@ -189,6 +192,65 @@ def test_e8m0_scales_where_numbers_belong_keep_their_values(row: Case) -> None:
     row.out[:] = 0
     given = torch.from_numpy(powers).to(torch.float8_e8m0fnu)
     assert np.array_equal(row.run(a_scales=given), expected)
+
+
+def _texts(values: Any) -> np.ndarray:
+    return np.vectorize(str)(values)
+
+
+@pytest.mark.parametrize("change", [_texts, lambda s: s.astype(np.complex64), lambda s: s.astype(object)], ids=str)
+def test_scales_are_real_numbers(change: Any, row: Case, mx: Case) -> None:
+    """A complex scale would lose its imaginary part without a word, a text would be read as a number."""
+    for case in (row, mx):
+        given = case.inputs
+        with pytest.raises(TypeError, match="b_scales: got .*, want real numbers"):
+            case.run(b_scales=change(given.b_scales))
+        for name in ("a_scales", "b_scales"):
+            wrong = replace(given, **{name: change(getattr(given, name))})
+            with pytest.raises(TypeError, match=f"{name}: got .*, want real numbers"):
+                reference(case.library.config, wrong)
+        with pytest.raises(TypeError, match="out: got .*, want real numbers"):
+            judge(given.problem, change(case.expected), case.expected, None)
+        with pytest.raises(TypeError, match="expected: got .*, want real numbers"):
+            judge(given.problem, case.out, change(case.expected), None)
+        assert not case.out.any()
+    with pytest.raises(TypeError, match="a_scales: got complex64, want real numbers"):
+        row.run(a_scales=torch.from_numpy(row.inputs.a_scales).to(torch.complex64))
+    with pytest.raises(TypeError, match="scales: got .*, want real numbers"):
+        codecs.encode_e8m0(change(np.ones(3)))
+    with pytest.raises(TypeError, match="values: got .*, want real numbers"):
+        codecs.encode(change(np.ones((2, 32))), "fp4", "gfx950")
+
+
+def test_derivatives_are_refused(row: Case) -> None:
+    """An output that autograd follows would change behind its back, and no scale would get its gradient."""
+    given = row.inputs
+    a, b, a_scales, b_scales = map(torch.from_numpy, (given.a, given.b, given.a_scales, given.b_scales))
+    call = {"a": a, "b": b, "c": torch.zeros(80, 64, dtype=torch.float16), "a_scales": a_scales, "b_scales": b_scales}
+    for name in ("c", "a_scales", "b_scales"):
+        held = {**call, name: call[name].clone().requires_grad_()}
+        with pytest.raises(RuntimeError, match=f"{name}: requires grad"):
+            row.library.run(**held, timed=False)
+        with pytest.raises(RuntimeError, match=f"{name}: requires grad"):
+            row.library.bind(**held)
+        with torch.no_grad():
+            row.library.run(**held, timed=False)
+        with forward_ad.dual_level():
+            dual = forward_ad.make_dual(call[name], torch.ones_like(call[name]))
+            with torch.no_grad(), pytest.raises(RuntimeError, match=f"{name}: carries a forward-mode tangent"):
+                row.library.run(**{**call, name: dual}, timed=False)
+
+
+def test_writing_c_is_seen_by_autograd(row: Case) -> None:
+    given = row.inputs
+    c = torch.zeros(80, 64, dtype=torch.float16)
+    bound = row.library.bind(
+        *map(torch.from_numpy, (given.a, given.b)), c, *map(torch.from_numpy, (given.a_scales, given.b_scales))
+    )
+    before = c._version
+    bound()
+    assert c._version > before
+    assert judge(given.problem, c.numpy(), row.expected, None).passed
 
 
 def test_two_objects_of_one_library(row: Case) -> None:

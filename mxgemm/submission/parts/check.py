@@ -7,7 +7,7 @@ from mxgemm.submission.parts.triton_form import EVEN_RULE, Form
 
 def e2m1_values(codes: torch.Tensor) -> torch.Tensor:
     """4-bit codes -> their values, fp32."""
-    magnitudes = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], device=codes.device)
+    magnitudes = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], dtype=torch.float32, device=codes.device)
     return magnitudes[(codes & 7).long()] * torch.where(codes >= 8, -1.0, 1.0)
 
 
@@ -29,10 +29,10 @@ def rounded_to_mxfp4(a: torch.Tensor) -> torch.Tensor:
 def synthetic_operands(m: int, n: int, k: int, device: torch.device) -> tuple[torch.Tensor, ...]:
     """Return A, a random weight's shuffled bytes and shuffled scales, and the exact product rounded to fp32."""
     generator = torch.Generator().manual_seed(m + n + k)
-    a = torch.randn((m, k), generator=generator).to(device, torch.bfloat16)
-    packed = torch.randint(0, 256, (n, k // 2), generator=generator, dtype=torch.uint8).to(device)
+    a = torch.randn((m, k), generator=generator, dtype=torch.float32, device="cpu").to(device, torch.bfloat16)
+    packed = torch.randint(0, 256, (n, k // 2), generator=generator, dtype=torch.uint8, device="cpu").to(device)
     rows, columns = (n + 255) // 256 * 256, (k // 32 + 7) // 8 * 8
-    scales = torch.randint(122, 126, (rows, columns), generator=generator, dtype=torch.uint8).to(device)
+    scales = torch.randint(122, 126, (rows, columns), generator=generator, dtype=torch.uint8, device="cpu").to(device)
     elements = e2m1_values(torch.stack((packed & 15, packed >> 4), dim=2)).reshape(n, k)
     weight = elements * power_of_two(scales[:n, : k // 32]).repeat_interleave(32, dim=1)
     # (16 rows, two halves of 16 bytes) of a tile of weights change places; scales in tiles of 32 rows by 8.

@@ -47,7 +47,9 @@ def hip_form(m: int, n: int, k: int, device: torch.device, arch: str) -> Form:
     counts = [ctypes.c_uint(count) for count in (*grid, config.waves * LANES, 1, 1, 0)]
     default_queue = no_pointers = None
     hip = rocm_library("libamdhip64")
-    known = torch.empty(1, device=device)  # a second copy of the library would not know of it, nor of the operands
+    known = torch.empty(
+        1, dtype=torch.uint8, device=device
+    )  # a second copy of the library would not know of it, nor of the operands
     start, length = ctypes.c_void_p(), ctypes.c_size_t()  # some releases write both without looking for a null
     found = ctypes.byref(start), ctypes.byref(length)
     checked(hip, "hipMemGetAddressRange", *found, ctypes.c_void_p(known.data_ptr()))

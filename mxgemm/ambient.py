@@ -1,0 +1,167 @@
+"""What surrounds a call in torch, and how it is kept out of results.
+
+Two questions. Must torch itself see the call, as one operator (:func:`is_observed`)? Then it goes through
+``torch.ops.mxgemm``, so that a mode, a transform or a tracer meets one operator and not a launch that it cannot see.
+And which settings would change torch's own products (:func:`plain_products`)? Autocast, and two of the process: the
+precision of fp32 products, and whether cuBLAS may add the parts of a bf16 product in bf16.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch._C import _are_functorch_transforms_active as _in_transform
+from torch._C import _get_tracing_state as _tracing_state
+from torch._C import _len_torch_dispatch_stack as _dispatch_modes
+from torch._C import _len_torch_function_stack as _function_modes
+from torch.autograd import forward_ad
+from torch.compiler import is_compiling
+from torch.nn import Parameter
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
+
+_PLAIN: Final = (Tensor, Parameter)
+_FULL_PRECISION: Final = ("ieee", "none")
+_PRECISION_BY_BACKEND: Final = hasattr(torch.backends, "fp32_precision")  # from torch 2.9; one setting before
+_ALLOWED: Final = (True, (True, True))  # newer releases tell splitting K from adding in bf16
+_NOTHING: Final = nullcontext()
+
+_process_settings = threading.RLock()
+
+
+def is_observed(
+    a: object, b: object = None, c: object = None, d: object = None, e: object = None, f: object = None
+) -> bool:
+    """Say whether torch's dispatcher must see a call with these arguments.
+
+    So it is while torch.compile, export or torch.jit.trace records, inside a torch.func transform, at a level of
+    forward-mode differentiation, under a mode of torch, and for tensor subclasses (fake, functional, a user's).
+    """
+    if is_compiling() or _dispatch_modes() or _in_transform() or _tracing_state() or forward_ad._current_level >= 0:
+        return True
+    if _function_modes() and not _only_default_device():
+        return True
+    if (
+        type(a) is Tensor
+        and (type(b) is Tensor or b is None)
+        and (type(c) is Tensor or c is None)
+        and (type(d) is Tensor or d is None)
+        and (e is None or type(e) is Tensor)
+        and (f is None or type(f) is Tensor)
+    ):
+        return False  # the common case, spelt out because every call asks
+    return any(
+        # A nested tensor, which no operator takes, is left to validation, which says so.
+        isinstance(value, Tensor) and type(value) not in _PLAIN and not value.is_nested
+        for value in (a, b, c, d, e, f)
+    )
+
+
+def _only_default_device() -> bool:
+    """The default device is a mode too, but one for calls that name no device, and no such call is made here."""
+    modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    return all(type(mode) is DeviceContext for mode in modes)
+
+
+def has_tangent(tensor: Tensor) -> bool:
+    """Say whether forward-mode differentiation is under way and carries a tangent with this tensor."""
+    if forward_ad._current_level < 0:
+        return False
+    return forward_ad.unpack_dual(_unbatched(tensor)).tangent is not None  # type: ignore[no-untyped-call]
+
+
+def is_differentiated(tensor: Tensor) -> bool:
+    """Say whether a derivative is being taken with respect to this very tensor, by torch.func or in forward mode.
+
+    A tensor that only requires grad, as every parameter of a model does, is not.
+    """
+    inner = _unbatched(tensor)
+    return (torch._C._functorch.is_gradtrackingtensor(inner) and inner.requires_grad) or has_tangent(inner)
+
+
+def _unbatched(tensor: Tensor) -> Tensor:
+    """Return what torch.vmap has wrapped: questions about derivatives have no batching rule."""
+    while torch._C._functorch.is_batchedtensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor
+
+
+def plain_products(device_type: str) -> AbstractContextManager[Any]:
+    """Return a context in which torch's matrix products on a device are what they are by torch's defaults.
+
+    Autocast is the thread's own. The other two settings are the process's: one that is off its default is put back for
+    as long as the context is open, by one thread at a time, and products that other threads start meanwhile see it.
+    """
+    changed = [setting for setting in (_Precision, _Reduction) if setting.changed(device_type)]
+    if changed:
+        return _defaults(device_type, [setting.reset for setting in changed])
+    return torch.autocast(device_type, enabled=False) if torch.is_autocast_enabled(device_type) else _NOTHING
+
+
+@contextmanager
+def _defaults(device_type: str, resets: list[Callable[[str], Callable[[], object]]]) -> Iterator[None]:
+    with _process_settings, ExitStack() as stack:
+        stack.enter_context(torch.autocast(device_type, enabled=False))
+        for reset in resets:
+            stack.callback(reset(device_type))
+        yield
+
+
+class _Precision:
+    """Of fp32 products: by default fp32's own, else TF32 or bf16."""
+
+    @staticmethod
+    def changed(device_type: str) -> bool:
+        if not _PRECISION_BY_BACKEND:
+            return torch.get_float32_matmul_precision() != "highest"
+        return torch._C._get_fp32_precision_getter(_backend(device_type), "matmul") not in _FULL_PRECISION
+
+    @staticmethod
+    def reset(device_type: str) -> Callable[[], object]:
+        """Put the default in place and return what undoes it."""
+        if not _PRECISION_BY_BACKEND:
+            name = torch.get_float32_matmul_precision()
+            torch.set_float32_matmul_precision("highest")
+            return partial(torch.set_float32_matmul_precision, name)
+        read, write = torch._C._get_fp32_precision_getter, torch._C._set_fp32_precision_setter
+        backend = _backend(device_type)
+        before, of_all = read(backend, "matmul"), read(backend, "all")
+        write(backend, "matmul", "ieee")
+        # Products follow their backend's setting by default, and are left to follow it.
+        return partial(write, backend, "matmul", "none" if before == of_all else before)
+
+
+class _Reduction:
+    """Of the parts of a bf16 product on CUDA: by default cuBLAS may split K, and may add the parts in bf16."""
+
+    @staticmethod
+    def changed(device_type: str) -> bool:
+        return device_type == "cuda" and torch._C._get_cublas_allow_bf16_reduced_precision_reduction() not in _ALLOWED
+
+    @staticmethod
+    def reset(device_type: str) -> Callable[[], object]:
+        """Put the default in place and return what undoes it."""
+        del device_type
+        before = torch._C._get_cublas_allow_bf16_reduced_precision_reduction()
+        name = "allow_bf16_reduced_precision_reduction"
+        setattr(torch.backends.cuda.matmul, name, True)
+        return partial(setattr, torch.backends.cuda.matmul, name, before)
+
+
+def _backend(device_type: str) -> str:
+    return "cuda" if device_type == "cuda" else "mkldnn"
+
+
+def _renew_lock() -> None:
+    global _process_settings
+    _process_settings = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)  # another thread may have held it

@@ -1,0 +1,381 @@
+"""What surrounds a call in torch changes no bit of its result: every state times every public function and route."""
+
+from __future__ import annotations
+
+import ast
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import mxgemm
+from mxgemm import ambient
+from mxgemm.dispatcher.jit import quant_gemm
+from tests.cases import skip_without_kernels, spread
+
+M, N, K = 5, 48, 256
+PACKAGE = Path(mxgemm.__file__).parent
+
+
+class SeenByDispatch(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+class SeenByFunction(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def setting(read: Callable[[], Any], write: Callable[[Any], Any], value: Any) -> Iterator[None]:
+    before = read()
+    write(value)
+    try:
+        yield
+        assert read() == value, "a call left the setting changed"
+    finally:
+        write(before)
+
+
+def attribute(owner: Any, name: str, value: Any) -> AbstractContextManager[None]:
+    return setting(lambda: getattr(owner, name), lambda new: setattr(owner, name, new), value)
+
+
+@contextmanager
+def deterministic() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    try:
+        with attribute(torch.utils.deterministic, "fill_uninitialized_memory", True):
+            yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@contextmanager
+def default_device(device: str) -> Iterator[None]:
+    torch.set_default_device(device)
+    try:
+        yield
+    finally:
+        torch.set_default_device(None)
+
+
+def float32_precision(name: str) -> AbstractContextManager[None]:
+    return setting(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, name)
+
+
+@contextmanager
+def everything() -> Iterator[None]:
+    with ExitStack() as stack:
+        for name in ("autocast bf16", "default dtype fp64", "precision medium", "deterministic", "function mode"):
+            stack.enter_context(STATES[name]())
+        yield
+
+
+STATES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "autocast bf16": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+    "autocast fp16": lambda: torch.autocast("cpu", dtype=torch.float16),
+    "default dtype fp64": lambda: setting(torch.get_default_dtype, torch.set_default_dtype, torch.float64),
+    "default dtype fp16": lambda: setting(torch.get_default_dtype, torch.set_default_dtype, torch.float16),
+    "default device": lambda: default_device("meta"),
+    "device context": lambda: torch.device("meta"),
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+    "forward-mode level": forward_ad.dual_level,
+    "anomaly mode": lambda: torch.autograd.detect_anomaly(check_nan=True),
+    "deterministic": deterministic,
+    "precision medium": lambda: float32_precision("medium"),
+    "precision high": lambda: float32_precision("high"),
+    "tf32 of CUDA": lambda: attribute(torch.backends.cuda.matmul, "allow_tf32", True),
+    "bf16 reduction": lambda: attribute(torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction", False),
+    "dispatch mode": SeenByDispatch,
+    "function mode": SeenByFunction,
+    "several at once": everything,
+}  # fmt: skip
+
+if hasattr(torch.backends, "fp32_precision"):
+    STATES["precision of oneDNN"] = lambda: attribute(torch.backends.mkldnn.matmul, "fp32_precision", "bf16")
+    STATES["precision of all"] = lambda: attribute(torch.backends, "fp32_precision", "tf32")
+
+
+class Calls:
+    """Every public function, by name, on operands whose block scales differ, so that the order of sums shows."""
+
+    def __init__(self, device: str = "cpu") -> None:
+        self.a = spread(M, K, torch.bfloat16).to(device)
+        self.wide = spread(M, K, torch.float32, octaves=12, seed=3).to(device)
+        self.b = spread(N, K, seed=1).to(device)
+        self.bias = spread(1, 64, seed=2)[0, :N].to(device)
+        self.w = mxgemm.quantize(self.b)
+        self.gfx950 = self.w.prepare("gfx950")
+        self.sm_90 = mxgemm.quantize(spread(N, K, octaves=2, seed=1).to(device)).prepare("sm_90")
+        assert self.sm_90.derived_kind == "fp8_fold"
+        self.b8 = mxgemm.quantize(self.b, format="e4m3")
+        self.q = mxgemm.quantize(self.a, format="e4m3")
+
+    def run(self) -> dict[str, tuple[Tensor, ...]]:
+        """Return every call's results."""
+        return {name: call() for name, call in self.calls().items()}
+
+    def calls(self) -> dict[str, Callable[[], tuple[Tensor, ...]]]:
+        fp32, bias = torch.float32, self.bias
+        out = torch.empty(M, N, dtype=torch.float32, device=self.a.device)
+        found: dict[str, Callable[[], tuple[Tensor, ...]]] = {
+            "gemm": lambda: (mxgemm.gemm(self.a, self.w, out_dtype=fp32),),
+            "gemm, fp32 A, bias": lambda: (mxgemm.gemm(self.wide, self.w, bias=bias),),
+            "gemm out": lambda: (mxgemm.gemm(self.a, self.w, out=out, out_dtype=fp32).clone(),),
+            "gemm prepared": lambda: (mxgemm.gemm(self.a, self.gfx950, out_dtype=fp32),),
+            "gemm of bytes": lambda: (mxgemm.gemm(self.a, self.w.data, self.w.scales, out_dtype=torch.float16),),
+            "gemm_mx": lambda: (mxgemm.gemm_mx(self.q, self.w, bias=bias, out_dtype=fp32),),
+            "operator": lambda: (torch.ops.mxgemm.gemm(self.a, self.w.data, self.w.scales),),
+        }
+        for fmt in ("e2m1", "e4m3", "bf16"):
+            found[f"reference {fmt}"] = lambda fmt=fmt: (
+                mxgemm.gemm(self.wide, self.w, a_format=fmt, out_dtype=fp32, route="reference"),
+            )
+        for route, fmt, weight in (
+            ("a16wfp4", "e2m1", self.w), ("w4a16", "bf16", self.w), ("fp8_fold", "e2m1", self.sm_90),
+            ("dequant_mm", "e2m1", self.w), ("dequant_mm", "bf16", self.w),
+        ):  # fmt: skip
+            for dtype in (torch.bfloat16, torch.float32):
+                found[f"{route} {fmt} {dtype}"] = lambda route=route, fmt=fmt, weight=weight, dtype=dtype: (
+                    mxgemm.gemm(self.a, weight, a_format=fmt, out_dtype=dtype, route=route),
+                )
+        found["gemm_mx route"] = lambda: (mxgemm.gemm_mx(self.q, self.w, out_dtype=fp32, route="gemm_mx"),)
+        for fmt in ("e2m1", "e4m3", "e5m2"):
+            found[f"quantize {fmt}"] = lambda fmt=fmt: parts(mxgemm.quantize(self.wide, format=fmt))
+            found[f"dequantize {fmt}"] = lambda fmt=fmt: (mxgemm.quantize(self.wide, format=fmt).dequantize(),)
+        found["dequantize layouts"] = lambda: (mxgemm.dequantize(self.gfx950.prepared, dtype=torch.bfloat16),)
+        found["prepare gfx950"] = lambda: parts(self.w.prepare("gfx950").prepared)
+        found["prepare sm_90"] = lambda: self.w.prepare("sm_90").derived
+        found["prepare sm_90 folded"] = lambda: self.sm_90.prepare("sm_90").derived
+        found["row_major"] = lambda: parts(self.gfx950.prepared.row_major())
+        found["to"] = lambda: parts(self.gfx950.to(self.a.device).prepared)
+        found["dispatcher"] = lambda: (quant_gemm(self.q.data, self.b8.data, self.q.scales, self.b8.scales, "e4m3"),)
+        return found
+
+
+def changed(found: dict[str, tuple[Tensor, ...]], want: dict[str, tuple[Tensor, ...]]) -> list[str]:
+    """Name the calls whose results differ in a bit or in their dtype."""
+    return [
+        name
+        for name, tensors in want.items()
+        for got, right in zip(found[name], tensors, strict=True)
+        if got.dtype != right.dtype or not torch.equal(got.view(torch.uint8), right.view(torch.uint8))
+    ]
+
+
+def parts(x: Any) -> tuple[Tensor, ...]:
+    return x.data, x.scales
+
+
+@pytest.fixture(scope="module")
+def calls() -> Calls:
+    skip_without_kernels("cpu")
+    return Calls()
+
+
+@pytest.fixture(scope="module")
+def plain(calls: Calls) -> dict[str, tuple[Tensor, ...]]:
+    return calls.run()
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_no_state_changes_a_bit(state: str, calls: Calls, plain: dict[str, tuple[Tensor, ...]]) -> None:
+    with STATES[state]():
+        found = calls.run()
+    assert changed(found, plain) == []
+
+
+def test_calls_after_a_state_are_the_same(calls: Calls, plain: dict[str, tuple[Tensor, ...]]) -> None:
+    """Scratch and plans made in inference mode, or under a default device, serve calls outside of it."""
+    mxgemm.plan.clear_plans()
+    mxgemm.workspace.clear()
+    with torch.inference_mode(), torch.device("meta"):
+        calls.run()
+    assert changed(calls.run(), plain) == []
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "state", [*(name for name in STATES if not name.startswith("autocast")), "cuda bf16", "cuda fp16"]
+)
+def test_no_state_changes_a_bit_on_a_gpu(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it torch refuses products in deterministic mode
+    calls = Calls("cuda")
+    want = calls.run()
+    dtypes = {"cuda bf16": torch.bfloat16, "cuda fp16": torch.float16}
+    with torch.autocast("cuda", dtype=dtypes[state]) if state in dtypes else STATES[state]():
+        found = calls.run()
+    assert changed(found, want) == []
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", [(16, 2112, 7168), (64, 256, 16384), (4, 2880, 512), (1024, 4096, 4096)], ids=str)
+def test_the_sums_of_bf16_products_on_a_gpu(shape: tuple[int, int, int]) -> None:
+    """Where cuBLAS splits K, its switch for adding the parts in bf16 is at torch's default, whatever is set."""
+    m, n, k = shape
+    a, w = spread(m, k, torch.bfloat16).cuda(), mxgemm.quantize(spread(n, k, seed=1).cuda())
+    want = mxgemm.gemm(a, w, a_format="bf16", route="dequant_mm")
+    with attribute(torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction", False):
+        assert torch.equal(mxgemm.gemm(a, w, a_format="bf16", route="dequant_mm"), want)
+
+
+def test_the_states_are_not_idle(calls: Calls) -> None:
+    """The control: a plain product of the same operands does change."""
+    left, right = calls.wide, calls.b
+    with STATES["autocast bf16"]():
+        assert (left @ right.T).dtype == torch.bfloat16
+    with STATES["function mode"](), STATES["default dtype fp64"]():
+        assert torch.ones(1).dtype == torch.float64
+
+
+def test_a_mode_meets_one_operator(calls: Calls) -> None:
+    with SeenByDispatch() as mode:
+        mxgemm.gemm(calls.a, calls.w)
+        mxgemm.gemm_mx(calls.q, calls.w)
+        mxgemm.dequantize(mxgemm.quantize(calls.a))
+    ours = [name for name in mode.seen if name.startswith("mxgemm")]
+    assert ours == [f"mxgemm.{name}.default" for name in ("gemm", "gemm_mx", "quantize", "dequantize")]
+    assert not any("mm" in name.removeprefix("mxgemm.") for name in mode.seen if name not in ours)
+
+
+def test_threads_leave_the_settings_of_the_process_alone() -> None:
+    """Eight threads, one precision: every result is the plain one, and the setting is there when all are done."""
+    a, w = spread(64, K, torch.bfloat16), mxgemm.quantize(spread(N, K, seed=1))
+    want = mxgemm.gemm(a, w, out_dtype=torch.float32)
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        for _ in range(25):
+            if not torch.equal(mxgemm.gemm(a, w, out_dtype=torch.float32), want):
+                wrong.append(number)
+
+    with float32_precision("medium"):
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert torch.get_float32_matmul_precision() == "medium"
+    assert wrong == []
+
+
+def test_a_child_does_not_wait_for_its_parents_threads() -> None:
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with ambient.plain_products("cpu"):
+            held.set()
+            done.wait()
+
+    with float32_precision("medium"):
+        holder = threading.Thread(target=hold)
+        holder.start()
+        held.wait()
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if ambient._process_settings.acquire(timeout=5) else 1)
+        status = os.waitpid(child, 0)[1]
+        done.set()
+        holder.join()
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_nothing_is_done_where_nothing_is_set() -> None:
+    with ambient.plain_products("cpu") as entered:
+        assert entered is None
+
+
+FACTORIES = {
+    "empty", "zeros", "ones", "full", "arange", "tensor", "rand", "randn", "randint", "eye", "linspace",
+    "empty_strided", "scalar_tensor", "as_tensor", "logspace", "randperm",
+}  # fmt: skip
+PRODUCTS = {
+    "mm", "matmul", "bmm", "addmm", "baddbmm", "addbmm", "addmv", "mv", "dot", "einsum", "linear", "chain_matmul",
+    "multi_dot", "conv1d", "conv2d", "tensordot", "vecdot", "_scaled_mm", "_int_mm", "inner", "bilinear",
+}  # fmt: skip
+NUMPY_PRODUCTS = {"reference.py", "dispatcher/quant.py", "dispatcher/mx_gemm.py"}
+
+
+def sources() -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = path.relative_to(PACKAGE).as_posix()
+        if not name.startswith("triton_kernels/"):
+            yield name, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def factory_faults(tree: ast.Module) -> list[str]:
+    """Factory calls that leave the dtype or the device to torch's defaults."""
+    return [
+        f"{node.lineno}: torch.{node.func.attr}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and isinstance(node.func.value, ast.Name)
+        and node.func.value.id == "torch"
+        and node.func.attr in FACTORIES
+        and not {"dtype", "device"} <= {keyword.arg for keyword in node.keywords}
+    ]
+
+
+def product_faults(tree: ast.AST, guarded: bool = False) -> list[str]:
+    """Matrix products outside of ``with plain_products(...)``."""
+    found: list[str] = []
+    if isinstance(tree, ast.With):
+        guarded = guarded or any("plain_products" in ast.unparse(item.context_expr) for item in tree.items)
+    if isinstance(tree, (ast.BinOp, ast.AugAssign)) and isinstance(tree.op, ast.MatMult) and not guarded:
+        found.append(f"{tree.lineno}: @")
+    call = tree.func if isinstance(tree, ast.Call) else None
+    if isinstance(call, ast.Attribute) and call.attr in PRODUCTS and not guarded:
+        found += [] if ast.unparse(call.value) == "reference" else [f"{call.lineno}: {call.attr}"]
+    for child in ast.iter_child_nodes(tree):
+        found += product_faults(child, guarded)
+    return found
+
+
+def test_every_factory_names_dtype_and_device() -> None:
+    assert {name: faults for name, tree in sources() if (faults := factory_faults(tree))} == {}
+
+
+def test_every_product_is_guarded() -> None:
+    """But numpy's, the submission's own check, and the benchmark's, which times torch as its user has set it."""
+    exempt = ("benchmark/", "submission/")
+    found = {
+        name: faults
+        for name, tree in sources()
+        if name not in NUMPY_PRODUCTS and not name.startswith(exempt) and (faults := product_faults(tree))
+    }
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    "text, factories, products",
+    [
+        ("torch.empty(3, device=d)", 1, 0),
+        ("torch.full((2,), 1.0, dtype=t)", 1, 0),
+        ("torch.zeros(3, dtype=t, device=d)", 0, 0),
+        ("x = a @ b", 0, 1),
+        ("with plain_products('cpu'):\n    x = a @ b", 0, 0),
+        ("with torch.no_grad():\n    torch.mm(a, b, out=c)", 0, 1),
+        ("a.matmul(b)", 0, 1),
+    ],
+)
+def test_the_checks_of_the_sources_see(text: str, factories: int, products: int) -> None:
+    tree = ast.parse(text)
+    assert (len(factory_faults(tree)), len(product_faults(tree))) == (factories, products)
