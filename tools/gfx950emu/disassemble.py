@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tools.gfx950emu.errors import MissingTool
+from tools.gfx950emu.modifiers import Modifiers
 from tools.gfx950emu.operands import Operand
 
 OBJDUMP: Final = ("llvm-objdump-22", "llvm-objdump-21", "llvm-objdump-20", "llvm-objdump")
@@ -34,9 +35,9 @@ class Instruction:
         name: without it.
         encoding: "sdwa", "dpp" or "": what the suffix says beyond the operation.
         arguments: operands as text.
-        modifiers: what follows the operands: True, a number, a list or a name.
+        modifiers: what follows the operands: True, a number, a list or a name. s_set_gpr_idx_on adds gpr_idx, the
+            operands that are relative to M0 (element 0: first source, 3: destination).
         text: the whole line.
-        gpr_index: operands that s_set_gpr_idx_on makes relative to M0 (bit 0: first source).
         operands: the arguments, parsed; registers are numbered in one file (see ``Program``).
     """
 
@@ -46,10 +47,12 @@ class Instruction:
     name: str
     encoding: str
     arguments: list[str]
-    modifiers: dict[str, Any]
+    modifiers: Modifiers
     text: str
-    gpr_index: int = 0
     operands: list[Operand] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.modifiers = Modifiers(self.modifiers)
 
     @property
     def size(self) -> int:
@@ -169,5 +172,5 @@ def _mark_gpr_index(instructions: list[Instruction]) -> None:
             index = (i.words[0] >> 8) & 15
         elif i.name == "s_set_gpr_idx_off":
             index = 0
-        else:
-            i.gpr_index = index
+        elif index and i.name.startswith("v_"):
+            i.modifiers = i.modifiers.extended(gpr_idx=[index >> bit & 1 for bit in range(4)])

@@ -111,10 +111,10 @@ def three(sizes: Sequence[int]) -> tuple[int, int, int]:
 
 def _check_mode(kernel: Kernel) -> None:
     d = kernel.descriptor
-    if d.round_mode or d.denormal_mode >> 2 != KEEP_SUBNORMALS:
+    if d.round_mode or d.denormal_mode >> 2 != KEEP_SUBNORMALS or d.fp16_overflow:
         raise EmulatorError(
             f"kernel {kernel.name} asks for a float mode that is not modelled: FLOAT_ROUND_MODE {d.round_mode}, "
-            f"FLOAT_DENORM_MODE {d.denormal_mode}; wanted 0, and 12 or above"
+            f"FLOAT_DENORM_MODE {d.denormal_mode}, FP16_OVFL {int(d.fp16_overflow)}; wanted 0, 12 or above, and 0"
         )
 
 
@@ -144,6 +144,7 @@ class _Batch:
             lds=np.full(count * stride, LDS_GARBAGE, np.uint8), lds_bytes=self.lds_bytes,
             scratch=np.zeros(-(-width * 64 * descriptor.scratch // 16) * 16, np.uint8),
             scratch_bytes=descriptor.scratch, strict=self.strict, observer=self.observer,
+            ieee=descriptor.ieee, dx10_clamp=descriptor.dx10_clamp,
         )  # fmt: skip
         if self.strict:
             run.races = RaceChecker(run.lds.size)

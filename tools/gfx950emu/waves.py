@@ -44,6 +44,8 @@ class Run:
         strict: model waits, and check races.
         observer: who sees memory accesses, if anyone.
         races: the race checker of strict mode.
+        ieee: MODE.IEEE: minimum and maximum give a signalling NaN back, quieted.
+        dx10_clamp: MODE.DX10_CLAMP: clamp makes NaN 0.
     """
 
     memory: Memory
@@ -57,6 +59,8 @@ class Run:
     strict: bool
     observer: Observer | None = None
     races: RaceChecker | None = None
+    ieee: bool = True
+    dx10_clamp: bool = True
     lds_dwords: Array = field(init=False)
 
     def __post_init__(self) -> None:
