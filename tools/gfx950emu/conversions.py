@@ -96,7 +96,7 @@ def _to_small(i: Instruction) -> Step:
     assert match
     fmt = BY_NAME[match[1]]
     a, b, last = _pair_of_floats(i, match[2])
-    last_bit = max(i.modifiers.size("op_sel"), 4) - 1
+    last_bit = (i.modifiers.size("op_sel") or 4) - 1
     if fmt.bits == 4:
         bits, shift = U32(4), (i.modifiers.bit("op_sel", last_bit - 1) | i.modifiers.bit("op_sel", last_bit) << 1) * 8
     else:

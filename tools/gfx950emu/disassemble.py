@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -73,16 +74,16 @@ class Instruction:
         return f"{self.pc:06x}: {self.text}"
 
 
-def find_objdump() -> str:
-    """Return llvm-objdump's path."""
-    named = os.environ.get("GFX950EMU_OBJDUMP")
-    for candidate in (named, *OBJDUMP) if named else OBJDUMP:
+def find_tool(variable: str, names: Sequence[str] = OBJDUMP) -> str:
+    """Return the path of one of LLVM's tools: what an environment variable names, else the first that is there."""
+    named = os.environ.get(variable)
+    for candidate in (named, *names) if named else names:
         path = shutil.which(candidate or "")
         if path:
             return path
     raise MissingTool(
-        "llvm-objdump is not installed (looked for GFX950EMU_OBJDUMP, "
-        f"{', '.join(OBJDUMP)}); on Debian and Ubuntu: apt install llvm-22"
+        f"{names[-1]} is not installed (looked for {variable}, {', '.join(names)}); "
+        "on Debian and Ubuntu: apt install llvm-22"
     )
 
 
@@ -108,7 +109,7 @@ def _objdump(code: bytes) -> str:
     with tempfile.NamedTemporaryFile(suffix=".hsaco") as handle:
         handle.write(code)
         handle.flush()
-        command = [find_objdump(), "-d", "--mcpu=gfx950", handle.name]
+        command = [find_tool("GFX950EMU_OBJDUMP"), "-d", "--mcpu=gfx950", handle.name]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
