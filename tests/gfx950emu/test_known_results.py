@@ -43,5 +43,7 @@ def test_known(known: Known, assembled: dict[str, Instruction | str]) -> None:
 
 @pytest.mark.parametrize("known", REFUSED, ids=str)
 def test_refused(known: Known, assembled: dict[str, Instruction | str]) -> None:
-    with pytest.raises(EmulatorError, match=r"not modelled|can be (read|written)|not in the emulator's table|whose|\?|says"):
+    with pytest.raises(
+        EmulatorError, match=r"not modelled|can be (read|written)|not in the emulator's table|whose|\?|says"
+    ):
         run(known, assembled)

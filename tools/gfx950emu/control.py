@@ -29,12 +29,12 @@ def _nothing(i: Instruction) -> None:
     """Neither time nor caches are modelled. s_nop counts in ``hazards.py``."""
 
 
-@define("v_nop ds_nop s_incperflevel s_decperflevel s_ttracedata s_code_end s_sethalt")
+@define("v_nop ds_nop s_incperflevel s_decperflevel s_ttracedata s_sethalt")
 def _nothing_either(i: Instruction) -> None:
     """Traces and padding."""
 
 
-@define("buffer_inv buffer_wbl2 buffer_wbinvl1 buffer_wbinvl1_vol")
+@define("buffer_inv buffer_wbl2")
 def _cache(i: Instruction) -> None:
     """Caches are not modelled: memory is always coherent."""
 

@@ -126,9 +126,7 @@ def constant(o: Operand, kind: str) -> Array:
     if isinstance(o.value, float):
         if kind == "bf16":
             return bf16_to_f32(f32_to_bf16(np.array([o.value], F32)))
-        if bits == 16 and not is_float(kind):
-            raise UnsupportedInstruction(f"float constant {o.text} of a 16-bit integer: whose bits?")
-        # A 32- or 64-bit integer operand takes the bits of the float of its width.
+        # An integer operand takes the bits of the float of its width.
         return np.array([o.value], {16: F16, 32: F32, 64: F64}[bits]).view(dtype)
     value = (o.value << 32) if kind == "f64" and o.is_hex else o.value  # a literal is the high half of a double
     if kind == "i64" and o.is_hex and value >> 31:

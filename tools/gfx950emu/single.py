@@ -26,20 +26,29 @@ LDS_BYTES: Final = 4096
 _ERROR = re.compile(r":(\d+):\d+: error: (.*)")
 
 
+def _llvm_mc(*arguments: str) -> list[str]:
+    return [find_tool("GFX950EMU_MC", ASSEMBLERS), "-triple=amdgcn-amd-amdhsa", "-mcpu=gfx950", *arguments]
+
+
+def refusals(texts: Sequence[str]) -> list[str]:
+    """Return why llvm-mc does not take each instruction; "" where it does."""
+    found = [""] * len(texts)
+    source = "".join(f"{text}\n" for text in texts)
+    command = _llvm_mc("-filetype=null", "-")
+    done = subprocess.run(command, input=source, capture_output=True, text=True, check=False)
+    for line, why in _ERROR.findall(done.stderr):
+        found[int(line) - 1] = found[int(line) - 1] or why
+    return found
+
+
 def assemble(texts: Sequence[str]) -> list[Instruction | str]:
     """Return each instruction as a code object would hold it, or why llvm-mc does not take it."""
-    found: list[Instruction | str] = ["" for _ in texts]
+    found: list[Instruction | str] = [*refusals(texts)]
+    good = [k for k, why in enumerate(found) if not why]
     with tempfile.TemporaryDirectory() as folder:
-        source, code = Path(folder, "a.s"), Path(folder, "a.o")
-        command = [find_tool("GFX950EMU_MC", ASSEMBLERS), "-triple=amdgcn-amd-amdhsa", "-mcpu=gfx950", "-filetype=obj"]
-        source.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
-        done = subprocess.run([*command, source, "-o", code], capture_output=True, text=True, check=False)
-        for line, why in _ERROR.findall(done.stderr):
-            found[int(line) - 1] = found[int(line) - 1] or why
-        good = [k for k, why in enumerate(found) if not why]
-        if len(good) < len(texts):
-            source.write_text("".join(f"{texts[k]}\n" for k in good), encoding="utf-8")
-            subprocess.run([*command, source, "-o", code], check=True)
+        code = Path(folder, "a.o")
+        source = "".join(f"{texts[k]}\n" for k in good)
+        subprocess.run(_llvm_mc("-filetype=obj", "-", "-o", str(code)), input=source, text=True, check=True)
         objdump = [find_tool("GFX950EMU_OBJDUMP"), "-d", "--mcpu=gfx950", code]
         listing = subprocess.run(objdump, capture_output=True, text=True, check=True).stdout
     for k, fields in zip(good, parse(listing), strict=True):
