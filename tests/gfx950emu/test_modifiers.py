@@ -139,7 +139,7 @@ def test_every_modifier_counts_or_is_refused(pairs: list[tuple[str, Instruction,
             dropped.append(f"{modifier}: {i.text}")
     assert not dropped, f"{len(dropped)} of {len(pairs)}: " + "\n".join(dropped)
     assert found["changes"] > 2000
-    assert found["refused"] > 1000
+    assert found["refused"] > 500
 
 
 def test_a_modifier_that_no_builder_reads_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,7 +92,7 @@ def _nearest_f64(x: Fraction) -> float:
     try:
         return float(x)
     except OverflowError:
-        return math.copysign(math.inf, x)
+        return math.inf if x > 0 else -math.inf
 
 
 def to_integer(x: Array, low: int, high: int, dtype: Any) -> Array:
