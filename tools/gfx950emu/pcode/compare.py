@@ -20,6 +20,7 @@ from tools.gfx950emu.pcode.expected import DIFFERENCES, SKIPPED
 from tools.gfx950emu.pcode.functions import Functions
 from tools.gfx950emu.pcode.language import Reader, Statement
 from tools.gfx950emu.pcode.operands import Roles, register_bits, roles, source_bits, type_of
+from tools.gfx950emu.pcode.targets import Elements
 from tools.gfx950emu.pcode.values import Unsupported, Value, of_bits
 from tools.gfx950emu.semantics import TABLE
 from tools.gfx950emu.single import assemble, execute, machine
@@ -27,8 +28,6 @@ from tools.gfx950emu.waves import Group
 
 _ENTRY = re.compile(r"^\s*\w+\.(\w+): (.+),\s*$", re.M)
 ENTRIES: Final = ("_e32", "_e64")
-LANES: Final = 16
-"""Lanes of each round that are compared."""
 SPECIAL: Final = (
     0, 0x80000000, 0x3F800000, 0xBF800000, 0x7F800000, 0xFF800000, 0x7FC00000, 0x7F800001, 1, 0x007FFFFF, 0x3EFFFFFF,
     0x3C003C00, 0x7C017E00, 0x80007C00, 0x0001FC00, 31, 32, 0xFFFFFFFF, 0x7FFFFFFF, 0x7FF00000, 0x7FF80000,
@@ -137,7 +136,7 @@ def _texts(form: Form) -> Iterator[str]:
             if form.mnemonic.startswith("v_pk_"):
                 yield Form(form.mnemonic, changed, form.rest).text("op_sel_hi:[1,0]")
     for modifier, _, text in modified(form):
-        if modifier in ("-source", "|source|", "op_sel", "op_sel_hi", "neg_lo", "neg_hi"):
+        if modifier in ("-source", "|source|", "op_sel", "op_sel_hi", "neg_lo", "neg_hi", "bitop3"):
             yield text
         if modifier == "clamp" and re.search(r"_(f16|f32|f64)(_|$)", form.mnemonic):
             yield text
@@ -150,11 +149,15 @@ class Trial:
         self.i, self.text, self.program, self.functions, self.outcome = i, text, program, functions, outcome
         self.roles: Roles = roles(i)
         self.types = [self._type(k) for k in range(len(self.roles.sources))]
-        self.result = type_of(text, "D0") or "b32"
+        self.result = type_of(text, "D0") or type_of(text, "D") or "b32"
         self.is_scalar = i.name.startswith("s_")
 
     def _type(self, which: int) -> str:
         kind = type_of(self.text, f"S{which}") or "u32"
+        if self.i.name.startswith("v_pk_") and self.i.name.endswith("16"):
+            return f"{kind[0]}16"
+        if self.i.name == "v_cvt_f32_bf16":
+            return "bf16"  # the text has its bits, b16
         return f"{kind[0]}32" if kind.endswith(("24", "8")) and kind[0] in "ui" else kind
 
     def run(self, rounds: int) -> None:
@@ -172,12 +175,14 @@ class Trial:
                 self.outcome.texts += 1
                 self.outcome.instructions.add(self.i.name)
             lanes = int(before[1][EXEC, 0]) | int(before[1][EXEC + 1, 0]) << 32
-            for lane in [0] if self.is_scalar else range(64):
-                if self.is_scalar or lanes >> lane & 1:
-                    if lane < LANES * 4 and (self.is_scalar or lane % 4 == number % 4):
-                        self._compare(g, before, lane)
-                elif (g.v[:, 0, lane] != before[0][:, 0, lane]).any():
-                    self._differs(lane, "an inactive lane", 0, 0)
+            if self.is_scalar:
+                self._compare(g, before, 0)
+                continue
+            for lane in range(64):
+                if not lanes >> lane & 1:
+                    self._check("an inactive lane", 0, int((g.v[:, 0, lane] != before[0][:, 0, lane]).any()))
+                elif lane % 4 == number % 4:
+                    self._compare(g, before, lane)
 
     def _names(self, before: tuple[Array, Array, bool], lane: int) -> dict[str, Any]:
         v, s, scc = before
@@ -194,8 +199,9 @@ class Trial:
         names["D0"] = of_bits("b", 64, register_bits(self.roles.result, v, s, lane) if self.roles.result else 0)
         op_sel = sum(self.i.modifiers.bit("op_sel", k) << k for k in range(4))
         names["OPSEL"] = of_bits("u", 4, op_sel)
-        names["TTBL"] = of_bits("u", 8, self.i.modifiers.get("bitop3", 0))
-        names["INST"] = names["TTBL"]
+        table = self.i.modifiers.get("bitop3", 0)
+        for part, shift, width in (("OMOD", 6, 2), ("ABS", 3, 3), ("NEG", 0, 3)):
+            names[f"INST.{part}"] = of_bits("u", width, table >> shift)
         first = self.roles.sources[0] if self.roles.sources else None
         if first is not None and not isinstance(first, int) and first.is_vector:
             names["SRC0"] = of_bits("u", 32, first.index)
@@ -203,45 +209,46 @@ class Trial:
 
     def _compare(self, g: Group, before: tuple[Array, Array, bool], lane: int) -> None:
         scope = self.functions.scope(self._names(before, lane))
-        scope.arrays["VGPR"] = (lambda at, index=0: of_bits("b", 32, int(before[0][index, 0, at])), _no_write)
+        scope.arrays["VGPR"] = Elements(2, lambda at, index: of_bits("b", 32, int(before[0][index, 0, at])), _no_write)
         self.program(scope)
         names = scope.names
         self.outcome.results += 1
         if self.is_scalar:
-            self._check(lane, "SCC", names["SCC"].bits & 1, int(g.scc[0]))
-            self._check(lane, "EXEC", names["EXEC"].bits, int(g.s[EXEC, 0]) | int(g.s[EXEC + 1, 0]) << 32)
+            self._check("SCC", names["SCC"].bits & 1, int(g.scc[0]))
+            self._check("EXEC", names["EXEC"].bits, int(g.s[EXEC, 0]) | int(g.s[EXEC + 1, 0]) << 32)
         result = self.roles.result
         if result is None:
             return
         got = register_bits(result, g.v, g.s, lane)
         if self.i.name.startswith("v_cmp"):
-            self._check(lane, "mask", names["D0"].bits >> lane & 1, got >> lane & 1)
+            self._check("mask", names["D0"].bits >> lane & 1, got >> lane & 1)
             return
         if self.roles.second is not None:
             mask = register_bits(self.roles.second, g.v, g.s, 0)
             wanted = names["D1"].bits if "D1" in names else names["VCC"].bits >> lane
-            self._check(lane, "carry", wanted & 1, mask >> lane & 1)
-        self._check_result(lane, names["D0"], got)
+            self._check("carry", wanted & 1, mask >> lane & 1)
+        self._check_result(names.get("D", names["D0"]), got)
 
-    def _check_result(self, lane: int, wanted: Value, got: int) -> None:
+    def _check_result(self, wanted: Value, got: int) -> None:
         kinds = _parts(self.i.name, self.result)
         clamp = bool(self.i.modifiers.get("clamp"))
         high = len(kinds) == 1 and kinds[0].endswith("16") and self.i.modifiers.bit("op_sel", len(self.types))
         bits, got = wanted.bits, got >> 16 if high else got
         for kind in kinds:
             width = int(kind.lstrip("bfui"))
-            a, b = (of_bits(kind[0] if kind[0] == "f" else "u", width, x) for x in (bits, got))
+            to = "bf" if kind == "bf16" else "f" if kind[0] == "f" else "u"
+            a, b = (of_bits(to, width, x) for x in (bits, got))
             if clamp and a.is_float:
                 a = Value(a.kind, a.width, 0.0 if not a.x > 0 else min(a.x, 1.0))
             if not (a.is_float and a.x != a.x and b.x != b.x):
-                self._check(lane, "result", a.bits, b.bits)
+                self._check("result", a.bits, b.bits)
             bits, got = bits >> width, got >> width
 
-    def _check(self, lane: int, what: str, wanted: int, got: int) -> None:
+    def _check(self, what: str, wanted: int, got: int) -> None:
         if wanted != got:
-            self._differs(lane, what, wanted, got)
+            self._differs(what, wanted, got)
 
-    def _differs(self, lane: int, what: str, wanted: int, got: int) -> None:
+    def _differs(self, what: str, wanted: int, got: int) -> None:
         name = self.i.name
         self.outcome.counts[name] = self.outcome.counts.get(name, 0) + 1
         found = self.outcome.differences.setdefault(name, [])
@@ -256,11 +263,13 @@ def _no_write(*_: Any) -> None:
 def _parts(name: str, result: str) -> list[str]:
     """Return the types that a result is made of, the lowest first."""
     if name.startswith("v_pk_") or name in ("v_cvt_pk_f16_f32", "v_cvt_pkrtz_f16_f32", "v_pack_b32_f16"):
-        match = re.search(r"(f16|f32|u16|i16|b16|b32)$", name.replace("pkrtz_f16_f32", "f16").replace("pk_f16_f32", "f16"))
+        match = re.search(
+            r"(f16|f32|u16|i16|b16|b32)$", name.replace("pkrtz_f16_f32", "f16").replace("pk_f16_f32", "f16")
+        )
         kind = "f16" if name == "v_pack_b32_f16" else match[1] if match else "u16"
         return [kind, kind]
     if name == "v_cvt_pk_bf16_f32":
-        return ["b16", "b16"]
+        return ["bf16", "bf16"]
     return [result]
 
 

@@ -23,11 +23,7 @@ SKIPPED: Final = (
 DIFFERENCES: Final = (
     (r"v_cvt_rpi_i32_f32", "the text adds 0.5 in float32, so that 0.49999997 becomes 1; here, and in rocjitsu, exactly"),
     (r"v_frexp_exp_i32_f32", "of a subnormal the text gives its exponent field; LLVM needs the true exponent"),
-    (r"v_frexp_mant_f32", "of a subnormal alike"),
-    (r"v_rndne_f32", "-0 becomes +0 in the text; LLVM needs -0"),
+    (r"v_rndne_f32", "the text adds 0.5 in float32: -0 becomes +0, numbers from 2^23 on move; LLVM needs neither"),
     (r"v_fract_f32", "the text lets a tiny negative number become 1; here at most 1 - 2^-24, which LLVM relies on"),
-    (r"v_ldexp_f32", "the text rounds 2 ** n first"),
-    (r"v_mul_legacy_f32", "0 * -x is +0 in the text as here, but -0 * NaN"),
-    (r"s_addk_i32|s_abs_i32", "the text's SCC"),
 )  # fmt: skip
 """(names, reason): instructions on which some results may differ."""

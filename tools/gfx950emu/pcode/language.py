@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tools.gfx950emu.pcode.operators import binary, cast, join, number, unary
-from tools.gfx950emu.pcode.targets import Function, Joined, Scope, Target
+from tools.gfx950emu.pcode.targets import Function, Joined, Scope, Target, list_array
 from tools.gfx950emu.pcode.values import Unsupported, Value, integer
 
 Statement = Callable[["Scope"], None]
@@ -177,13 +177,16 @@ class Reader:
         name = self._next()
         self._expect(":")
         width = int(self._next().partition("'")[0])
-        if self._take("["):
-            count = int(self._next())
+        is_array = self._take("[")
+        if is_array:
+            self._expression()
             self._expect("]")
-            width *= count
 
         def run(scope: Scope) -> None:
-            scope.names[name] = Value("b", width, 0)
+            if is_array:
+                scope.arrays[name] = list_array(width)
+            else:
+                scope.names[name] = Value("b", width, 0)
 
         return run
 
@@ -280,7 +283,9 @@ class Reader:
             return self._unary()
         left = self._level(level + 1)
         while self._peek() in _LEVELS[level]:
-            left = _binary(self._next(), left, self._level(level + 1))
+            operator = self._next()
+            has_sign = operator == "==" and self._peek() in ("+", "-") and self._peek(1) == "0.0"
+            left = _binary("is" if has_sign else operator, left, self._level(level + 1))
         return left
 
     def _unary(self) -> Function:

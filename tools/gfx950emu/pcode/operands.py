@@ -93,7 +93,12 @@ def source_bits(i: Instruction, which: int, o: Operand | int, kind: str, v: Arra
         return raw
     width = int(re.sub(r"\D", "", kind) or 32)
     sign = 1 << (width - 1)
-    if packed and kind != "u32" and not i.name.startswith("v_dot2c") and not (which == 2 and kind == "f32" and "dot2" in i.name):
+    if (
+        packed
+        and kind != "u32"
+        and not i.name.startswith("v_dot2c")
+        and not (which == 2 and kind == "f32" and "dot2" in i.name)
+    ):
         return _packed_bits(i, which, raw, width)
     if width == 16 and i.modifiers.bit("op_sel", which):
         raw >>= 16

@@ -53,7 +53,9 @@ def stored(kind: str, width: int, x: Value) -> Value:
 
 
 def cast(kind: str, width: int, x: Value) -> Value:
-    """Turn a number into another type."""
+    """Turn a number into another type; bits that are cast to a float are one already."""
+    if kind == "f" and not x.is_float:
+        return of_bits(kind, width, x.bits)
     if kind == "f":
         result = rounded(kind, width, float(x.x))
         return Value("f", width, result.x, x.signalling)
@@ -112,5 +114,6 @@ def binary(operator: str, a: Value, b: Value) -> Value:
 
 _COMPARE: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "==": lambda a, b: a == b, "!=": lambda a, b: a != b, "<>": lambda a, b: a < b or a > b,
+    "is": lambda a, b: a == b and math.copysign(1.0, a) == math.copysign(1.0, b),
     "<": lambda a, b: a < b, "<=": lambda a, b: a <= b, ">": lambda a, b: a > b, ">=": lambda a, b: a >= b,
 }  # fmt: skip

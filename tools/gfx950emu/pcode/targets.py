@@ -12,6 +12,21 @@ from tools.gfx950emu.pcode.values import Unsupported, Value, of_bits
 Function = Callable[["Scope"], Value]
 
 
+@dataclass(frozen=True)
+class Elements:
+    """An array: how many indices it takes, and how to get and set an element."""
+
+    indices: int
+    get: Callable[..., Value]
+    set: Callable[..., None]
+
+
+def list_array(width: int) -> Elements:
+    """Return an array of bits, all zero."""
+    values: dict[int, Value] = {}
+    return Elements(1, lambda at: values.get(at, Value("b", width, 0)), values.__setitem__)
+
+
 @dataclass
 class Scope:
     """What names mean while a text runs.
@@ -19,12 +34,12 @@ class Scope:
     Attributes:
         names: variables, and registers as bits.
         call: evaluates a function of the language by name.
-        arrays: what is indexed by numbers rather than bits: get and set.
+        arrays: what is indexed by numbers rather than bits.
     """
 
     names: dict[str, Any]
     call: Callable[[str, list[Value]], Value]
-    arrays: dict[str, tuple[Callable[..., Value], Callable[..., None]]] = field(default_factory=dict)
+    arrays: dict[str, Elements] = field(default_factory=dict)
 
 
 @dataclass
@@ -37,8 +52,8 @@ class Target:
     def read(self, scope: Scope) -> Value:
         """Return what is there."""
         if self.name in scope.arrays:
-            count, indices = self._indices(scope)
-            return self.part(scope, scope.arrays[self.name][0](*indices), self.steps[count:])
+            array, indices = self._element(scope)
+            return self.part(scope, array.get(*indices), self.steps[array.indices :])
         path = f"{self.name}.{self.steps[0][1]}" if self.steps and self.steps[0][0] == "type" else ""
         if path in scope.names:
             return self.part(scope, scope.names[path], self.steps[1:])
@@ -47,11 +62,14 @@ class Target:
         return self.part(scope, scope.names[self.name])
 
     def part(self, scope: Scope, value: Value, steps: list[tuple[str, Any, Any]] | None = None) -> Value:
-        """Apply ranges and types."""
+        """Apply ranges and types. A range that reaches beyond the type before it is of the whole."""
+        whole = value
         for kind, high, low in self.steps if steps is None else steps:
-            value = (
-                as_type(value, high) if kind == "type" else bit_range(value, high(scope), low(scope) if low else None)
-            )
+            if kind == "type":
+                whole, value = value, as_type(value, high)
+                continue
+            top, bottom = high(scope), low(scope) if low else None
+            value = bit_range(whole if int(top.x) >= value.width else value, top, bottom)
         return value
 
     def write(self, scope: Scope, x: Value) -> None:
@@ -62,18 +80,17 @@ class Target:
             if self.steps[-1][0] == "type":
                 x = x if x.is_float and kind in ("f", "bf") and x.width == width else stored(kind, width, x)
         if self.name in scope.arrays:
-            count, indices = self._indices(scope)
-            old = scope.arrays[self.name][0](*indices)
-            scope.arrays[self.name][1](*indices, self._inserted(scope, old, x, self.steps[count:]))
+            array, indices = self._element(scope)
+            array.set(*indices, self._inserted(scope, array.get(*indices), x, self.steps[array.indices :]))
             return
         if not any(step[0] == "range" for step in self.steps):
             scope.names[self.name] = x
             return
         scope.names[self.name] = self._inserted(scope, scope.names.get(self.name, Value("b", 64, 0)), x, self.steps)
 
-    def _indices(self, scope: Scope) -> tuple[int, list[int]]:
-        indices = [int(high(scope).x) for kind, high, low in self.steps[:2] if kind == "range" and low is None]
-        return len(indices), indices
+    def _element(self, scope: Scope) -> tuple[Elements, list[int]]:
+        array = scope.arrays[self.name]
+        return array, [int(high(scope).x) for _, high, _ in self.steps[: array.indices]]
 
     def _inserted(self, scope: Scope, old: Value, x: Value, steps: list[tuple[str, Any, Any]]) -> Value:
         ranges = [(high, low) for kind, high, low in steps if kind == "range"]
