@@ -120,15 +120,15 @@ def render(document: dict[str, Any]) -> str:
 def _pseudo_code() -> str:
     found = json.loads(PSEUDO_CODE.read_text(encoding="utf-8"))
     source, differences = found["source"], found["differences"]
+    unequal = sum(difference["results"] for difference in differences.values())
     lines = [
-        f"AMD's CDNA4 pseudo-code, as {source['repository']} {source['commit'][:8]} holds it, run by a reader of its own",
-        f"  (`python -m tools.gfx950emu.pcode`, {found['date'][:10]}): {found['instructions']} instructions with every",
-        f"  kind of operand and modifier, {found['texts']:,} texts, {found['results']:,} results compared, all equal but",
-        f"  for {sum(d['results'] for d in differences.values())} of {len(differences)} instructions where the text is not followed:",
-        *(f"  `{name}` ({found['reason']});" for name, found in differences.items()),
+        f"AMD's CDNA4 pseudo-code, as {source['repository']} {source['commit'][:8]} holds it, run by a reader of ours",
+        f"(`python -m tools.gfx950emu.pcode`, {found['date'][:10]}): {found['instructions']} instructions with every",
+        f"kind of operand and modifier, {found['texts']:,} texts, {found['results']:,} results compared, all equal but",
+        f"{unequal} of {len(differences)} instructions whose text is not followed:",
+        *(f"`{name}` ({difference['reason']})," for name, difference in differences.items()),
     ]
-    lines[-1] = lines[-1].removesuffix(";") + ";"
-    return "\n".join(lines)
+    return "\n  ".join(lines).removesuffix(",") + ";"
 
 
 def _rows(cases: dict[str, Any]) -> Iterator[str]:

@@ -146,6 +146,8 @@ def _shapes(name: str) -> list[str]:
 
 
 def _taken(tries: list[Form]) -> list[Form]:
+    if not tries:
+        return []
     return [form for form, why in zip(tries, refusals([form.text() for form in tries]), strict=True) if not why]
 
 

@@ -34,6 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("file", type=Path)
     parser.add_argument("--rounds", type=int, default=4, help="sets of random operands for each text")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="instructions, without their encoding's suffix")
     parser.add_argument("--commit", default="", help="of the file's repository, for the record")
     parser.add_argument("--save", type=Path, metavar="FILE.json", help="write what was found")
     parsed = parser.parse_args(arguments)
@@ -41,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         texts = read_texts(parsed.file)
         if not texts:
             raise ValueError(f"{parsed.file} holds no lines like Group.NAME: 'text',")
-        outcome = compare(texts, parsed.rounds)
+        outcome = compare(texts, parsed.rounds, set(parsed.only) if parsed.only else None)
     except (MissingTool, OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1

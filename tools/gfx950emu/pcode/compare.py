@@ -278,7 +278,7 @@ def _machine(number: int, i: Instruction) -> Group:
     rng = np.random.default_rng([number, len(i.name)])
     words = rng.integers(0, 2**32, (64, 64), np.uint32)
     if number % 4 == 1:
-        words = rng.choice(np.array(SPECIAL, np.uint32), words.shape)
+        words = rng.permuted(np.resize(np.array(SPECIAL, np.uint32), words.shape), axis=1)
     if number % 4 == 2:
         words = rng.uniform(-8, 8, (64, 64)).astype(np.float32).view(np.uint32)
     if number % 4 == 3:

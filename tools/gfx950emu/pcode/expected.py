@@ -21,9 +21,9 @@ SKIPPED: Final = (
 """(names, reason)."""
 
 DIFFERENCES: Final = (
-    (r"v_cvt_rpi_i32_f32", "the text adds 0.5 in float32, so that 0.49999997 becomes 1; here, and in rocjitsu, exactly"),
+    (r"v_cvt_rpi_i32_f32", "the text adds 0.5 in float32, so 0.49999997 becomes 1; here, and in rocjitsu, exactly"),
     (r"v_frexp_exp_i32_f32", "of a subnormal the text gives its exponent field; LLVM needs the true exponent"),
-    (r"v_rndne_f32", "the text adds 0.5 in float32: -0 becomes +0, numbers from 2^23 on move; LLVM needs neither"),
+    (r"v_rndne_f32", "the text adds 0.5 in float32: -0 becomes +0, and numbers from 2^23 on move"),
     (r"v_fract_f32", "the text lets a tiny negative number become 1; here at most 1 - 2^-24, which LLVM relies on"),
 )  # fmt: skip
 """(names, reason): instructions on which some results may differ."""
