@@ -14,7 +14,7 @@ _SWAPS: Final = ("v_swap_b32", "v_permlane16_swap_b32", "v_permlane32_swap_b32")
 _ACCUMULATE: Final = ("v_fmac_", "v_mac_", "v_dot2c_", "v_writelane_b32")
 PARTIAL_CONVERTS: Final = (
     "v_cvt_scalef32_pk_fp4_", "v_cvt_scalef32_pk_fp8_", "v_cvt_scalef32_pk_bf8_", "v_cvt_pk_fp8_f32",
-    "v_cvt_pk_bf8_f32", "v_cvt_pk_u8_f32",
+    "v_cvt_pk_bf8_f32",
 )  # fmt: skip
 """Converts that write a part of their destination and leave the rest."""
 

@@ -161,7 +161,9 @@ def modified(form: Form) -> Iterator[tuple[str, str, str]]:
     words = _VECTOR_WORDS if name.startswith("v_") else _MEMORY_WORDS
     for word in _SWIZZLES if name == "ds_swizzle_b32" else words:
         yield word.partition(":")[0], plain, form.text(word)
-    lists = {"op_sel": (count - 1, count, count + 1)} if name.startswith("v_") else {}
+    lists: dict[str, tuple[int, ...]] = {}
+    if name.startswith("v_"):
+        lists = {"op_sel": (count - 1, count, count + 1)}
     if name.startswith(("v_pk_", "v_dot2", "v_mfma_")):
         lists = {"op_sel": (count - 1, 3), "op_sel_hi": (count - 1, 3), "neg_lo": (count - 1,), "neg_hi": (count - 1,)}
     for modifier, lengths in lists.items():

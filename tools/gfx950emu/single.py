@@ -49,7 +49,7 @@ def assemble(texts: Sequence[str]) -> list[Instruction | str]:
         code = Path(folder, "a.o")
         source = "".join(f"{texts[k]}\n" for k in good)
         subprocess.run(_llvm_mc("-filetype=obj", "-", "-o", str(code)), input=source, text=True, check=True)
-        objdump = [find_tool("GFX950EMU_OBJDUMP"), "-d", "--mcpu=gfx950", code]
+        objdump = [find_tool("GFX950EMU_OBJDUMP"), "-d", "--mcpu=gfx950", str(code)]
         listing = subprocess.run(objdump, capture_output=True, text=True, check=True).stdout
     for k, fields in zip(good, parse(listing), strict=True):
         i = found[k] = Instruction(*fields)

@@ -46,7 +46,7 @@ def pure(names: str, result: str, sources: str, function: Callable[..., Array], 
             raise UnsupportedInstruction(f"{len(i.operands)} operands, not {len(kinds) + 1}")
         reads = [source(i, k, kind) for k, kind in enumerate(kinds)]
         if by_mode:
-            reads.insert(0, lambda g: np.bool_(g.run.ieee))
+            reads.insert(0, ieee_mode)
         saturates = i.name in _SATURATING and result[0] != "f" and bool(i.modifiers.get("clamp"))
         compute = saturated(function, result) if saturates else function
         store = destination(i, result)
@@ -55,6 +55,11 @@ def pure(names: str, result: str, sources: str, function: Callable[..., Array], 
         return finish(reads, compute, store, "f32" in (result, *kinds))
 
     define(names)(build)
+
+
+def ieee_mode(g: Group) -> Array:
+    """Return MODE.IEEE as an array without dimensions."""
+    return np.array(g.run.ieee)
 
 
 def saturated(function: Callable[..., Array], kind: str) -> Callable[..., Array]:

@@ -14,7 +14,7 @@ from tools.gfx950emu.numeric import F32, F64, U32, Array, fma
 from tools.gfx950emu.operands import Operand
 from tools.gfx950emu.registers import Read, is_float, packed_constant, read, read_dword, to_bits
 from tools.gfx950emu.table import Step, define
-from tools.gfx950emu.vector_operands import clamp_float, flushed, saturated
+from tools.gfx950emu.vector_operands import clamp_float, flushed, ieee_mode, saturated
 from tools.gfx950emu.waves import Group
 
 Function = Callable[..., Array]
@@ -136,7 +136,7 @@ def _packed_16(i: Instruction) -> Step:
         if is_float(kind):
             reads = [_negated(i, k, get, high_result=high) for k, get in enumerate(reads)]
         if by_mode:
-            reads.insert(0, lambda g: np.bool_(g.run.ieee))
+            reads.insert(0, ieee_mode)
         halves.append(reads)
     lows, highs = halves
     index, clamp_result = i.operands[0].index, clamp and is_float(kind)
