@@ -145,10 +145,11 @@ def test_every_modifier_counts_or_is_refused(pairs: list[tuple[str, Instruction,
 def test_a_modifier_that_no_builder_reads_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check itself: a careless builder of an instruction, with each kind of modifier."""
     require_objdump()
-    monkeypatch.setitem(TABLE, "v_add_f16", lambda i: lambda g: None)
+    for name in ("v_add_f16", "v_med3_f16"):
+        monkeypatch.setitem(TABLE, name, lambda i: lambda g: None)
     texts = {
         "v_add_f16_e64 v20, v2, v4 clamp": "clamp",
-        "v_add_f16_e64 v20, v2, v4 op_sel:[0,1,0]": r"op_sel:\[0,1,0\]",
+        "v_med3_f16 v20, v2, v4, v6 op_sel:[0,1,0,0]": r"op_sel:\[0,1,0,0\]",
         "v_add_f16_e64 v20, -v2, |v4|": r"neg of -v2, abs of \|v4\|",
         "v_add_f16_sdwa v20, v2, v4 dst_sel:WORD_1 dst_unused:UNUSED_PRESERVE src0_sel:DWORD src1_sel:DWORD": "dst_sel",
         "v_add_f16_dpp v20, v2, v4 row_shr:1 row_mask:0xf bank_mask:0xf": "row_shr:1 is",
