@@ -85,7 +85,7 @@ def launch(
         observer: sees memory accesses.
     """
     kernel = program.kernel(kernel_name)
-    _check_mode(kernel)
+    check_mode(kernel)
     if strict:
         hazard = first_hazard(program, kernel.entry)
         if hazard is not None:
@@ -109,7 +109,8 @@ def three(sizes: Sequence[int]) -> tuple[int, int, int]:
     return x, y, z
 
 
-def _check_mode(kernel: Kernel) -> None:
+def check_mode(kernel: Kernel) -> None:
+    """Raise where a kernel starts in a float mode that is not modelled."""
     d = kernel.descriptor
     if d.round_mode or d.denormal_mode >> 2 != KEEP_SUBNORMALS or d.fp16_overflow:
         raise EmulatorError(
