@@ -124,8 +124,8 @@ def _pseudo_code() -> str:
     lines = [
         f"AMD's CDNA4 pseudo-code, as {source['repository']} {source['commit'][:8]} holds it, run by a reader of ours",
         f"(`python -m tools.gfx950emu.pcode`, {found['date'][:10]}): {found['instructions']} instructions with every",
-        f"kind of operand, neg, abs, op_sel and clamp: {found['texts']:,} forms, {found['results']:,} results, equal but",
-        f"for {unequal}, all of {len(differences)} instructions whose text is not followed:",
+        f"kind of operand, neg, abs, op_sel and clamp: {found['texts']:,} forms, {found['results']:,} results, equal",
+        f"but for {unequal}, all of {len(differences)} instructions whose text is not followed:",
         *(f"`{name}` ({difference['reason']})," for name, difference in differences.items()),
     ]
     return "\n  ".join(lines).removesuffix(",") + ";"

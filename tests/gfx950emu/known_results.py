@@ -202,6 +202,11 @@ REFUSED: list[Known] = [
     Known("v_dot2c_f32_f16_dpp v20, v2, v4 quad_perm:[1,0,3,2] row_mask:0xf bank_mask:0xf", 0, "DPP"),
     Known("v_cmp_lt_i64_e32 vcc, 0xffffffff, v[2:3]", 0, "zero- or sign-extended"),
     Known("v_pk_mul_f32 v[20:21], v[2:3], 2.0", 0, "upper half of a constant"),
+    Known(
+        "v_cndmask_b32_sdwa v20, v2, v4, vcc dst_sel:WORD_1 dst_unused:UNUSED_PAD src0_sel:DWORD src1_sel:DWORD",
+        0,
+        "a part of the destination",
+    ),
     Known("v_cvt_pk_u8_f32 v20, v2, v4, v6", 0, "rounding"),
     Known("v_cvt_pk_bf8_f32 v20, v2, v4", 0, "overflow: H the largest number, R infinity", v={2: 0x7F000000}),
     Known("v_cvt_scalef32_pk_bf8_f32 v20, v2, v4, v6", 0, "the same", v={2: 0x7F000000, 6: F32_ONE}),

@@ -121,8 +121,7 @@ for _kind in ("f16", "f32", "f64"):
 def _select(i: Instruction) -> Step:
     _, first, second, condition = i.operands
     if i.encoding == "sdwa":
-        if i.modifiers.get("dst_sel", "DWORD") == "DWORD":
-            i.modifiers.get("dst_unused")
+        i.modifiers.get("dst_unused")  # says nothing where all of the destination is written; dst_sel is refused
         a, b = (sdwa_source(o, i.modifiers.get(f"src{k}_sel", "DWORD"), "u32") for k, o in enumerate((first, second)))
     else:
         kind = "f32" if first.modifiers or second.modifiers else "u32"
