@@ -128,7 +128,7 @@ def find_forms(names: Iterable[str]) -> dict[str, list[Form]]:
         form
         for name, shape in first
         for suffix in ENCODINGS
-        for operands in dict.fromkeys((shape.replace("vcc", "s[20:21]", 1), shape, shape.replace("s[20:21]", "vcc")))
+        for operands in _other_shapes(shape)
         for form in _with_rest(name + suffix, operands, suffix)
     ]
     seen = set()
@@ -137,6 +137,12 @@ def find_forms(names: Iterable[str]) -> dict[str, list[Form]]:
             seen.add(form.mnemonic)
             found[form.mnemonic.rpartition("_")[0]].append(form)
     return found
+
+
+def _other_shapes(shape: str) -> Iterator[str]:
+    """Yield what another encoding of an instruction may be written with: masks other than VCC, or VCC named."""
+    yield from dict.fromkeys((shape.replace("vcc", "s[20:21]", 1), shape, shape.replace("s[20:21]", "vcc")))
+    yield from (f"{shape}, {mask}" for mask in ("s[10:11]", "vcc"))
 
 
 def _shapes(name: str) -> list[str]:
