@@ -198,7 +198,9 @@ def _texts(values: Any) -> np.ndarray:
     return np.vectorize(str)(values)
 
 
-@pytest.mark.parametrize("change", [_texts, lambda s: s.astype(np.complex64), lambda s: s.astype(object)], ids=str)
+@pytest.mark.parametrize(
+    "change", [_texts, lambda s: s.astype(np.complex64), lambda s: s.astype(object)], ids=["text", "complex", "object"]
+)
 def test_scales_are_real_numbers(change: Any, row: Case, mx: Case) -> None:
     """A complex scale would lose its imaginary part without a word, a text would be read as a number."""
     for case in (row, mx):

@@ -103,7 +103,7 @@ def test_missing_objdump(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(disassemble.shutil, "which", lambda name: None)
     with pytest.raises(MissingTool, match="apt install llvm-22"):
-        disassemble.find_objdump()
+        disassemble.find_tool("GFX950EMU_OBJDUMP")
 
 
 def test_unknown_kernel_and_too_many_arguments() -> None:

@@ -130,8 +130,8 @@ _LDS_UPDATES: Final[dict[str, Update]] = {
     "add_u32": UPDATES["add"], "sub_u32": UPDATES["sub"], "and_b32": UPDATES["and"], "or_b32": UPDATES["or"],
     "xor_b32": UPDATES["xor"], "min_u32": UPDATES["umin"], "max_u32": UPDATES["umax"], "min_i32": UPDATES["smin"],
     "max_i32": UPDATES["smax"], "add_f32": UPDATES["add_f32"],
-    "min_f32": lambda old, x: np.fmin(old.view(F32), x.view(F32)).view(U32),
-    "max_f32": lambda old, x: np.fmax(old.view(F32), x.view(F32)).view(U32),
+    "min_f32": lambda old, x: np.where(x.view(F32) < old.view(F32), x, old),
+    "max_f32": lambda old, x: np.where(x.view(F32) > old.view(F32), x, old),
 }  # fmt: skip
 
 

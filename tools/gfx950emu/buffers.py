@@ -1,13 +1,15 @@
 """Buffer instructions with a resource descriptor (CDNA3 ISA, section 9.1).
 
 What public text leaves open is done as AMD's own kernels need it: without IDXEN, or with stride 0, each dword is
-checked in bytes, offset + 4 <= num_records - soffset; with IDXEN and a stride the index is checked. Out of range loads
-give 0, stores are dropped. Swizzled buffers are not modelled.
+checked in bytes, offset + 4 <= num_records - soffset; with IDXEN and a stride the index alone is checked. The sum of
+the VGPR's offset and the instruction's wraps at 32 bits. (AMD's emulator has it so too: rocjitsu, addr_calc_buffer.h.)
+Out of range loads give 0, stores are dropped. Swizzled buffers, and those that add the lane's number, are not modelled.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -21,6 +23,9 @@ from tools.gfx950emu.operands import Operand
 from tools.gfx950emu.registers import read, read_dword
 from tools.gfx950emu.table import Step, define
 from tools.gfx950emu.waves import Group
+
+ADD_TID_ENABLE: Final = U32(1 << 23)
+"""In the last dword of a descriptor."""
 
 
 @dataclass(slots=True)
@@ -66,17 +71,18 @@ class Addressing:
         low, high, records = (g.s[self.resource + k] for k in range(3))
         if int(high.max()) >> 30:
             raise EmulatorError("swizzled buffers are not modelled")
+        if (g.s[self.resource + 3] & ADD_TID_ENABLE).any():
+            raise EmulatorError("a buffer descriptor with ADD_TID_ENABLE is not modelled")
         base = pair(low, high & U32(0xFFFF))[:, None].view(I64)
         stride = ((high >> U32(16)) & U32(0x3FFF))[:, None].astype(I64)
         count, scalar = records[:, None].astype(I64), self.scalar(g).astype(I64)
         within = np.full((1, 1), self.offset, I64)
         if self.register is not None:
-            within = within + self.register(g).astype(I64)
+            within = (within + self.register(g)) & I64(0xFFFFFFFF)
         in_range = by_bytes = None
         if self.index is not None:
             index, by_bytes = self.index(g).astype(I64), stride == 0
-            in_record = (within < stride) if self.register is not None else True
-            in_range = np.where(by_bytes, True, (index < count) & in_record)
+            in_range = np.where(by_bytes, True, index < count)
             within = within + index * stride
         within = np.broadcast_to(within, (g.width, 64))
         return Place((base + within + scalar).view(U64), within, count - scalar, in_range, by_bytes)

@@ -20,6 +20,7 @@ from tools.gfx950emu.waves import Group
 
 KEEP_SUBNORMALS = 3
 """Of the two denormal fields of MODE: neither inputs nor outputs are flushed."""
+_PLACE = re.compile(r"hwreg\(HW_REG_(?:HW|XCC)_ID\b")
 _MODE = re.compile(r"hwreg\(HW_REG_MODE(?:, (\d+), (\d+))?\)")
 
 
@@ -28,7 +29,7 @@ def _nothing(i: Instruction) -> None:
     """Neither time nor caches are modelled. s_nop counts in ``hazards.py``."""
 
 
-@define("v_nop ds_nop s_incperflevel s_decperflevel s_ttracedata s_code_end s_sethalt")
+@define("v_nop ds_nop s_incperflevel s_decperflevel s_ttracedata s_sethalt")
 def _nothing_either(i: Instruction) -> None:
     """Traces and padding."""
 
@@ -82,20 +83,20 @@ def _time(i: Instruction) -> Step:
 
 @define("s_getreg_b32")
 def _get_register(i: Instruction) -> Step:
-    """Hardware registers read as 0: a wave's place on the chip, and MODE's parts that nobody asks for."""
+    """A wave's place on the chip reads as 0; no other hardware register is modelled."""
+    if not _PLACE.search(i.text):
+        raise UnsupportedInstruction(f"{i.arguments[-1]}: only HW_ID and XCC_ID can be read")
     store = write_scalar(i.operands[0], "u32")
     return lambda g: store(g, np.zeros(1, U32))
 
 
 @define("s_setreg_b32 s_setreg_imm32_b32")
-def _set_register(i: Instruction) -> Step | None:
-    """Of MODE, float32's denormal bits can change (LLVM brackets divisions with that); the rest must stay as it is."""
+def _set_register(i: Instruction) -> Step:
+    """Of MODE, float32's denormal bits can change (LLVM brackets divisions with that); nothing else can be written."""
     match = _MODE.search(i.text)
-    if not match:
-        return None
-    offset, size = int(match[1] or 0), int(match[2] or 32)
-    if offset + size <= 4 or offset > 7:
-        raise UnsupportedInstruction("s_setreg of MODE's rounding or other bits; only FP_DENORM is modelled")
+    offset, size = (int(match[1] or 0), int(match[2] or 32)) if match else (0, 0)
+    if offset < 4 or offset + size > 8:
+        raise UnsupportedInstruction(f"{i.text}: only MODE's FP_DENORM, its bits 4 to 7, can be written")
     source = read(i.operands[-1], "u32", vector=False)
 
     def step(g: Group) -> None:

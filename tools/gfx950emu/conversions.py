@@ -3,6 +3,10 @@
 ``v_cvt_scalef32_pk_fp4_*`` divides by its scale operand, of which only the exponent counts, rounds to nearest even,
 saturates, and writes one byte of its destination: op_sel[3:2] says which. The fp8 forms write one half: op_sel[3].
 Conversions to fp6 and those that round stochastically are not modelled.
+
+Overflow to fp8 is NaN, as MODE.FP16_OVFL is 0 (a kernel that sets it is refused): so say the comment at Triton's
+adjustModeRegister, AMD's emulator (rocjitsu, f32_to_fp8_e4m3_rne_mode) and AMD's host model (amd_hip_ocp_host.hpp).
+NaN gives sign | 0x7f in fp8, sign | 0x7e in bf8 and sign | 7 in fp4, a scale of NaN alike, as in the host model.
 """
 
 from __future__ import annotations
@@ -12,21 +16,35 @@ import re
 import numpy as np
 
 from tools.gfx950emu.disassemble import Instruction
+from tools.gfx950emu.errors import EmulatorError
 from tools.gfx950emu.formats import BF8, BY_NAME, FP8, encode, scale_of
-from tools.gfx950emu.numeric import F16, F32, F64, I16, I32, U16, U32, Array, f16_toward_zero, f32_to_bf16, to_integer
+from tools.gfx950emu.minmax import quiet
+from tools.gfx950emu.numeric import (
+    F16,
+    F32,
+    F64,
+    I16,
+    I32,
+    U16,
+    U32,
+    Array,
+    f16_toward_zero,
+    f32_to_bf16,
+    pack_halves,
+    to_integer,
+)
 from tools.gfx950emu.operands import Operand
 from tools.gfx950emu.registers import Read, read, to_bits
 from tools.gfx950emu.table import Step, define
-from tools.gfx950emu.vector_operands import pure, sdwa_source
+from tools.gfx950emu.vector_operands import clamp_float, pure, sdwa_source
+from tools.gfx950emu.vector_packed import half_16
 from tools.gfx950emu.waves import Group
 
 _U32_MAX, _I32_MIN, _I32_MAX = 2**32 - 1, -(2**31), 2**31 - 1
 
 
-def _insert_byte(a: Array, b: Array, c: Array) -> Array:
-    """``v_cvt_pk_u8_f32``: a rounded to a byte goes to byte b of c."""
-    shift = (b & U32(3)) * U32(8)
-    return (c & ~(U32(255) << shift)) | (to_integer(np.rint(a), 0, 255, U32) << shift)
+def _half(a: Array) -> Array:
+    return quiet(a.astype(F16))
 
 
 pure("v_cvt_f32_u32", "f32", "u32", lambda a: a.astype(F32))
@@ -37,8 +55,8 @@ pure("v_cvt_rpi_i32_f32", "i32", "f32", lambda a: to_integer(np.floor(a.astype(F
 pure("v_cvt_flr_i32_f32", "i32", "f32", lambda a: to_integer(np.floor(a), _I32_MIN, _I32_MAX, I32))
 for _byte in range(4):
     pure(f"v_cvt_f32_ubyte{_byte}", "f32", "u32", lambda a, k=_byte: ((a >> U32(8 * k)) & U32(255)).astype(F32))
-pure("v_cvt_f32_f16", "f32", "f16", lambda a: a.astype(F32))
-pure("v_cvt_f16_f32", "f16", "f32", lambda a: a.astype(F16))
+pure("v_cvt_f32_f16", "f32", "f16", lambda a: quiet(a.astype(F32)))
+pure("v_cvt_f16_f32", "f16", "f32", _half)
 pure("v_cvt_f32_bf16", "f32", "bf16", lambda a: a)
 pure("v_cvt_f64_f32", "f64", "f32", lambda a: a.astype(F64))
 pure("v_cvt_f32_f64", "f32", "f64", lambda a: a.astype(F32))
@@ -52,8 +70,7 @@ pure("v_cvt_u16_f16", "u16", "f16", lambda a: to_integer(a, 0, 65535, U16))
 pure("v_cvt_i16_f16", "i16", "f16", lambda a: to_integer(a, -32768, 32767, I16))
 pure("v_cvt_pk_bf16_f32", "u32", "f32 f32", lambda a, b: f32_to_bf16(a) | (f32_to_bf16(b) << U32(16)))
 pure("v_cvt_pkrtz_f16_f32", "u32", "f32 f32", lambda a, b: f16_toward_zero(a) | (f16_toward_zero(b) << U32(16)))
-pure("v_cvt_pk_f16_f32", "u32", "f32 f32", lambda a, b: to_bits(a, "f16") | (to_bits(b, "f16") << U32(16)))
-pure("v_cvt_pk_u8_f32", "u32", "f32 u32 u32", _insert_byte)
+pure("v_cvt_pk_f16_f32", "u32", "f32 f32", lambda a, b: pack_halves(_half(a), _half(b)))
 pure("v_cvt_f32_fp8", "f32", "u32", lambda a: FP8.values[a & U32(255)].astype(F32))
 pure("v_cvt_f32_bf8", "f32", "u32", lambda a: BF8.values[a & U32(255)].astype(F32))
 
@@ -62,12 +79,14 @@ def _pair_of_floats(i: Instruction, kind: str) -> tuple[Read, Read, Operand]:
     """Return the two values to convert, and the operand after them: f32 takes two registers, 16-bit floats one."""
     if kind == "f32":
         return read(i.operands[1], "f32"), read(i.operands[2], "f32"), i.operands[-1]
-    return read(i.operands[1], kind), read(i.operands[1], kind, high_half=True), i.operands[-1]
+    return half_16(i.operands[1], 0, kind), half_16(i.operands[1], 1, kind), i.operands[-1]
 
 
-def _packed(i: Instruction, which: int, total: int) -> list[int]:
-    """Return op_sel, padded with zeros to ``total``, from position ``which`` on."""
-    return [*i.modifiers.get("op_sel", ()), *[0] * total][which:total]
+def _refuse_overflow(g: Group, *values: Array) -> None:
+    """AMD's host model makes an overflow to bf8 the largest number, AMD's emulator and Triton infinity."""
+    for x in values:
+        if (g.exec_mask() & np.broadcast_to(np.abs(x) >= BF8.overflow, (g.width, 64))).any():
+            raise EmulatorError("overflow of a conversion to bf8 is not modelled: public sources differ")
 
 
 def _to_small(i: Instruction) -> Step:
@@ -77,21 +96,24 @@ def _to_small(i: Instruction) -> Step:
     assert match
     fmt = BY_NAME[match[1]]
     a, b, last = _pair_of_floats(i, match[2])
-    select = i.modifiers.get("op_sel") or [0, 0]
+    last_bit = (i.modifiers.size("op_sel") or 4) - 1
     if fmt.bits == 4:
-        bits, shift = U32(4), (select[-2] | select[-1] << 1) * 8
+        bits, shift = U32(4), (i.modifiers.bit("op_sel", last_bit - 1) | i.modifiers.bit("op_sel", last_bit) << 1) * 8
     else:
-        bits, shift = U32(8), select[-1] * 16
+        bits, shift = U32(8), i.modifiers.bit("op_sel", last_bit) * 16
     keep = U32(~(((1 << 2 * fmt.bits) - 1) << shift) & 0xFFFFFFFF)
     index, position = i.operands[0].index, U32(shift)
-    scale_operand = read(last, "f32") if scaled else None
+    scale_operand = read(last, "u32") if scaled else None
 
     def step(g: Group) -> None:
-        low, high = a(g).astype(F64), b(g).astype(F64)
+        x, y = a(g).astype(F64), b(g).astype(F64)
+        low, high = x, y
         if scale_operand is not None:
             scale = scale_of(scale_operand(g))
-            low, high = low / scale, high / scale
-        codes = encode(low, fmt) | (encode(high, fmt) << bits)
+            low, high = x / scale, y / scale
+        if fmt is BF8:
+            _refuse_overflow(g, low, high)
+        codes = encode(low, fmt, x) | (encode(high, fmt, y) << bits)
         g.write(index, (g.v[index] & keep) | (codes << position))
 
     return step
@@ -102,13 +124,14 @@ def _from_small(i: Instruction) -> Step:
     match = re.fullmatch(r"v_cvt_(?:scalef32_)?pk_(f32|f16|bf16)_(fp4|fp8|bf8)", i.name)
     assert match
     kind, fmt = match[1], BY_NAME[match[2]]
-    select = _packed(i, 0, 2)
-    shift = (select[0] | select[1] << 1) * 8 if fmt.bits == 4 else select[0] * 16
+    low_bit = i.modifiers.bit("op_sel", 0)
+    shift = (low_bit | i.modifiers.bit("op_sel", 1) << 1) * 8 if fmt.bits == 4 else low_bit * 16
     if i.encoding == "sdwa":
         source = sdwa_source(i.operands[1], i.modifiers.get("src0_sel", "DWORD"), "u32")
     else:
         source = read(i.operands[1], "u32")
-    scale_operand = read(i.operands[2], "f32") if "scalef32" in i.name else None
+    scale_operand = read(i.operands[2], "u32") if "scalef32" in i.name else None
+    clamp = kind == "f32" and scale_operand is None and bool(i.modifiers.get("clamp"))
     index, mask = i.operands[0].index, U32((1 << fmt.bits) - 1)
 
     def step(g: Group) -> None:
@@ -118,6 +141,8 @@ def _from_small(i: Instruction) -> Step:
             scale = scale_of(scale_operand(g))
             low, high = low * scale, high * scale
         low, high = low.astype(F32), high.astype(F32)
+        if clamp:
+            low, high = clamp_float(g, low), clamp_float(g, high)
         if kind == "f32":
             g.write(index, low.view(U32))
             g.write(index + 1, high.view(U32))

@@ -11,6 +11,7 @@ import stat
 import subprocess
 import tempfile
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tools.gfx950emu.errors import MissingTool
+from tools.gfx950emu.modifiers import Modifiers
 from tools.gfx950emu.operands import Operand
 
 OBJDUMP: Final = ("llvm-objdump-22", "llvm-objdump-21", "llvm-objdump-20", "llvm-objdump")
@@ -37,9 +39,9 @@ class Instruction:
         name: without it.
         encoding: "sdwa", "dpp" or "": what the suffix says beyond the operation.
         arguments: operands as text.
-        modifiers: what follows the operands: True, a number, a list or a name.
+        modifiers: what follows the operands: True, a number, a list or a name. s_set_gpr_idx_on adds gpr_idx, the
+            operands that are relative to M0 (element 0: first source, 3: destination).
         text: the whole line.
-        gpr_index: operands that s_set_gpr_idx_on makes relative to M0 (bit 0: first source).
         operands: the arguments, parsed; registers are numbered in one file (see ``Program``).
     """
 
@@ -49,10 +51,12 @@ class Instruction:
     name: str
     encoding: str
     arguments: list[str]
-    modifiers: dict[str, Any]
+    modifiers: Modifiers
     text: str
-    gpr_index: int = 0
     operands: list[Operand] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.modifiers = Modifiers(self.modifiers)
 
     @property
     def size(self) -> int:
@@ -73,16 +77,16 @@ class Instruction:
         return f"{self.pc:06x}: {self.text}"
 
 
-def find_objdump() -> str:
-    """Return llvm-objdump's path."""
-    named = os.environ.get("GFX950EMU_OBJDUMP")
-    for candidate in (named, *OBJDUMP) if named else OBJDUMP:
+def find_tool(variable: str, names: Sequence[str] = OBJDUMP) -> str:
+    """Return the path of one of LLVM's tools: what an environment variable names, else the first that is there."""
+    named = os.environ.get(variable)
+    for candidate in (named, *names) if named else names:
         path = shutil.which(candidate or "")
         if path:
             return path
     raise MissingTool(
-        "llvm-objdump is not installed (looked for GFX950EMU_OBJDUMP, "
-        f"{', '.join(OBJDUMP)}); on Debian and Ubuntu: apt install llvm-22"
+        f"{names[-1]} is not installed (looked for {variable}, {', '.join(names)}); "
+        "on Debian and Ubuntu: apt install llvm-22"
     )
 
 
@@ -116,14 +120,14 @@ def _own_folder() -> Path | None:
 @cache
 def _decides() -> bytes:
     """Return what decides a result besides the code object: this parser and the tool."""
-    return Path(__file__).read_bytes() + find_objdump().encode()
+    return Path(__file__).read_bytes() + find_tool("GFX950EMU_OBJDUMP").encode()
 
 
 def _objdump(code: bytes) -> str:
     with tempfile.NamedTemporaryFile(suffix=".hsaco") as handle:
         handle.write(code)
         handle.flush()
-        command = [find_objdump(), "-d", "--mcpu=gfx950", handle.name]
+        command = [find_tool("GFX950EMU_OBJDUMP"), "-d", "--mcpu=gfx950", handle.name]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
@@ -187,5 +191,5 @@ def _mark_gpr_index(instructions: list[Instruction]) -> None:
             index = (i.words[0] >> 8) & 15
         elif i.name == "s_set_gpr_idx_off":
             index = 0
-        else:
-            i.gpr_index = index
+        elif index and i.name.startswith("v_"):
+            i.modifiers = i.modifiers.extended(gpr_idx=[index >> bit & 1 for bit in range(4)])

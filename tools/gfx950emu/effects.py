@@ -8,13 +8,13 @@ from typing import Final
 from tools.gfx950emu.disassemble import Instruction
 from tools.gfx950emu.operands import EXEC, VCC, Operand
 
-_TWO_RESULTS: Final = ("v_add_co_", "v_sub_co_", "v_subrev_co_", "v_addc_co_", "v_subb_co_", "v_subbrev_co_",
+TWO_RESULTS: Final = ("v_add_co_", "v_sub_co_", "v_subrev_co_", "v_addc_co_", "v_subb_co_", "v_subbrev_co_",
                        "v_mad_u64_u32", "v_mad_i64_i32", "v_div_scale_")  # fmt: skip
 _SWAPS: Final = ("v_swap_b32", "v_permlane16_swap_b32", "v_permlane32_swap_b32")
 _ACCUMULATE: Final = ("v_fmac_", "v_mac_", "v_dot2c_", "v_writelane_b32")
 PARTIAL_CONVERTS: Final = (
     "v_cvt_scalef32_pk_fp4_", "v_cvt_scalef32_pk_fp8_", "v_cvt_scalef32_pk_bf8_", "v_cvt_pk_fp8_f32",
-    "v_cvt_pk_bf8_f32", "v_cvt_pk_u8_f32",
+    "v_cvt_pk_bf8_f32",
 )  # fmt: skip
 """Converts that write a part of their destination and leave the rest."""
 
@@ -79,7 +79,7 @@ def writes_high_half(i: Instruction) -> bool:
 
 def _results(i: Instruction) -> int:
     name = i.name
-    if name.startswith(_TWO_RESULTS):
+    if name.startswith(TWO_RESULTS):
         return 2
     is_load = "_load_" in name and not i.modifiers.get("lds") and "_load_lds_" not in name
     if is_vector_memory(i):

@@ -48,6 +48,7 @@ class KernelDescriptor:
         self.workgroup_info = bool((self.rsrc2 >> 10) & 1)
         self.round_mode = (self.rsrc1 >> 12) & 15
         self.denormal_mode = (self.rsrc1 >> 16) & 15
+        self.dx10_clamp, self.ieee, self.fp16_overflow = (bool(self.rsrc1 >> bit & 1) for bit in (21, 23, 26))
         self.accum_offset = ((self.rsrc3 & 63) + 1) * 4
         self.preload_dwords, self.preload_offset = preload & 127, preload >> 7
 

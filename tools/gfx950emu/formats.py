@@ -19,12 +19,16 @@ class SmallFloat:
         values: of every code.
         magnitudes: finite non-negative values in code order.
         midpoints: between neighbours of ``magnitudes``.
+        overflow: what rounds to it or above is beyond the largest finite value.
+        nan: code of NaN, without sign; None where every code is finite.
     """
 
     bits: int
     values: Array
     magnitudes: Array
     midpoints: Array
+    overflow: float
+    nan: int | None
 
 
 def _make(exponent_bits: int, mantissa_bits: int, bias: int) -> SmallFloat:
@@ -41,7 +45,12 @@ def _make(exponent_bits: int, mantissa_bits: int, bias: int) -> SmallFloat:
             values[code] = np.nan if fraction else sign * np.inf
     half = values[: 1 << (bits - 1)]
     magnitudes = half[np.isfinite(half)]
-    return SmallFloat(bits, values, magnitudes, (magnitudes[1:] + magnitudes[:-1]) / 2)
+    # The next value would be one step further; halfway to it, a tie goes to the even code.
+    step = magnitudes[-1] - magnitudes[-2]
+    halfway = float(magnitudes[-1] + step / 2)
+    overflow = float(np.nextafter(halfway, np.inf)) if magnitudes.size % 2 else halfway
+    nan = {4: 0x7F, 5: 0x7E}.get(exponent_bits)
+    return SmallFloat(bits, values, magnitudes, (magnitudes[1:] + magnitudes[:-1]) / 2, overflow, nan)
 
 
 FP8: Final = _make(4, 3, 7)
@@ -58,15 +67,19 @@ TWO_FP4: Final = FP4.values[_BYTE & 15] + 1j * FP4.values[_BYTE >> 4]
 """Values of the two codes of every byte, as one complex number: numpy takes single elements fastest."""
 
 
-def encode(x: Array, fmt: SmallFloat) -> Array:
-    """Round to the nearest code, ties to even, saturating; NaN stays NaN where the format has one. uint32."""
+def encode(x: Array, fmt: SmallFloat, sign: Array) -> Array:
+    """Round to the nearest code, ties to even, as uint32; the sign is that of another array.
+
+    fp8 overflows to its NaN, the other formats saturate. NaN becomes the largest code in fp4.
+    """
     magnitude = np.abs(np.asarray(x, F64))
     code = np.searchsorted(fmt.midpoints, magnitude, side="left")
     tie = fmt.midpoints[np.minimum(code, fmt.midpoints.size - 1)] == magnitude
     code = np.where(tie & (code < fmt.midpoints.size) & (code & 1 == 1), code + 1, code).astype(U32)
-    if fmt.bits == 8:
-        code = np.where(np.isnan(magnitude), U32(0x7F), code)
-    return code | (np.signbit(x).astype(U32) << U32(fmt.bits - 1))
+    if fmt.nan is not None:
+        nan = ~(magnitude < fmt.overflow) if fmt is FP8 else np.isnan(magnitude)
+        code = np.where(nan, U32(fmt.nan), code)
+    return code | (np.signbit(sign).astype(U32) << U32(fmt.bits - 1))
 
 
 def scale_of(scale: Array) -> Array:

@@ -86,7 +86,7 @@ def launch(
         observer: sees memory accesses.
     """
     kernel = program.kernel(kernel_name)
-    _check_mode(kernel)
+    check_mode(kernel)
     if strict:
         hazard = first_hazard(program, kernel.entry)
         if hazard is not None:
@@ -110,12 +110,13 @@ def three(sizes: Sequence[int]) -> tuple[int, int, int]:
     return x, y, z
 
 
-def _check_mode(kernel: Kernel) -> None:
+def check_mode(kernel: Kernel) -> None:
+    """Raise where a kernel starts in a float mode that is not modelled."""
     d = kernel.descriptor
-    if d.round_mode or d.denormal_mode >> 2 != KEEP_SUBNORMALS:
+    if d.round_mode or d.denormal_mode >> 2 != KEEP_SUBNORMALS or d.fp16_overflow:
         raise EmulatorError(
             f"kernel {kernel.name} asks for a float mode that is not modelled: FLOAT_ROUND_MODE {d.round_mode}, "
-            f"FLOAT_DENORM_MODE {d.denormal_mode}; wanted 0, and 12 or above"
+            f"FLOAT_DENORM_MODE {d.denormal_mode}, FP16_OVFL {int(d.fp16_overflow)}; wanted 0, 12 or above, and 0"
         )
 
 
@@ -146,6 +147,7 @@ class _Batch:
             lds=np.full(count * stride, LDS_GARBAGE, np.uint8), lds_bytes=self.lds_bytes,
             scratch=np.zeros(-(-width * 64 * descriptor.scratch // 16) * 16, np.uint8),
             scratch_bytes=descriptor.scratch, strict=self.strict, observer=self.observer, order=self.order,
+            ieee=descriptor.ieee, dx10_clamp=descriptor.dx10_clamp,
         )  # fmt: skip
         if self.strict:
             run.races = RaceChecker(run.lds.size)

@@ -190,6 +190,9 @@ def _permute(i: Instruction) -> Step:
 @define("ds_swizzle_b32")
 def _swizzle(i: Instruction) -> Step:
     value, register, pc, control = read(i.operands[1], "u32"), i.operands[0].index, i.pc, i.immediate
+    mode = i.modifiers.get("offset")  # in words; its bits are the instruction's
+    if control >> 8 > 0x80:
+        raise UnsupportedInstruction(f"offset:{mode}: the modes ROTATE and FFT are not modelled")
     if control & 0x8000:
         quad = np.array([control >> (2 * k) & 3 for k in range(4)])
         source = LANES // 4 * 4 + quad[LANES % 4]

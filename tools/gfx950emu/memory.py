@@ -82,7 +82,7 @@ def _store(i: Instruction) -> Step:
     return step
 
 
-@define(" ".join(f"global_load_lds_{width}" for width in LOADS if "d16" not in width))
+@define(" ".join(f"global_load_lds_{width}" for width in LOADS if "d16" not in width and width != "dwordx2"))
 def _load_to_lds(i: Instruction) -> Step:
     width, pc = LOADS[i.name.removeprefix("global_load_lds_")], i.pc
     address = address_of(i, i.operands[0], i.operands[1] if len(i.operands) > 1 else None)
@@ -163,7 +163,7 @@ def _scratch(i: Instruction) -> Step:
 
 
 # ---------------------------------------------------------------- scalar loads
-_DWORDS = {"dword": 1, "dwordx2": 2, "dwordx3": 3, "dwordx4": 4, "dwordx8": 8, "dwordx16": 16}
+_DWORDS = {"dword": 1, "dwordx2": 2, "dwordx4": 4, "dwordx8": 8, "dwordx16": 16}
 
 
 @define(" ".join(f"s_{buffer}load_{size}" for buffer in ("", "buffer_") for size in _DWORDS))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
 from typing import Any, Final
 
 import numpy as np
@@ -33,11 +35,16 @@ def bf16_to_f32(bits: Array) -> Array:
 
 
 def f16_toward_zero(x: Array) -> Array:
-    """Round float32 to the 16 bits of a half, toward zero, as uint32."""
+    """Round float32 to the 16 bits of a half, toward zero, as uint32; NaN becomes quiet."""
     half = x.astype(F16)
     over = np.abs(half.astype(F64)) > np.abs(x.astype(F64))
     bits = half.view(U16).astype(U32)
-    return np.where(over & np.isfinite(x), bits - U32(1), bits)
+    return np.where(over & np.isfinite(x), bits - U32(1), bits) | (np.isnan(x).astype(U32) << U32(9))
+
+
+def pack_halves(low: Array, high: Array) -> Array:
+    """Put two arrays of halves into one of uint32."""
+    return low.view(U16).astype(U32) | (high.view(U16).astype(U32) << U32(16))
 
 
 def flush_subnormals(x: Array) -> Array:
@@ -47,9 +54,45 @@ def flush_subnormals(x: Array) -> Array:
 
 
 def fma(a: Array, b: Array, c: Array) -> Array:
-    """Return a * b + c of float32; the product is exact in float64, and the sum is rounded twice at most."""
-    result: Array = (a.astype(F64) * b.astype(F64) + c.astype(F64)).astype(F32)
+    """Return a * b + c of float16 or float32, rounded once."""
+    product = a.astype(F64) * b.astype(F64)
+    return add_to_odd(product, c.astype(F64)).astype(a.dtype)
+
+
+def add_to_odd(a: Array, b: Array) -> Array:
+    """Return a + b in float64, an inexact sum rounded to the neighbour with an odd mantissa.
+
+    Rounding that once more, to fewer bits, gives what rounding the exact sum gives (Boldo and Melquiond).
+    """
+    total = a + b
+    part = total - a
+    error = (a - (total - part)) + (b - part)
+    bits = np.atleast_1d(total).view(U64).reshape(np.shape(total))
+    inexact = np.isfinite(total) & (error != 0) & (bits & U64(1) == 0)
+    toward = np.where((error > 0) == (total > 0), bits + U64(1), bits - U64(1))
+    return np.where(inexact, toward, bits).view(F64)
+
+
+def fma_f64(a: Array, b: Array, c: Array) -> Array:
+    """Return a * b + c of float64, rounded once: with fractions, lane by lane, where numpy would round twice."""
+    result = np.array(a * b + c)
+    factors = np.broadcast_arrays(a, b, c)
+    finite = np.isfinite(factors[0]) & np.isfinite(factors[1]) & np.isfinite(factors[2])
+    for at in zip(*np.nonzero(finite & (factors[0] != 0) & (factors[1] != 0)), strict=True):
+        x, y, z = (Fraction(float(factor[at])) for factor in factors)
+        exact = x * y + z
+        if exact:
+            result[at] = _nearest_f64(exact)
+        else:
+            result[at] = 0.0
     return result
+
+
+def _nearest_f64(x: Fraction) -> float:
+    try:
+        return float(x)
+    except OverflowError:
+        return math.inf if x > 0 else -math.inf
 
 
 def to_integer(x: Array, low: int, high: int, dtype: Any) -> Array:
@@ -126,10 +169,10 @@ def field_unsigned(x: Array, offset: Array, width: Array) -> Array:
 
 
 def field_signed(x: Array, offset: Array, width: Array) -> Array:
-    """``v_bfe_i32``."""
+    """``v_bfe_i32``: the shift keeps the sign, so a field that reaches beyond bit 31 continues it."""
     width = width & U32(31)
-    up = (U32(32) - width) & U32(31)
-    return np.where(width == 0, I32(0), ((x >> (offset & U32(31))) << up).view(I32) >> up.view(I32))
+    up = ((U32(32) - width) & U32(31)).view(I32)
+    return np.where(width == 0, I32(0), ((x.view(I32) >> (offset & U32(31)).view(I32)) << up) >> up)
 
 
 def permute_bytes(a: Array, b: Array, selector: Array) -> Array:
@@ -156,11 +199,6 @@ def bit_operation(a: Array, b: Array, c: Array, table: int) -> Array:
         if table >> k & 1:
             out |= (a if k & 4 else a ^ full) & (b if k & 2 else b ^ full) & (c if k & 1 else c ^ full)
     return out
-
-
-def median(a: Array, b: Array, c: Array) -> Array:
-    """Middle one of three."""
-    return np.maximum(np.minimum(a, b), np.minimum(np.maximum(a, b), c))
 
 
 def sum_of_differences(a: Array, b: Array, c: Array) -> Array:

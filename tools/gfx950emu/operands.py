@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
+
+from tools.gfx950emu.modifiers import Modifiers
 
 EXEC, VCC, M0 = 126, 106, 124
 """Numbers of special scalar registers in the emulator's file of 128."""
@@ -31,9 +33,7 @@ class Operand:
         count: of registers.
         value: of a constant.
         is_hex: a constant that was printed as such: its bits are meant.
-        negate: applied after ``absolute``.
-        absolute: on floats.
-        sign_extend: SDWA.
+        modifiers: True for each of "neg", applied after "abs", on floats, and "sext" (SDWA).
     """
 
     kind: str
@@ -42,9 +42,7 @@ class Operand:
     count: int = 1
     value: int | float = 0
     is_hex: bool = False
-    negate: bool = False
-    absolute: bool = False
-    sign_extend: bool = False
+    modifiers: Modifiers = field(default_factory=Modifiers)
 
     @property
     def is_vector(self) -> bool:
@@ -60,7 +58,9 @@ class Operand:
 def parse_operand(text: str) -> Operand:
     """Parse one operand."""
     o = Operand("symbol", text)
-    inner = _modifiers(o, text)
+    inner, found = _modifiers(text)
+    if found:
+        o.modifiers = Modifiers(found)
     register = _REGISTER.match(inner)
     if register:
         o.kind, first, low, high = register[1], register[2], register[3], register[4]
@@ -77,21 +77,19 @@ def parse_operand(text: str) -> Operand:
     return o
 
 
-def _modifiers(o: Operand, text: str) -> str:
-    """Strip sext(), neg(), abs(), |x| and -x, and note them."""
+def _modifiers(text: str) -> tuple[str, dict[str, bool]]:
+    """Strip sext(), neg(), abs(), |x| and -x, and return them."""
+    found: dict[str, bool] = {}
     while True:
-        if text.startswith("sext(") and text.endswith(")"):
-            o.sign_extend, text = True, text[5:-1]
-        elif text.startswith("neg(") and text.endswith(")"):
-            o.negate, text = True, text[4:-1]
-        elif text.startswith("abs(") and text.endswith(")"):
-            o.absolute, text = True, text[4:-1]
+        called = next((name for name in ("sext", "neg", "abs") if text.startswith(f"{name}(")), None)
+        if called and text.endswith(")"):
+            found[called], text = True, text[len(called) + 1 : -1]
         elif text.startswith("|") and text.endswith("|"):
-            o.absolute, text = True, text[1:-1]
+            found["abs"], text = True, text[1:-1]
         elif re.match(r"-[^\d.]", text):
-            o.negate, text = True, text[1:]
+            found["neg"], text = True, text[1:]
         else:
-            return text
+            return text, found
 
 
 def _constant(o: Operand, text: str) -> None:

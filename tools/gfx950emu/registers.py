@@ -81,23 +81,25 @@ def _read_indexed(g: Group, index: int) -> Array:
 
 
 def read(o: Operand, kind: str, *, vector: bool = True, indexed: bool = False, high_half: bool = False) -> Read:
-    """Return a function that gives an operand as ``kind``, with its neg and abs modifiers applied.
+    """Return a function that gives an operand as ``kind``, with neg and abs applied to floats; integers have none.
 
     Args:
         o: the operand.
         kind: a name of ``TYPES``.
         vector: see :func:`read_dword`.
         indexed: see :func:`read_dword`.
-        high_half: of a 16-bit operand, take the upper half of the register.
+        high_half: of a 16-bit operand, take the upper half of the register, or of the constant's 32 bits.
     """
     if o.is_constant:
-        value = _modified(constant(o, kind).reshape((1, 1) if vector else (1,)), o)
+        bits = constant(o, kind) if not high_half else packed_constant(o, kind, high=True)
+        value = signed(o, kind)(bits.reshape((1, 1) if vector else (1,)))
         value.setflags(write=False)
         return lambda g: value
     plain = _read_register(o, kind, vector, indexed, high_half)
-    if o.negate or o.absolute:
-        return lambda g: _modified(plain(g), o)
-    return plain
+    if not (o.modifiers and is_float(kind)):
+        return plain
+    change = signed(o, kind)
+    return lambda g: change(plain(g))
 
 
 def _read_register(o: Operand, kind: str, vector: bool, indexed: bool, high_half: bool) -> Read:
@@ -124,20 +126,38 @@ def constant(o: Operand, kind: str) -> Array:
     if isinstance(o.value, float):
         if kind == "bf16":
             return bf16_to_f32(f32_to_bf16(np.array([o.value], F32)))
-        if kind in ("f16", "f64"):
-            return np.array([o.value], dtype)
-        # An integer operand takes the float's bits; those of a 16-bit one are a half's.
-        as_bits = np.array([o.value], F16).view(U16) if bits == 16 else np.array([o.value], F32).view(U32)
-        return as_bits.astype(U64 if bits == 64 else as_bits.dtype).view(dtype)
+        # An integer operand takes the bits of the float of its width.
+        return np.array([o.value], {16: F16, 32: F32, 64: F64}[bits]).view(dtype)
     value = (o.value << 32) if kind == "f64" and o.is_hex else o.value  # a literal is the high half of a double
+    if kind == "i64" and o.is_hex and value >> 31:
+        raise UnsupportedInstruction(f"literal {o.text} of a signed 64-bit operand: zero- or sign-extended?")
     raw = np.array([value & ((1 << bits) - 1)], U64).astype({16: U16, 32: U32, 64: U64}[bits])
     return bf16_to_f32(raw) if kind == "bf16" else raw.view(dtype)
 
 
-def _modified(x: Array, o: Operand) -> Array:
-    if o.absolute:
-        x = np.abs(x)
-    return -x if o.negate else x
+def packed_constant(o: Operand, kind: str, *, high: bool) -> Array:
+    """Return one half of a constant operand of a packed 16-bit instruction.
+
+    LLVM, getInlineEncodingV216: an integer is 32 bits, sign-extended; of a float, f16 operations get a half in the low
+    16 bits and zeros above, integer ones a float's 32 bits. bf16 is taken to be as f16.
+    """
+    if isinstance(o.value, float) and is_float(kind):
+        return np.zeros_like(constant(o, kind)) if high else constant(o, kind)
+    half = (constant(o, "u32") >> U32(16 if high else 0)).astype(U16)
+    return bf16_to_f32(half) if kind == "bf16" else half.view(TYPES[kind][1])
+
+
+def is_float(kind: str) -> bool:
+    """Say whether values of ``kind`` are floats, the only ones that have neg and abs."""
+    return kind[0] in "fb"
+
+
+def signed(o: Operand, kind: str) -> Callable[[Array], Array]:
+    """Return the function of an operand's neg and abs on values of ``kind``."""
+    absolute, negate = (is_float(kind) and bool(o.modifiers.get(name)) for name in ("abs", "neg"))
+    if absolute:
+        return (lambda x: -np.abs(x)) if negate else np.abs
+    return np.negative if negate else lambda x: x
 
 
 def to_bits(x: Array, kind: str) -> Array:

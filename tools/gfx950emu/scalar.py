@@ -93,29 +93,29 @@ pure("s_flbit_i32_b32", "u32", "u32", leading_zeros)
 pure("s_abs_i32", "u32", "i32", lambda a: np.abs(a.astype(I64)).astype(U32), nonzero=True)
 
 
-def _field(a: Array, b: Array, bits: int) -> tuple[Array, Array]:
-    """Split the operand of s_bfe into the shifted source and the field's width, at most ``bits``."""
-    a, b = np.broadcast_arrays(a, b)
-    width = np.minimum((b >> U32(16)) & U32(127), U32(bits)).astype(U64)
-    return a.astype(U64) >> (b & U32(bits - 1)).astype(U64), width
+def _field(b: Array, bits: int) -> tuple[Array, Array]:
+    """Split the operand of s_bfe into the field's offset and its width, at most ``bits``."""
+    return (b & U32(bits - 1)).astype(U64), np.minimum((b >> U32(16)) & U32(127), U32(bits)).astype(U64)
 
 
 def _field_unsigned(a: Array, b: Array, bits: int) -> Array:
-    shifted, width = _field(a, b, bits)
+    offset, width = _field(b, bits)
+    shifted = a.astype(U64) >> offset
     mask = np.where(width >= 64, ~U64(0), (U64(1) << np.minimum(width, U64(63))) - U64(1))
     return shifted & mask
 
 
 def _field_signed(a: Array, b: Array, bits: int) -> Array:
-    shifted, width = _field(a, b, bits)
-    up = U64(64) - np.maximum(width, U64(1))
-    return np.where(width == 0, I64(0), (shifted << up).view(I64) >> up.view(I64))
+    """The shift keeps the sign, so a field that reaches beyond the last bit continues it."""
+    offset, width = _field(b, bits)
+    up = (U64(64) - np.maximum(width, U64(1))).view(I64)
+    return np.where(width == 0, I64(0), ((a.astype(I64) >> offset.view(I64)) << up) >> up)
 
 
 pure("s_bfe_u32", "u32", "u32 u32", lambda a, b: _field_unsigned(a, b, 32).astype(U32), nonzero=True)
-pure("s_bfe_i32", "i32", "u32 u32", lambda a, b: _field_signed(a, b, 32).astype(I32), nonzero=True)
+pure("s_bfe_i32", "i32", "i32 u32", lambda a, b: _field_signed(a, b, 32).astype(I32), nonzero=True)
 pure("s_bfe_u64", "u64", "u64 u32", lambda a, b: _field_unsigned(a, b, 64), nonzero=True)
-pure("s_bfe_i64", "i64", "u64 u32", lambda a, b: _field_signed(a, b, 64), nonzero=True)
+pure("s_bfe_i64", "i64", "i64 u32", lambda a, b: _field_signed(a, b, 64), nonzero=True)
 
 
 def _carries(name: str, kind: str, function: Callable[[Array, Array, Array], Array], low: int, high: int) -> None:
@@ -147,7 +147,7 @@ for _k in (1, 2, 3, 4):
 def _minimum(i: Instruction) -> Step:
     kind = i.name[-3:]
     a, b, store = _source(i, 1, kind), _source(i, 2, kind), write_scalar(i.operands[0], kind)
-    first_wins = np.less if "min" in i.name else np.greater
+    first_wins = np.less if "min" in i.name else np.greater_equal
 
     def step(g: Group) -> None:
         x, y = a(g), b(g)

@@ -7,10 +7,13 @@ where there is nothing to do. The units (scalar, vector, memory, ...) enter thei
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from tools.gfx950emu.disassemble import Instruction
 from tools.gfx950emu.errors import UnsupportedInstruction
+from tools.gfx950emu.modifiers import Modifiers, reason_for
+from tools.gfx950emu.operands import Operand
 from tools.gfx950emu.waves import Group
 
 Step = Callable[[Group], None]
@@ -35,12 +38,23 @@ def build(i: Instruction) -> Step | None:
     """Return the step of an instruction.
 
     Raises:
-        UnsupportedInstruction: its name is not in the table, or a modifier is not modelled.
+        UnsupportedInstruction: its name is not in the table, or there is a modifier that its builder did not read
+            and that ``modifiers.MEANINGLESS`` does not list.
     """
     builder = TABLE.get(i.name)
     if builder is None:
         raise UnsupportedInstruction(f"{i.name} is not in the emulator's table")
+    watched = replace(i, operands=[_watched(o) for o in i.operands])
     try:
-        return builder(i)
+        step = builder(watched)
     except (IndexError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise UnsupportedInstruction(f"operands or modifiers: {type(error).__name__}: {error}") from error
+    ignored = [text for text in watched.modifiers.unread() if reason_for(i.name, text.partition(":")[0]) is None]
+    ignored += [f"{name} of {o.text}" for o in watched.operands if o.modifiers for name in o.modifiers.unread()]
+    if ignored:
+        raise UnsupportedInstruction(f"{i.mnemonic} with {', '.join(ignored)} is not modelled")
+    return step
+
+
+def _watched(o: Operand) -> Operand:
+    return replace(o, modifiers=Modifiers(o.modifiers)) if o.modifiers else o

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tools.gfx950emu import minmax
 from tools.gfx950emu import numeric as n
 from tools.gfx950emu.numeric import F16, F32, F64, I16, I32, I64, U16, U32, U64, Array
 from tools.gfx950emu.vector_operands import pure
@@ -36,8 +37,9 @@ def _f64(function: Any) -> Any:
 # Moves and integers.
 pure("v_mov_b32 v_accvgpr_read_b32 v_accvgpr_write_b32 v_accvgpr_mov_b32", "u32", "u32", lambda a: a)
 pure("v_mov_b64", "u64", "u64", lambda a: a)
-pure("v_add_u32 v_add_i32", "u32", "u32 u32", lambda a, b: a + b)
-pure("v_sub_u32 v_sub_i32", "u32", "u32 u32", lambda a, b: a - b)
+for _sign in "ui":
+    pure(f"v_add_{_sign}32", f"{_sign}32", f"{_sign}32 {_sign}32", lambda a, b: a + b)
+    pure(f"v_sub_{_sign}32", f"{_sign}32", f"{_sign}32 {_sign}32", lambda a, b: a - b)
 pure("v_subrev_u32", "u32", "u32 u32", lambda a, b: b - a)
 pure("v_mul_lo_u32", "u32", "u32 u32", lambda a, b: a * b)
 pure("v_mul_hi_u32", "u32", "u32 u32", lambda a, b: (n.multiply_u64(a, b) >> U64(32)).astype(U32))
@@ -51,7 +53,7 @@ pure("v_mul_i32_i24", "u32", "u32 u32", lambda a, b: n.signed_24(a) * n.signed_2
 pure("v_mad_u32_u24", "u32", "u32 u32 u32", lambda a, b, c: n.low_24(a) * n.low_24(b) + c)
 pure("v_mad_i32_i24", "u32", "u32 u32 u32", lambda a, b, c: n.signed_24(a) * n.signed_24(b) + c)
 pure("v_lshl_add_u32", "u32", "u32 u32 u32", lambda a, b, c: (a << _low5(b)) + c)
-pure("v_lshl_add_u64", "u64", "u64 u32 u64", lambda a, b, c: (a << _low6(b)) + c)
+pure("v_lshl_add_u64", "u64", "u64 u32 u64", lambda a, b, c: (a << (b & U32(7)).astype(U64)) + c)
 pure("v_add_lshl_u32", "u32", "u32 u32 u32", lambda a, b, c: (a + b) << _low5(c))
 pure("v_lshl_or_b32", "u32", "u32 u32 u32", lambda a, b, c: (a << _low5(b)) | c)
 pure("v_and_or_b32", "u32", "u32 u32 u32", lambda a, b, c: (a & b) | c)
@@ -86,19 +88,24 @@ pure(
 pure("v_perm_b32", "u32", "u32 u32 u32", n.permute_bytes)
 pure("v_sad_u8", "u32", "u32 u32 u32", n.sum_of_differences)
 
-# Minimum, maximum, median. fmin and fmax return the other operand where one is NaN.
-for _kind in ("u32", "i32", "u16", "i16", "f32", "f16", "f64"):
-    _min: Any = np.fmin if _kind[0] == "f" else np.minimum
-    _max: Any = np.fmax if _kind[0] == "f" else np.maximum
-    pure(f"v_min_{_kind}", _kind, f"{_kind} {_kind}", _min)
-    pure(f"v_max_{_kind}", _kind, f"{_kind} {_kind}", _max)
+# Minimum, maximum, median.
+for _kind in ("u32", "i32", "u16", "i16"):
+    _two, _three = f"{_kind} {_kind}", f"{_kind} {_kind} {_kind}"
+    pure(f"v_min_{_kind}", _kind, _two, np.minimum)
+    pure(f"v_max_{_kind}", _kind, _two, np.maximum)
+    pure(f"v_min3_{_kind}", _kind, _three, lambda a, b, c: np.minimum(np.minimum(a, b), c))
+    pure(f"v_max3_{_kind}", _kind, _three, lambda a, b, c: np.maximum(np.maximum(a, b), c))
+    pure(f"v_med3_{_kind}", _kind, _three, minmax.median_of_integers)
+for _kind in ("f32", "f16", "f64"):
+    _two, _three = f"{_kind} {_kind}", f"{_kind} {_kind} {_kind}"
+    pure(f"v_min_{_kind}", _kind, _two, minmax.minimum, by_mode=True)
+    pure(f"v_max_{_kind}", _kind, _two, minmax.maximum, by_mode=True)
     if _kind != "f64":
-        _three = f"{_kind} {_kind} {_kind}"
-        pure(f"v_min3_{_kind}", _kind, _three, lambda a, b, c, f=_min: f(f(a, b), c))
-        pure(f"v_max3_{_kind}", _kind, _three, lambda a, b, c, f=_max: f(f(a, b), c))
-        pure(f"v_med3_{_kind}", _kind, _three, n.median)
-pure("v_minimum3_f32", "f32", "f32 f32 f32", lambda a, b, c: np.minimum(np.minimum(a, b), c))
-pure("v_maximum3_f32", "f32", "f32 f32 f32", lambda a, b, c: np.maximum(np.maximum(a, b), c))
+        pure(f"v_min3_{_kind}", _kind, _three, minmax.minimum3, by_mode=True)
+        pure(f"v_max3_{_kind}", _kind, _three, minmax.maximum3, by_mode=True)
+        pure(f"v_med3_{_kind}", _kind, _three, minmax.median, by_mode=True)
+pure("v_minimum3_f32", "f32", "f32 f32 f32", minmax.propagating_minimum3)
+pure("v_maximum3_f32", "f32", "f32 f32 f32", minmax.propagating_maximum3)
 
 # float32.
 pure("v_add_f32", "f32", "f32 f32", lambda a, b: a + b)
@@ -130,9 +137,9 @@ pure("v_div_fixup_f32", "f32", "f32 f32 f32", lambda q, b, c: c / b)
 # float64.
 pure("v_add_f64", "f64", "f64 f64", lambda a, b: a + b)
 pure("v_mul_f64", "f64", "f64 f64", lambda a, b: a * b)
-pure("v_fma_f64", "f64", "f64 f64 f64", lambda a, b, c: a * b + c)
+pure("v_fma_f64", "f64", "f64 f64 f64", n.fma_f64)
 pure("v_rcp_f64", "f64", "f64", lambda a: 1 / a)
-pure("v_div_fmas_f64", "f64", "f64 f64 f64", lambda a, b, c: a * b + c)
+pure("v_div_fmas_f64", "f64", "f64 f64 f64", n.fma_f64)
 pure("v_div_fixup_f64", "f64", "f64 f64 f64", lambda q, b, c: c / b)
 
 # 16 bits.
@@ -147,6 +154,6 @@ pure("v_ashrrev_i16", "i16", "u16 i16", lambda a, b: b >> (a & U16(15)).view(I16
 pure("v_add_f16", "f16", "f16 f16", lambda a, b: a + b)
 pure("v_sub_f16", "f16", "f16 f16", lambda a, b: a - b)
 pure("v_mul_f16", "f16", "f16 f16", lambda a, b: a * b)
-pure("v_fma_f16", "f16", "f16 f16 f16", lambda a, b, c: (a.astype(F64) * b.astype(F64) + c).astype(F16))
+pure("v_fma_f16", "f16", "f16 f16 f16", n.fma)
 pure("v_rcp_f16", "f16", "f16", lambda a: (1 / a.astype(F64)).astype(F16))
-pure("v_pack_b32_f16", "u32", "u16 u16", lambda a, b: a.astype(U32) | (b.astype(U32) << U32(16)))
+pure("v_pack_b32_f16", "u32", "f16 f16", n.pack_halves)

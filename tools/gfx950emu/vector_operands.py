@@ -1,13 +1,14 @@
-"""How vector instructions read sources and write results: SDWA, DPP, op_sel, clamp, output modifiers.
+"""How vector instructions read sources and write results: SDWA, DPP, op_sel, clamp.
 
-CDNA3 ISA, sections 6.4 (SDWA), 6.5 (DPP), 6.2.3 (output modifiers), 6.2.4 (op_sel).
+CDNA3 ISA, sections 6.4 (SDWA), 6.5 (DPP), 6.2.3 (output modifiers), 6.2.4 (op_sel). The output modifiers mul and div
+are refused: they do nothing while MODE.IEEE is 1 or denormals are kept, as compilers set both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -15,34 +16,75 @@ from tools.gfx950emu.disassemble import Instruction
 from tools.gfx950emu.errors import UnsupportedInstruction
 from tools.gfx950emu.numeric import F32, I32, I64, LANES, U16, U32, Array, flush_subnormals, sign_extend
 from tools.gfx950emu.operands import Operand
-from tools.gfx950emu.registers import TYPES, Read, Write, read, read_dword, to_bits, write
+from tools.gfx950emu.registers import TYPES, Read, Write, is_float, read, read_dword, signed, to_bits, write
 from tools.gfx950emu.table import Step, define
 from tools.gfx950emu.waves import Group
 
 KEEPS_UPPER_HALF: Final = {"v_mad_u16", "v_fma_f16", "v_mad_i16", "v_div_fixup_f16", "v_mad_f16", "v_bitop3_b16"}
 """16-bit VOP3 instructions that leave the half they don't write; the others zero it (gfx9)."""
-_EXACT_SUM: Final[dict[str, Callable[[Array, Array], Array]]] = {
-    "v_add_u32": lambda a, b: a + b,
-    "v_sub_u32": lambda a, b: a - b,
-    "v_subrev_u32": lambda a, b: b - a,
-}
+_SATURATING: Final = {
+    "v_add_u32", "v_sub_u32", "v_subrev_u32", "v_add_i32", "v_sub_i32", "v_add_u16", "v_sub_u16", "v_subrev_u16",
+    "v_mad_u16",
+}  # fmt: skip
+"""Integer instructions with a clamp, whose functions are exact on int64."""
 
 
-def pure(names: str, result: str, sources: str, function: Callable[..., Array]) -> None:
-    """Define vector instructions whose result is a function of their sources, lane by lane."""
+def pure(names: str, result: str, sources: str, function: Callable[..., Array], *, by_mode: bool = False) -> None:
+    """Define vector instructions whose result is a function of their sources, lane by lane.
+
+    Args:
+        names: of the instructions.
+        result: operand type of the result.
+        sources: those of the sources.
+        function: what they compute.
+        by_mode: ``function`` takes MODE.IEEE before the sources.
+    """
     kinds = sources.split()
 
     def build(i: Instruction) -> Step:
         if len(i.operands) != len(kinds) + 1:
             raise UnsupportedInstruction(f"{len(i.operands)} operands, not {len(kinds) + 1}")
         reads = [source(i, k, kind) for k, kind in enumerate(kinds)]
-        compute = _with_output_modifiers(i, function, result)
-        return finish(i, reads, compute, destination(i, result), "f32" in (result, *kinds))
+        if by_mode:
+            reads.insert(0, ieee_mode)
+        saturates = i.name in _SATURATING and result[0] != "f" and bool(i.modifiers.get("clamp"))
+        compute = saturated(function, result) if saturates else function
+        store = destination(i, result)
+        if not saturates:
+            store = clamped(i, result, store)
+        return finish(reads, compute, store, "f32" in (result, *kinds))
 
     define(names)(build)
 
 
-def finish(i: Instruction, reads: list[Read], compute: Callable[..., Array], store: Write, flushable: bool) -> Step:
+def ieee_mode(g: Group) -> Array:
+    """Return MODE.IEEE as an array without dimensions."""
+    return np.array(g.run.ieee)
+
+
+def saturated(function: Callable[..., Array], kind: str) -> Callable[..., Array]:
+    """Return a function of integers, exact on int64, whose result stops at the ends of its type."""
+    limits = np.iinfo(TYPES[kind][1])
+    return lambda *sources: np.clip(function(*[x.astype(I64) for x in sources]), limits.min, limits.max).astype(
+        limits.dtype
+    )
+
+
+def clamped(i: Instruction, kind: str, store: Write) -> Write:
+    """Return a ``store`` that obeys the clamp of a float result: to 0 .. 1, -0 to +0, NaN to 0 by MODE.DX10_CLAMP."""
+    if not is_float(kind) or not i.modifiers.get("clamp"):
+        return store
+    return lambda g, x: store(g, clamp_float(g, x))
+
+
+def clamp_float(g: Group, x: Array) -> Array:
+    """Clamp to 0 .. 1."""
+    one = x.dtype.type(1)
+    result = np.where(x > 0, np.minimum(x, one), one * 0)
+    return result if g.run.dx10_clamp else np.where(np.isnan(x), x, result)
+
+
+def finish(reads: list[Read], compute: Callable[..., Array], store: Write, flushable: bool) -> Step:
     """Join sources, function and destination to a step; short forms keep the common cases fast."""
     if len(reads) == 1:
         (a,) = reads
@@ -80,9 +122,8 @@ def source(i: Instruction, which: int, kind: str) -> Read:
     o = i.operands[which + 1]
     if i.encoding == "sdwa" and which < 2:
         return sdwa_source(o, i.modifiers.get(f"src{which}_sel", "DWORD"), kind)
-    op_sel = i.modifiers.get("op_sel", ())
-    indexed = bool(i.gpr_index >> which & 1) and o.is_vector
-    plain = read(o, kind, indexed=indexed, high_half=which < len(op_sel) and bool(op_sel[which]))
+    high_half = TYPES[kind][0] == 16 and not o.is_constant and bool(i.modifiers.bit("op_sel", which))
+    plain = read(o, kind, indexed=is_indexed(i, which, o), high_half=high_half)
     if i.encoding != "dpp" or which:
         return plain
     move = dpp_move(i)
@@ -94,9 +135,15 @@ def source(i: Instruction, which: int, kind: str) -> Read:
     return moved
 
 
+def is_indexed(i: Instruction, which: int, o: Operand) -> bool:
+    """Say whether s_set_gpr_idx_on makes source ``which`` relative to M0; only vector registers are."""
+    return bool(i.modifiers.bit("gpr_idx", which)) and o.is_vector
+
+
 def sdwa_source(o: Operand, select: str, kind: str) -> Read:
     """Return a byte or word of a register, extended to the operand."""
-    if o.is_constant or (select == "DWORD" and not o.sign_extend):
+    sign_extended = bool(o.modifiers.get("sext"))
+    if o.is_constant or (select == "DWORD" and not sign_extended):
         return read(o, kind)
     dword = read_dword(o)
     if select == "DWORD":
@@ -105,12 +152,14 @@ def sdwa_source(o: Operand, select: str, kind: str) -> Read:
         part, number = select.rsplit("_", 1)
         bits = 8 if part == "BYTE" else 16
         shift, mask = U32(int(number) * bits), U32((1 << bits) - 1)
-        if o.sign_extend:
+        if sign_extended:
             taken = lambda g: sign_extend((dword(g) >> shift) & mask, bits)  # noqa: E731
         else:
             taken = lambda g: (dword(g) >> shift) & mask  # noqa: E731
     width, dtype = TYPES[kind]
-    negate, absolute = o.negate, o.absolute
+    if width == 64:
+        raise UnsupportedInstruction("SDWA of 64 bits")
+    change = signed(o, kind)
 
     def typed(g: Group) -> Array:
         raw = taken(g)
@@ -118,8 +167,7 @@ def sdwa_source(o: Operand, select: str, kind: str) -> Read:
             x = (raw << U32(16)).view(F32)
         else:
             x = raw.view(dtype) if width == 32 else raw.astype(U16).view(dtype)
-        x = np.abs(x) if absolute else x
-        return -x if negate else x
+        return change(x)
 
     return typed
 
@@ -188,14 +236,12 @@ DPP_CONTROLS: Final = (
 def destination(i: Instruction, kind: str) -> Write:
     """Return the function that writes an instruction's first operand."""
     o = i.operands[0]
-    if i.gpr_index & 8:
-        raise UnsupportedInstruction("s_set_gpr_idx on a destination")
-    select = i.modifiers.get("dst_sel", "DWORD")
+    select, unused = i.modifiers.get("dst_sel", "DWORD"), i.modifiers.get("dst_unused", "UNUSED_PAD")
     if i.encoding == "sdwa" and select != "DWORD":
-        store = _sdwa_destination(o, select, i.modifiers.get("dst_unused", "UNUSED_PAD"), kind)
+        store = _sdwa_destination(o, select, unused, kind)
     else:
-        op_sel = i.modifiers.get("op_sel", ())
-        high = len(op_sel) == len(i.operands) and bool(op_sel[-1])
+        last = len(i.operands) - 1
+        high = TYPES[kind][0] == 16 and i.modifiers.size("op_sel") > last and bool(i.modifiers.bit("op_sel", last))
         store = write(o, kind, high_half=high, keep_rest=i.name in KEEPS_UPPER_HALF)
     if i.encoding != "dpp":
         return store
@@ -226,23 +272,3 @@ def _sdwa_destination(o: Operand, select: str, unused: str, kind: str) -> Write:
         g.write(index, value)
 
     return store
-
-
-def _with_output_modifiers(i: Instruction, function: Callable[..., Array], kind: str) -> Callable[..., Array]:
-    clamp, factor, divisor = i.modifiers.get("clamp"), i.modifiers.get("mul"), i.modifiers.get("div")
-    if not (clamp or factor or divisor):
-        return function
-    exact: Any = _EXACT_SUM.get(i.name)
-    if clamp and kind[0] != "f":
-        if exact is None:
-            raise UnsupportedInstruction("clamp")
-        return lambda a, b: np.clip(exact(a.astype(I64), b.astype(I64)), 0, 0xFFFFFFFF).astype(U32)
-    scale = (factor or 1) / (divisor or 1)
-
-    def modified(*sources: Array) -> Array:
-        x = function(*sources)
-        one = x.dtype.type(1)
-        x = x * x.dtype.type(scale)
-        return np.clip(np.where(np.isnan(x), one * 0, x), one * 0, one) if clamp else x
-
-    return modified

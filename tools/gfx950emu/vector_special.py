@@ -8,10 +8,10 @@ from typing import Any, Final
 import numpy as np
 
 from tools.gfx950emu.disassemble import Instruction
+from tools.gfx950emu.effects import TWO_RESULTS
 from tools.gfx950emu.errors import EmulatorError, UnsupportedInstruction
+from tools.gfx950emu.minmax import is_signalling
 from tools.gfx950emu.numeric import (
-    F32,
-    F64,
     I64,
     LANES,
     U32,
@@ -19,6 +19,7 @@ from tools.gfx950emu.numeric import (
     Array,
     bit_operation,
     fma,
+    fma_f64,
     multiply_i64,
     multiply_u64,
     ones,
@@ -26,21 +27,22 @@ from tools.gfx950emu.numeric import (
 from tools.gfx950emu.operands import EXEC
 from tools.gfx950emu.registers import TYPES, Read, read, read_mask, to_bits, write, write_mask, write_scalar
 from tools.gfx950emu.table import Step, define
-from tools.gfx950emu.vector_operands import KEEPS_UPPER_HALF, finish, flushed, pure, sdwa_source
+from tools.gfx950emu.vector_operands import KEEPS_UPPER_HALF, clamped, finish, flushed, is_indexed, pure, sdwa_source
 from tools.gfx950emu.waves import Group
 
 Test = Callable[[Any, Any], Any]
 
 
 def _plain(i: Instruction, which: int, kind: str, *, high_half: bool = False) -> Read:
-    """Operand ``which``, destinations counted, without SDWA or DPP."""
-    o = i.operands[which]
-    return read(o, kind, indexed=bool(i.gpr_index >> max(which - 1, 0) & 1) and o.is_vector, high_half=high_half)
+    """Operand ``which``, the destinations counted, without SDWA or DPP."""
+    o, first = i.operands[which], 2 if i.name.startswith(TWO_RESULTS) else 1
+    return read(o, kind, indexed=which >= first and is_indexed(i, which - first, o), high_half=high_half)
 
 
-def _refuse_dpp(i: Instruction) -> None:
-    if i.encoding == "dpp":
-        raise UnsupportedInstruction("DPP")
+def _refuse_encodings(i: Instruction) -> None:
+    """SDWA and DPP, which are not only modifiers: they change how all of an instruction reads and writes."""
+    if i.encoding:
+        raise UnsupportedInstruction(f"{i.encoding.upper()} of {i.name} is not modelled")
 
 
 # ---------------------------------------------------------------- comparisons
@@ -66,8 +68,9 @@ def _class(x: Array, wanted: Array) -> Array:
     tiny = np.finfo(x.dtype).tiny
     negative, small, nan = np.signbit(x), (x != 0) & (np.abs(x) < tiny), np.isnan(x)
     normal, zero, infinite = np.isfinite(x) & (np.abs(x) >= tiny), x == 0, np.isinf(x)
+    signalling = is_signalling(x)
     kinds = [
-        nan, nan, infinite & negative, normal & negative, small & negative, zero & negative,
+        signalling, nan & ~signalling, infinite & negative, normal & negative, small & negative, zero & negative,
         zero & ~negative, small & ~negative, normal & ~negative, infinite & ~negative,
     ]  # fmt: skip
     found = np.zeros(np.broadcast(x, wanted).shape, bool)
@@ -77,15 +80,16 @@ def _class(x: Array, wanted: Array) -> Array:
 
 
 def _compare(i: Instruction) -> Step:
-    _refuse_dpp(i)
     _, family, condition, kind = i.name.split("_")
     test = _class if condition == "class" else COMPARE[condition]
+    kinds = kind, "u32" if condition == "class" else kind
     if i.encoding == "sdwa":
-        a, b = (sdwa_source(i.operands[k + 1], i.modifiers.get(f"src{k}_sel", "DWORD"), kind) for k in (0, 1))
+        a, b = (sdwa_source(i.operands[k + 1], i.modifiers.get(f"src{k}_sel", "DWORD"), kinds[k]) for k in (0, 1))
     else:
-        halves = i.modifiers.get("op_sel", [0, 0]) if TYPES[kind][0] == 16 else [0, 0]
-        a = _plain(i, 1, kind, high_half=bool(halves[0]))
-        b = _plain(i, 2, "u32" if condition == "class" else kind, high_half=bool(halves[1]))
+        a, b = (
+            _plain(i, k + 1, kinds[k], high_half=TYPES[kinds[k]][0] == 16 and bool(i.modifiers.bit("op_sel", k)))
+            for k in (0, 1)
+        )
     store, first = write_mask(i.operands[0]), i.operands[0].index
 
     def compared(g: Group) -> None:
@@ -115,14 +119,12 @@ for _kind in ("f16", "f32", "f64"):
 
 @define("v_cndmask_b32")
 def _select(i: Instruction) -> Step:
-    _refuse_dpp(i)
     _, first, second, condition = i.operands
     if i.encoding == "sdwa":
-        if i.modifiers.get("dst_sel", "DWORD") != "DWORD":
-            raise UnsupportedInstruction("dst_sel")
+        i.modifiers.get("dst_unused")  # says nothing where all of the destination is written; dst_sel is refused
         a, b = (sdwa_source(o, i.modifiers.get(f"src{k}_sel", "DWORD"), "u32") for k, o in enumerate((first, second)))
     else:
-        kind = "f32" if any(o.negate or o.absolute for o in (first, second)) else "u32"
+        kind = "f32" if first.modifiers or second.modifiers else "u32"
         a, b = _plain(i, 1, kind), _plain(i, 2, kind)
     mask, store = read_mask(condition), write(i.operands[0], "u32")
     return lambda g: store(g, np.where(mask(g), to_bits(b(g), "u32"), to_bits(a(g), "u32")))
@@ -131,20 +133,20 @@ def _select(i: Instruction) -> Step:
 # ---------------------------------------------------------------- carries, accumulation, division
 @define("v_add_co_u32 v_sub_co_u32 v_subrev_co_u32 v_addc_co_u32 v_subb_co_u32 v_subbrev_co_u32")
 def _carry(i: Instruction) -> Step:
-    if i.encoding:
-        raise UnsupportedInstruction(i.encoding.upper())
+    _refuse_encodings(i)
     a, b = _plain(i, 2, "u32"), _plain(i, 3, "u32")
     if "rev" in i.name:
         a, b = b, a
     sign = 1 if i.name.startswith("v_add") else -1
     carry_in = read_mask(i.operands[4]) if len(i.operands) > 4 else None
     store, store_carry = write(i.operands[0], "u32"), write_mask(i.operands[1])
+    clamp = bool(i.modifiers.get("clamp"))
 
     def step(g: Group) -> None:
         exact = a(g).astype(I64) + sign * b(g).astype(I64)
         if carry_in is not None:
             exact = exact + sign * carry_in(g).astype(I64)
-        store(g, exact.astype(U32))
+        store(g, (np.clip(exact, 0, 0xFFFFFFFF) if clamp else exact).astype(U32))
         store_carry(g, (exact > 0xFFFFFFFF) | (exact < 0))
 
     return step
@@ -156,25 +158,28 @@ def _wide_multiply_add(i: Instruction) -> Step:
     kind = "u32" if unsigned else "i32"
     a, b, c = _plain(i, 2, kind), _plain(i, 3, kind), _plain(i, 4, "u64")
     store, store_carry = write(i.operands[0], "u64"), write_mask(i.operands[1])
+    clamp = unsigned and bool(i.modifiers.get("clamp"))
 
     def step(g: Group) -> None:
         product = multiply_u64(a(g), b(g)) if unsigned else multiply_i64(a(g), b(g)).view(U64)
         addend = c(g)
         total = product + addend
-        store_carry(g, total < addend)
-        store(g, total)
+        carry = total < addend
+        if not unsigned:  # bit 64 of the sum of two sign-extended numbers
+            carry = carry ^ ((product ^ addend) >> U64(63)).astype(bool)
+        store(g, np.where(carry, ~U64(0), total) if clamp else total)
+        store_carry(g, carry)
 
     return step
 
 
-@define("v_fmac_f32 v_mac_f32 v_fmac_f64")
+@define("v_fmac_f32 v_fmac_f64")
 def _accumulate(i: Instruction) -> Step:
-    if i.encoding:
-        raise UnsupportedInstruction(i.encoding.upper())
+    _refuse_encodings(i)
     kind = i.name[-3:]
     reads = [_plain(i, 1, kind), _plain(i, 2, kind), read(i.operands[0], kind)]
-    function: Callable[..., Array] = fma if kind == "f32" else lambda a, b, c: a * b + c
-    return finish(i, reads, function, write(i.operands[0], kind), kind == "f32")
+    store = clamped(i, kind, write(i.operands[0], kind))
+    return finish(reads, fma if kind == "f32" else fma_f64, store, kind == "f32")
 
 
 @define("v_div_scale_f32 v_div_scale_f64")
@@ -186,20 +191,6 @@ def _division_scale(i: Instruction) -> Step:
     def step(g: Group) -> None:
         store(g, a(g))
         store_mask(g, np.zeros((g.width, 64), bool))
-
-    return step
-
-
-@define("v_dot2c_f32_bf16 v_dot2_f32_bf16 v_dot2_f32_f16 v_dot2c_f32_f16")
-def _dot(i: Instruction) -> Step:
-    kind = "bf16" if "bf16" in i.name else "f16"
-    low_a, high_a = _plain(i, 1, kind), _plain(i, 1, kind, high_half=True)
-    low_b, high_b = _plain(i, 2, kind), _plain(i, 2, kind, high_half=True)
-    addend, store = _plain(i, 0 if "2c" in i.name else 3, "f32"), write(i.operands[0], "f32")
-
-    def step(g: Group) -> None:
-        low, high = low_a(g).astype(F64) * low_b(g), high_a(g).astype(F64) * high_b(g)
-        store(g, (low + high + addend(g)).astype(F32))
 
     return step
 
@@ -280,8 +271,8 @@ def _swap(i: Instruction) -> Step:
 @define("v_bitop3_b32 v_bitop3_b16")
 def _bit_operation(i: Instruction) -> Step:
     kind = "u32" if i.name.endswith("32") else "u16"
-    truth, halves = i.modifiers.get("bitop3", 0), [*i.modifiers.get("op_sel", ()), 0, 0, 0, 0]
-    a, b, c = (_plain(i, k + 1, kind, high_half=bool(halves[k])) for k in range(3))
-    keep = i.name in KEEPS_UPPER_HALF
-    store = write(i.operands[0], kind, high_half=kind == "u16" and bool(halves[3]), keep_rest=keep)
+    truth, keep = i.modifiers.get("bitop3", 0), i.name in KEEPS_UPPER_HALF
+    halves = [kind == "u16" and bool(i.modifiers.bit("op_sel", k)) for k in range(4)]
+    a, b, c = (_plain(i, k + 1, kind, high_half=halves[k]) for k in range(3))
+    store = write(i.operands[0], kind, high_half=halves[3], keep_rest=keep)
     return lambda g: store(g, bit_operation(a(g), b(g), c(g), truth))

@@ -46,6 +46,8 @@ class Run:
         observer: who sees memory accesses, if anyone.
         races: the race checker of strict mode.
         order: strict mode's record of stores to device memory, one for the launch.
+        ieee: MODE.IEEE: minimum and maximum give a signalling NaN back, quieted.
+        dx10_clamp: MODE.DX10_CLAMP: clamp makes NaN 0.
     """
 
     memory: Memory
@@ -60,6 +62,8 @@ class Run:
     observer: Observer | None = None
     races: RaceChecker | None = None
     order: MemoryOrder | None = None
+    ieee: bool = True
+    dx10_clamp: bool = True
     lds_dwords: Array = field(init=False)
 
     def __post_init__(self) -> None:
