@@ -74,7 +74,10 @@ def has_tangent(tensor: Tensor) -> bool:
     """Say whether forward-mode differentiation is under way and carries a tangent with this tensor."""
     if forward_ad._current_level < 0:
         return False
-    return forward_ad.unpack_dual(_unbatched(tensor)).tangent is not None  # type: ignore[no-untyped-call]
+    inner = _unbatched(tensor)
+    if inner.is_inference():  # made under inference mode, which records nothing; torch asserts when it is asked
+        return False
+    return forward_ad.unpack_dual(inner).tangent is not None  # type: ignore[no-untyped-call]
 
 
 def is_differentiated(tensor: Tensor) -> bool:

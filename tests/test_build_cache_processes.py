@@ -25,7 +25,7 @@ __all__ = ["cache"]  # the fixture of every test here
 NAMES = ("with space", "with\nnewline", "quote'\"`$(touch x)", "*?[a-f]", "\u00e9\u4e2d", "-rf", "x" * 200, "\udcff")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMES, ids=ascii)
 def test_any_name_of_a_cache_folder(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(build_cache.CACHE_VARIABLE, str(tmp_path / name / "c"))
     first = build_cache.cached({}, "kernel.so", compile_good, "x")
