@@ -28,12 +28,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mxgemm.accuracy import Accuracy, compare
-from mxgemm.benchmark import output
+from evidence.quant_cases import decode_elements, operands
 from mxgemm.device import machine_of
 from mxgemm.dispatcher.jit import Tile, launcher, quant_gemm
-from mxgemm.routes.triton_support import triton_version
-from tools.quant_cases import decode_elements, operands
+from mxgemm.measure import output
+from mxgemm.mx.accuracy import Accuracy, compare
+from mxgemm.triton.support import triton_version
 
 KINDS = (("e2m1", "block"), ("e4m3", "block"), ("e4m3", "row"), ("e5m2", "row"))
 ODD_SHAPES = ((1, 16, 32), (1, 1, 32), (33, 17, 96), (130, 200, 416), (31, 513, 2080), (257, 512, 2048))

@@ -4,7 +4,7 @@
 
 Every case launches into memory poisoned with NaN, from weights and scales that lie between 0xFF guards, with 0xFF in
 the padding of shuffled scales, and passes both gates of docs/numbers.md. The oracle is float64 on the GPU, from
-operands that mxgemm.reference decoded. Cases are dealt out by kernel, formats, layout and K, the largest K first, so
+operands that mxgemm.mx.oracle decoded. Cases are dealt out by kernel, formats, layout and K, the largest K first, so
 that no process is left with a long task at the end; --part 1/2 and --part 2/2 are halves of it.
 """
 
@@ -24,14 +24,14 @@ import torch
 from torch import Tensor
 
 import mxgemm
-from mxgemm import layouts, reference
-from mxgemm.accuracy import NORM_GATE, OUT_BITS, element_gate
-from mxgemm.benchmark import output
 from mxgemm.device import machine_of
-from mxgemm.mx import MXTensor
+from mxgemm.measure import output
+from mxgemm.mx import layouts, oracle
+from mxgemm.mx.accuracy import NORM_GATE, OUT_BITS, element_gate
+from mxgemm.mx.tensor import MXTensor
 from mxgemm.problem import Problem, Strides
 from mxgemm.routes import ROUTES, Operands
-from mxgemm.routes.triton_support import triton_version
+from mxgemm.triton.support import triton_version
 
 M = (1, 2, 8, 16, 31, 33, 64, 257)
 N = (16, 32, 48, 258, 2112, 2880)
@@ -162,7 +162,7 @@ def operand(rows: int, k: int, fmt: str, seed: int) -> tuple[MXTensor, Tensor]:
     powers = torch.randint(-6, 7, (rows, k // 32), generator=generator).float()
     x = torch.randn(rows, k, generator=generator) * torch.exp2(powers).repeat_interleave(32, dim=1)
     quantized = mxgemm.quantize(x, format=fmt)  # type: ignore[arg-type]
-    exact = reference.decode(quantized.data.numpy(), quantized.scales.numpy(), fmt)
+    exact = oracle.decode(quantized.data.numpy(), quantized.scales.numpy(), fmt)
     return quantized.to("cuda"), torch.from_numpy(exact).cuda()
 
 
@@ -176,7 +176,7 @@ def _activations(m: int, k: int, route: str, a_format: str) -> tuple[Tensor, Ten
     a = (torch.randn(m, k, generator=generator) * torch.exp2(powers).repeat_interleave(32, dim=1)).bfloat16()
     if a_format == "bf16":
         return a.cuda(), a.double().cuda(), None
-    exact64 = reference.decode(*reference.encode(a.float().numpy(), a_format, "even"), a_format)
+    exact64 = oracle.decode(*oracle.encode(a.float().numpy(), a_format, "even"), a_format)
     return a.cuda(), torch.from_numpy(exact64).cuda(), None
 
 

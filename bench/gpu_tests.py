@@ -17,9 +17,9 @@ from pathlib import Path
 
 import torch
 
-from mxgemm.benchmark import output
 from mxgemm.device import default_device, machine_of
-from mxgemm.routes.triton_support import triton_version
+from mxgemm.measure import output
+from mxgemm.triton.support import triton_version
 
 
 def main() -> None:

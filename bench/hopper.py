@@ -23,16 +23,16 @@ import torch
 from torch import Tensor
 
 import mxgemm
-from mxgemm import accuracy
-from mxgemm.benchmark import output
 from mxgemm.device import machine_of
-from mxgemm.formats import E2M1
-from mxgemm.mx import MXTensor
+from mxgemm.measure import output
+from mxgemm.mx import accuracy
+from mxgemm.mx.formats import E2M1
+from mxgemm.mx.tensor import MXTensor
 from mxgemm.problem import Problem, contiguous_strides
 from mxgemm.routes import ROUTES
 from mxgemm.routes.fp8_fold import quantize_fold_call
-from mxgemm.routes.kernel_call import Launcher
-from mxgemm.routes.triton_support import triton_version
+from mxgemm.triton.launch import Launcher
+from mxgemm.triton.support import triton_version
 
 WEIGHTS = ((5120, 2880), (2880, 4096), (7168, 2048), (7168, 16384), (10240, 8192), (57344, 8192), (8192, 28672))
 ROTATE_BYTES = 130e6

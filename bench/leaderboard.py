@@ -35,8 +35,8 @@ import torch
 from bench.leaderboard_run import MODES, WARM_UP, Outcome, Rules, clear_bytes_for, prepare_process, run_case, stats
 from bench.leaderboard_task import ATOL, BENCHMARKS, RTOL, TESTS, Case, combine_seeds
 from mxgemm._version import __version__
-from mxgemm.benchmark import output
 from mxgemm.device import default_device, machine_of
+from mxgemm.measure import output
 
 KIND: Final = "mxgemm-leaderboard"
 LIMIT_SECONDS: Final = {"test": 420, "benchmark": 420, "leaderboard": 600}

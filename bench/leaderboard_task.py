@@ -4,7 +4,7 @@ A submission is called with ``(A, B, B_q, B_shuffle, B_scale_sh)`` and returns `
 
 * ``A [m, k]`` and ``B [n, k]``: bf16, N(0, 1);
 * ``B_q [n, k/2]``: B quantised to MXFP4, row-major; ``B_shuffle``: the same bytes, preshuffled;
-* ``B_scale_sh``: its E8M0 scales, shuffled and padded (``mxgemm.layouts`` has both orders).
+* ``B_scale_sh``: its E8M0 scales, shuffled and padded (``mxgemm.mx.layouts`` has both orders).
 
 Shapes, seeds and tolerance are those of gpu-mode/reference-kernels, problems/amd_202602/mxfp4-mm, commit f83cb92.
 """
@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 import mxgemm
-from mxgemm import layouts
-from mxgemm.mx import MXTensor
+from mxgemm.mx import layouts
+from mxgemm.mx.tensor import MXTensor
 
 RTOL: Final = 1e-2
 ATOL: Final = 1e-2

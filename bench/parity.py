@@ -17,11 +17,11 @@ from pathlib import Path
 
 import torch
 
-from mxgemm import benchmark
-from mxgemm.benchmark import output, parity, text, timing
-from mxgemm.benchmark.rotation import FACTOR, cache_bytes
-from mxgemm.benchmark.subjects import FORMS, subject_of
+from mxgemm import measure
 from mxgemm.device import default_device
+from mxgemm.measure import output, parity, text, timing
+from mxgemm.measure.rotation import FACTOR, cache_bytes
+from mxgemm.measure.subjects import FORMS, subject_of
 
 COLUMNS = ("M,N,K", "failure", "A us", "B us", "gap", "again", "difference")
 
@@ -32,7 +32,7 @@ def main() -> int:
     device = torch.device(arguments.device) if arguments.device else default_device()
     try:
         a, b = (subject_of(spec, device) for spec in (arguments.a, arguments.b))
-        shapes = benchmark.select(arguments.set, arguments.shape)
+        shapes = measure.select(arguments.set, arguments.shape)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
@@ -79,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("a", help=FORMS)
     parser.add_argument("b", help="the same")
-    parser.add_argument("--set", action="append", default=[], choices=list(benchmark.SETS))
+    parser.add_argument("--set", action="append", default=[], choices=list(measure.SETS))
     parser.add_argument("--shape", action="append", default=[], help="M,N,K; repeat for more")
     parser.add_argument("--device", help="torch device; default: the GPU if there is one")
     parser.add_argument("--time", default="device", choices=("device", "eager"), help="on a GPU; a CPU has wall time")

@@ -10,8 +10,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from mxgemm.benchmark import load, plots
 from mxgemm.device import KNOWN_MACHINES
+from mxgemm.measure import load, plots
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from mxgemm import files
-from mxgemm.benchmark.plots import style
+from mxgemm.measure.plots import style
 
 
 def main() -> None:

@@ -16,49 +16,49 @@ from pathlib import Path
 
 import torch
 
-from mxgemm import benchmark
-from mxgemm.benchmark import compare, text
+from mxgemm import measure
 from mxgemm.device import default_device
+from mxgemm.measure import compare, text
 
 
 def main() -> int:
     """Measure or compare; 1 where a route of ours fails or became slower."""
     arguments = _parser().parse_args()
     if arguments.compare:
-        old, new = (benchmark.load(path) for path in arguments.compare)
+        old, new = (measure.load(path) for path in arguments.compare)
         changes = compare.compare(old, new, metric=arguments.metric)
         print(text.aligned(text.CHANGE_COLUMNS, text.change_rows(changes)))
         print("\n".join(compare.remarks(old, new)))
         return int(any(change.bad for change in changes))
     device = torch.device(arguments.device) if arguments.device else default_device()
-    request = benchmark.Request(
-        shapes=benchmark.select(arguments.set, arguments.shape),
+    request = measure.Request(
+        shapes=measure.select(arguments.set, arguments.shape),
         device=device,
         a_format=arguments.a_format,
         route=arguments.route,
         all_routes=arguments.all_routes,
         peers=device.type == "cuda" if arguments.peers is None else arguments.peers,
         prepare=not arguments.raw,
-        effort=benchmark.Effort(seconds=arguments.seconds),
+        effort=measure.Effort(seconds=arguments.seconds),
     )
     total = len(request.shapes)
 
     def tell(done: int, what: str) -> None:
         print(f"[{done}/{total}] {what}", file=sys.stderr, flush=True)
 
-    keeper = benchmark.Keeper(arguments.json, force=arguments.force) if arguments.json else None
-    document = benchmark.run(request, tell, keeper.keep if keeper else None)
+    keeper = measure.Keeper(arguments.json, force=arguments.force) if arguments.json else None
+    document = measure.run(request, tell, keeper.keep if keeper else None)
     if keeper:
         keeper.finish(document)
     print(text.title(document))
     print(text.aligned(*text.filled(text.COLUMNS, text.rows(document))))
     print("\n".join(text.notes(document)))
-    return int(not benchmark.passed(document))
+    return int(not measure.passed(document))
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--set", action="append", default=[], choices=list(benchmark.SETS), help="repeat for more")
+    parser.add_argument("--set", action="append", default=[], choices=list(measure.SETS), help="repeat for more")
     parser.add_argument("--shape", action="append", default=[], help="M,N,K; repeat for more")
     parser.add_argument("--device", help="torch device; default: the GPU if there is one")
     parser.add_argument("--a-format", default="e2m1", choices=("e2m1", "e4m3", "bf16"))

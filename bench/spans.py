@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 import mxgemm
 from examples.minilm import Experiment
-from mxgemm.benchmark import output
-from mxgemm.derived import FOLD_SPAN, row_bases
-from mxgemm.formats import BLOCK, E8M0_NAN
+from mxgemm.measure import output
+from mxgemm.mx.fold import FOLD_SPAN, row_bases
+from mxgemm.mx.formats import BLOCK, E8M0_NAN
 
 
 def main() -> None:

@@ -25,13 +25,14 @@ import torch
 from torch import Tensor
 
 import mxgemm
-from mxgemm import plan, quantize_triton
-from mxgemm.benchmark import output
+from mxgemm import plan
 from mxgemm.device import default_device, machine_of
+from mxgemm.measure import output
 from mxgemm.problem import Problem, Strides
 from mxgemm.routes import ROUTES, Operands
-from mxgemm.routes.tile import TileConfig
-from mxgemm.routes.triton_support import triton_version
+from mxgemm.triton import quantize
+from mxgemm.triton.support import triton_version
+from mxgemm.triton.tile import TileConfig
 
 KIND: Final = "mxgemm-threads"
 SIZES: Final = ((64, 7168, 2048), (256, 3072, 1536), (16, 2112, 7168), (5, 2880, 512))
@@ -124,7 +125,7 @@ def race(case: Case, wanted: list[Tensor], setting: str, threads: int, calls: in
             for i in range(calls):
                 if setting == SETTINGS[2] and (i + index) % 50 == 0:
                     plan.clear_plans()
-                    quantize_triton._launchers.clear()
+                    quantize._launchers.clear()
                 size = (index + i) % len(wanted)
                 made.append((case.calls[size](), size))
                 if len(made) == CHECK_EVERY or i == calls - 1:

@@ -24,7 +24,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 import mxgemm
-from mxgemm.formats import ACTIVATION_FORMATS, SCALE_ROUNDINGS
+from mxgemm.mx.formats import ACTIVATION_FORMATS, SCALE_ROUNDINGS
 
 SENTENCES = Path(__file__).with_name("sentences.tsv")
 

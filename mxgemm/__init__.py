@@ -10,9 +10,9 @@ from mxgemm import ops as _ops  # registers torch.ops.mxgemm
 from mxgemm import saved as _saved  # lets torch.load(weights_only=True) make an MXTensor
 from mxgemm._version import __version__
 from mxgemm.errors import Refusal, RouteUnavailable
-from mxgemm.explain import Explanation, explain
 from mxgemm.gemm import gemm, gemm_mx
-from mxgemm.mx import MXTensor, dequantize, quantize
+from mxgemm.mx.tensor import MXTensor, dequantize, quantize
+from mxgemm.routing.explain import Explanation, explain
 
 del _ops, _saved
 

@@ -11,14 +11,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from mxgemm.device import KNOWN_MACHINES
-from mxgemm.formats import E2M1
 from mxgemm.hip import fused
 from mxgemm.hip.build import build
 from mxgemm.hip.fused import FusedConfig
 from mxgemm.hip.shuffle import SOURCES
-from mxgemm.layouts import padded_scale_shape
+from mxgemm.mx.formats import E2M1
+from mxgemm.mx.layouts import padded_scale_shape
 from mxgemm.problem import Problem, contiguous_strides
-from mxgemm.router import choose
+from mxgemm.routing.router import choose
 
 
 @dataclass(frozen=True, slots=True)

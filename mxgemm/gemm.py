@@ -7,11 +7,11 @@ from torch import Tensor
 
 from mxgemm import ops, validation
 from mxgemm.ambient import is_observed
-from mxgemm.formats import ActivationFormat, ScaleRounding
-from mxgemm.freshness import stale
-from mxgemm.layouts import ScaleLayout, WeightLayout
-from mxgemm.mx import MXTensor
-from mxgemm.parts import describe
+from mxgemm.mx.formats import ActivationFormat, ScaleRounding
+from mxgemm.mx.freshness import stale
+from mxgemm.mx.layouts import ScaleLayout, WeightLayout
+from mxgemm.mx.parts import describe
+from mxgemm.mx.tensor import MXTensor
 from mxgemm.plan import Options, multiply
 
 

@@ -20,11 +20,11 @@ from torch import Tensor
 
 from mxgemm import validation
 from mxgemm.device import machine_of
-from mxgemm.freshness import mark_written
 from mxgemm.memory import LOWEST_ADDRESS, check_memory, freed
+from mxgemm.mx.freshness import mark_written
 from mxgemm.problem import Problem, Strides, matrix_strides
-from mxgemm.router import choose, tell
 from mxgemm.routes import Launch, Operands
+from mxgemm.routing.router import choose, tell
 
 MAX_PLANS: Final = 8192
 """Plans kept; past this many the cache starts over (each is a few hundred bytes)."""

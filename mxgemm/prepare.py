@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from mxgemm.arguments import one_of
-from mxgemm.derived import derive
 from mxgemm.device import arch_of, machine_of
-from mxgemm.formats import E2M1
-from mxgemm.freshness import Stamp, countable, remember
-from mxgemm.layouts import preshuffle_refusal, preshuffle_weight, shuffle_scales
-from mxgemm.mx import PREPARED_LAYOUT, Memory, MXTensor
+from mxgemm.mx.fold import derive
+from mxgemm.mx.formats import E2M1
+from mxgemm.mx.freshness import Stamp, countable, remember
+from mxgemm.mx.layouts import preshuffle_refusal, preshuffle_weight, shuffle_scales
+from mxgemm.mx.tensor import PREPARED_LAYOUT, Memory, MXTensor
 
 
 def prepare(weight: MXTensor, arch: str | None, memory: Memory) -> MXTensor:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mxgemm.derived import FP8_FOLD
-from mxgemm.formats import E2M1
-from mxgemm.layouts import ROW_MAJOR, Layout, preshuffle_refusal
-from mxgemm.mx import PREPARED_LAYOUT
+from mxgemm.mx.fold import FP8_FOLD
+from mxgemm.mx.formats import E2M1
+from mxgemm.mx.layouts import ROW_MAJOR, Layout, preshuffle_refusal
+from mxgemm.mx.tensor import PREPARED_LAYOUT
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mxgemm.device import Machine
-from mxgemm.formats import BLOCK, FORMATS, ElementFormat
+from mxgemm.mx.formats import BLOCK, FORMATS, ElementFormat
 
 
 @dataclass(frozen=True, slots=True)

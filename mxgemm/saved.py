@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mxgemm.formats import FormatName, element_format
-from mxgemm.layouts import Layout, ScaleLayout, WeightLayout
-from mxgemm.mx import MXTensor
+from mxgemm.mx.formats import FormatName, element_format
+from mxgemm.mx.layouts import Layout, ScaleLayout, WeightLayout
+from mxgemm.mx.tensor import MXTensor
 
 
 def load(

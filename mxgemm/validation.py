@@ -13,13 +13,20 @@ from torch import Tensor
 
 from mxgemm.ambient import has_tangent
 from mxgemm.arguments import one_of
-from mxgemm.derived import check_form
-from mxgemm.formats import ACTIVATION_FORMATS, BLOCK, FORMATS, SCALE_ROUNDINGS, ElementFormat, element_format
-from mxgemm.freshness import check_sources
-from mxgemm.layouts import SCALE_LAYOUTS, WEIGHT_LAYOUTS, Layout, padded_scale_shape, preshuffle_refusal
 from mxgemm.memory import check_memory, extent, overlap, overlaps_itself
-from mxgemm.mx import FLOAT_DTYPES, MXTensor
-from mxgemm.parts import DATA_DTYPES, SCALE_DTYPES, as_bytes, check_parts, describe
+from mxgemm.mx.fold import check_form
+from mxgemm.mx.formats import (
+    ACTIVATION_FORMATS,
+    BLOCK,
+    FORMATS,
+    SCALE_ROUNDINGS,
+    ElementFormat,
+    element_format,
+)
+from mxgemm.mx.freshness import check_sources
+from mxgemm.mx.layouts import SCALE_LAYOUTS, WEIGHT_LAYOUTS, Layout, padded_scale_shape, preshuffle_refusal
+from mxgemm.mx.parts import DATA_DTYPES, SCALE_DTYPES, as_bytes, check_parts, describe
+from mxgemm.mx.tensor import FLOAT_DTYPES, MXTensor
 from mxgemm.routes import ROUTES
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mxgemm import aiter_backend
+from mxgemm.aiter import installed
 
 FP4 = getattr(torch, "float4_e2m1fn_x2", torch.uint8)
 E8M0 = getattr(torch, "float8_e8m0fnu", torch.uint8)
@@ -132,7 +132,7 @@ def forget() -> None:
 
 
 def _clear() -> None:
-    for cached in (aiter_backend.find, aiter_backend._module, aiter_backend._import_failure):
+    for cached in (installed.find, installed._module, installed._import_failure):
         cached.cache_clear()
 
 

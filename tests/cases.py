@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 import mxgemm
-from mxgemm import layouts, reference
-from mxgemm.accuracy import compare
 from mxgemm.device import Machine, machine_of
-from mxgemm.mx import MXTensor
+from mxgemm.mx import layouts, oracle
+from mxgemm.mx.accuracy import compare
+from mxgemm.mx.tensor import MXTensor
 from mxgemm.problem import Problem, Strides
 from mxgemm.routes import ROUTES, Config, Operands
-from mxgemm.routes.triton_support import interpreting, triton_version
+from mxgemm.triton.support import interpreting, triton_version
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -86,12 +86,12 @@ def make(
 ) -> Case:
     a = spread(m, k, a_dtype, octaves, seed)
     weight = mxgemm.quantize(spread(n, k, octaves=octaves, seed=seed + 1), format=b_format)
-    b64 = reference.decode(bytes_of(weight.data), bytes_of(weight.scales), b_format)
+    b64 = oracle.decode(bytes_of(weight.data), bytes_of(weight.scales), b_format)
     if a_format == "bf16":
         a64 = a.to(torch.bfloat16).double().numpy()
     else:
-        a64 = reference.decode(*reference.encode(a.float().numpy(), a_format, scale_rounding), a_format)
-    ref = reference.matmul(a64, b64, None if bias is None else bias.cpu().double().numpy())
+        a64 = oracle.decode(*oracle.encode(a.float().numpy(), a_format, scale_rounding), a_format)
+    ref = oracle.matmul(a64, b64, None if bias is None else bias.cpu().double().numpy())
     return Case(a.to(device), weight.to(device), a64, b64, ref)
 
 

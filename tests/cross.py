@@ -8,7 +8,7 @@ import sys
 from functools import cache
 from typing import Any
 
-from tools.tritons import MISSING, ROOT, compiler_environment, other_triton
+from evidence.tritons import MISSING, ROOT, compiler_environment, other_triton
 
 TRITONS = ("own", "3.6")
 
@@ -21,7 +21,7 @@ def available(name: str) -> str | None:
 @cache
 def _results(name: str, jobs: str) -> list[Any]:
     done = subprocess.run(
-        [sys.executable, "-m", "tools.cross_compile"],
+        [sys.executable, "-m", "evidence.cross_compile"],
         input=jobs,
         capture_output=True,
         text=True,
@@ -35,7 +35,7 @@ def _results(name: str, jobs: str) -> list[Any]:
 
 
 def compile_jobs(name: str, jobs: list[dict[str, Any]]) -> list[Any]:
-    """Compile jobs of tools/cross_compile.py with the named triton; each gives a list of figures or {"error": ...}."""
+    """Compile jobs of evidence/cross_compile.py with the named triton; each gives figures or {"error": ...}."""
     results = _results(name, json.dumps(jobs))
     assert len(results) == len(jobs)
     return results

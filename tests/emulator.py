@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.hip_compile import DEVICE_ONLY, INSTALL
+from evidence.hip_compile import DEVICE_ONLY, INSTALL
 
 
 def require_objdump() -> None:

@@ -3,8 +3,8 @@
 import triton
 import triton.language as tl
 
-from mxgemm.triton_kernels.interpreted import decode_for_dot, widen
-from mxgemm.triton_kernels.load_operand import load_packed, load_scales
+from mxgemm.triton.kernels.interpreted import decode_for_dot, widen
+from mxgemm.triton.kernels.load_operand import load_packed, load_scales
 
 
 @triton.jit

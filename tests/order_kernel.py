@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from mxgemm.triton_kernels.block_order import contiguous_on_xcd
+from mxgemm.triton.kernels.block_order import contiguous_on_xcd
 
 
 @triton.jit

@@ -13,7 +13,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from mxgemm.formats import FORMATS, SCALE_ROUNDINGS
+from mxgemm.mx.formats import FORMATS, SCALE_ROUNDINGS
 
 VIEWS: Final = ("contiguous", "transposed", "sliced", "offset", "misaligned", "flipped", "expanded", "negated")
 """How a matrix lies in memory, see :func:`view_of`."""

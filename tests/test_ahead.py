@@ -3,10 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from mxgemm import ahead, build_cache, tables
+from mxgemm import ahead, build_cache
 from mxgemm.errors import RouteUnavailable
 from mxgemm.hip import build, code_object
-from mxgemm.router import choose
+from mxgemm.routing import tables
+from mxgemm.routing.router import choose
 
 SHAPES = [(4, 2880, 512), (16, 2112, 7168)]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mxgemm.routes.triton_support import triton_version
+from mxgemm.triton.support import triton_version
 
 CHILDREN = 60
 FORKING = """

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import mxgemm
-from mxgemm import layouts, reference
-from mxgemm.accuracy import LEAST_ERROR, OUT_BITS, element_gate
-from mxgemm.formats import FORMATS, SCALE_ROUNDINGS, scale_addend
-from mxgemm.quantize_triton import quantize_rows
+from mxgemm.mx import layouts, oracle
+from mxgemm.mx.accuracy import LEAST_ERROR, OUT_BITS, element_gate
+from mxgemm.mx.formats import FORMATS, SCALE_ROUNDINGS, scale_addend
+from mxgemm.triton.quantize import quantize_rows
 from tests.cases import bytes_of, skip_without_kernels
 from tests.strategies import Call, Matrix, calls, depths, matrices, seeds, sizes, values, view_of, weight_bytes
 
@@ -54,12 +54,12 @@ def test_quantise_to_the_byte(matrix: Matrix, size: tuple[int, int], fmt: str, r
     skip_without_kernels("cpu")
     m, k = size
     x = drawn(matrix, m, k, torch.Generator().manual_seed(seed))
-    data, scales = reference.encode(x.float().resolve_neg().numpy(), fmt, rounding)
+    data, scales = oracle.encode(x.float().resolve_neg().numpy(), fmt, rounding)
     got = mxgemm.quantize(x, format=fmt, scale_rounding=rounding)  # type: ignore[arg-type]
     assert np.array_equal(bytes_of(got.scales), scales)
     assert np.array_equal(bytes_of(got.data), data)
     assert np.array_equal(
-        bytes_of(got.dequantize()), reference.decode(data, scales, fmt).astype(np.float32), equal_nan=True
+        bytes_of(got.dequantize()), oracle.decode(data, scales, fmt).astype(np.float32), equal_nan=True
     )
     by_kernel = torch.full_like(got.data, 0xA5), torch.full_like(got.scales, 0xA5)
     quantize_rows(x.resolve_neg(), FORMATS[fmt], scale_addend(FORMATS[fmt], rounding), *by_kernel)  # type: ignore[arg-type]
@@ -74,7 +74,7 @@ def check(out: Tensor, a64: np.ndarray, b64: np.ndarray, bias: Tensor | None, *,
     route's product is a bf16 GEMM of the CPU's, which takes subnormal operands and products for zero.
     """
     bias64 = np.zeros(b64.shape[0]) if bias is None else bias.double().resolve_neg().numpy()
-    ref = reference.matmul(a64, b64, bias64)
+    ref = oracle.matmul(a64, b64, bias64)
     got = out.double().resolve_neg().numpy()
     dead = np.isnan(ref)
     assert np.isnan(got[dead]).all(), "a NaN block gave a number"
@@ -134,12 +134,12 @@ def run(call: Call, route: str, a_format: str, *, layout: tuple[str, str], memor
     a64 = (
         a.to(torch.bfloat16).double().resolve_neg().numpy()
         if a_format == "bf16"
-        else reference.decode(*reference.encode(floats, a_format, call.scale_rounding), a_format)
+        else oracle.decode(*oracle.encode(floats, a_format, call.scale_rounding), a_format)
     )
     check(
         out,
         a64,
-        reference.decode(bytes_of(plain.data), bytes_of(plain.scales), call.weight.format),
+        oracle.decode(bytes_of(plain.data), bytes_of(plain.scales), call.weight.format),
         bias,
         flushes=flushes,
     )

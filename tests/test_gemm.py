@@ -7,10 +7,12 @@ import torch
 from torch import Tensor
 
 import mxgemm
-from mxgemm import layouts, plan, router
-from mxgemm.formats import ACTIVATION_FORMATS, FORMATS, SCALE_ROUNDINGS
+from mxgemm import plan
+from mxgemm.mx import layouts
+from mxgemm.mx.formats import ACTIVATION_FORMATS, FORMATS, SCALE_ROUNDINGS
 from mxgemm.plan import clear_plans
 from mxgemm.problem import Problem
+from mxgemm.routing import router
 from tests.cases import DEVICES, OUT_DTYPES, make, shuffled_with_poison, spread
 
 ODD_SHAPES = [(1, 1, 32), (1, 2112, 96), (33, 16, 2880), (33, 2880, 64), (8, 48, 512), (257, 50, 128)]

@@ -20,16 +20,17 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import mxgemm
-from mxgemm import layouts, plan, workspace
+from mxgemm import plan, workspace
+from mxgemm.aiter.f4gemm import PREFIX
 from mxgemm.device import KNOWN_MACHINES
 from mxgemm.dispatcher.jit import Tile, quant_gemm
-from mxgemm.f4gemm import PREFIX
 from mxgemm.hip import shuffle as hip_shuffle
+from mxgemm.mx import layouts
 from mxgemm.routes import ROUTES, ck_gemm, decode
 from mxgemm.routes.ck_gemm import CKGemmConfig
 from mxgemm.routes.fused_asm import FusedAsmConfig
-from mxgemm.routes.kernel_call import Launcher
-from mxgemm.routes.tile import TileConfig
+from mxgemm.triton.launch import Launcher
+from mxgemm.triton.tile import TileConfig
 from tests import aiter_double
 from tests.cases import Case, make, run_route, skip_without_kernels
 
@@ -335,7 +336,7 @@ def test_the_reference_route_takes_no_scratch(monkeypatch: pytest.MonkeyPatch) -
 def test_the_dispatchers_launches(kind: str, scale: str) -> None:
     """One launch a call; what triton keeps of a running kernel is a thread's own or locked."""
     skip_without_kernels("cpu")
-    from tools.quant_cases import operands
+    from evidence.quant_cases import operands
 
     tile = Tile(block_m=16, block_n=32, block_k=128)
     drawn = [[torch.from_numpy(array) for array in operands(kind, scale, 5, 40, 96, seed=i).arrays] for i in range(4)]

@@ -10,17 +10,17 @@ import torch
 from torch import Tensor
 
 import mxgemm
-from mxgemm import quantize_triton
 from mxgemm.device import KNOWN_MACHINES
-from mxgemm.formats import FORMATS, SCALE_ROUNDINGS, scale_addend
 from mxgemm.hip.fused import FusedConfig, fused_refusal
+from mxgemm.mx.formats import FORMATS, SCALE_ROUNDINGS, scale_addend
 from mxgemm.plan import clear_plans
 from mxgemm.problem import Problem, Strides
-from mxgemm.quantize_triton import quantize_rows
 from mxgemm.routes import ROUTES
-from mxgemm.routes.tile import TileConfig
 from mxgemm.routes.triton_gemm import TritonGemm
-from mxgemm.routes.triton_support import INT32_MAX, MAX_GRID_YZ, MAX_SIZE, wide_offsets
+from mxgemm.triton import quantize
+from mxgemm.triton.quantize import quantize_rows
+from mxgemm.triton.support import INT32_MAX, MAX_GRID_YZ, MAX_SIZE, wide_offsets
+from mxgemm.triton.tile import TileConfig
 from tests.cases import skip_without_kernels, spread
 from tests.load_kernels import load_packed_kernel, load_scales_kernel
 
@@ -155,8 +155,8 @@ def test_quantise(fmt, place: tuple[str, int], stride: int) -> None:
 @pytest.mark.parametrize("rounding", SCALE_ROUNDINGS)
 def test_quantise_in_several_launches(rounding: str, fmt, monkeypatch: pytest.MonkeyPatch) -> None:
     skip_without_kernels("cpu")
-    monkeypatch.setattr(quantize_triton, "MAX_ROWS", 16)
-    monkeypatch.setattr(quantize_triton, "MAX_COLUMNS", 256)
+    monkeypatch.setattr(quantize, "MAX_ROWS", 16)
+    monkeypatch.setattr(quantize, "MAX_COLUMNS", 256)
     for m, k in ((1, 288), (33, 32), (50, 800), (16, 256), (17, 512)):
         x = spread(m, k)
         want = mxgemm.quantize(x, format=fmt.name, scale_rounding=rounding)  # type: ignore[arg-type]
@@ -173,8 +173,8 @@ def test_quantise_in_several_launches(rounding: str, fmt, monkeypatch: pytest.Mo
 def test_a_launch_of_the_quantiser_fits_every_grid(m: int, k: int) -> None:
     for arch in ("gfx950", "sm_90"):
         fmt = FORMATS["e2m1"]
-        rows, columns = min(m, quantize_triton.MAX_ROWS), min(k, quantize_triton.MAX_COLUMNS)
-        call = quantize_triton.quantize_call(
+        rows, columns = min(m, quantize.MAX_ROWS), min(k, quantize.MAX_COLUMNS)
+        call = quantize.quantize_call(
             KNOWN_MACHINES[arch], (rows, columns), (k, 1), torch.bfloat16, fmt, 0, (k // 2, k // 32), None
         )
         assert call.grid[0] * call.options["num_warps"] * 64 < 2**32

@@ -14,7 +14,7 @@ import mxgemm
 from mxgemm import dispatcher
 from mxgemm.dispatcher import jit
 from mxgemm.errors import RouteUnavailable
-from mxgemm.formats import ElementFormat
+from mxgemm.mx.formats import ElementFormat
 
 WEIGHT = mxgemm.quantize(torch.ones(32, 64))
 CONFIG = dispatcher.MxGemmKernelConfig(gpu_target="gfx950")

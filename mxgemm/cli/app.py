@@ -23,9 +23,9 @@ from mxgemm.device import device_of
 from mxgemm.dispatcher.errors import BuildError, DispatcherError
 from mxgemm.errors import RouteUnavailable
 from mxgemm.files import FileError
-from mxgemm.formats import ACTIVATION_FORMATS
 from mxgemm.hip.compilers import BuildError as HipBuildError
 from mxgemm.hip.runtime import DriverError
+from mxgemm.mx.formats import ACTIVATION_FORMATS
 from mxgemm.routes import ROUTES
 
 T = TypeVar("T")

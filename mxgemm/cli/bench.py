@@ -10,12 +10,12 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from mxgemm import benchmark
-from mxgemm.benchmark import compare as comparison
-from mxgemm.benchmark import plots, text
+from mxgemm import measure
 from mxgemm.cli.app import AFormat, Device, Force, RouteName, app, choice, console, progress_bar, seconds_of
 from mxgemm.cli.sizes import sizes_for
 from mxgemm.device import default_device, machine_of
+from mxgemm.measure import compare as comparison
+from mxgemm.measure import plots, text
 
 
 @app.command()
@@ -23,7 +23,7 @@ def bench(
     shape: Annotated[list[str] | None, typer.Option("--shape", help="M,N,K; repeat for more")] = None,
     set_name: Annotated[
         list[str] | None,
-        typer.Option("--set", help=f"{' | '.join(benchmark.SETS)}; repeat for more; default: leaderboard"),
+        typer.Option("--set", help=f"{' | '.join(measure.SETS)}; repeat for more; default: leaderboard"),
     ] = None,
     device: Device = None,
     a_format: AFormat = "e2m1",
@@ -57,7 +57,7 @@ def bench(
         _compare(*compare, metric)
         return
     where = device or default_device()
-    request = benchmark.Request(
+    request = measure.Request(
         shapes=sizes_for(where, shape, set_name),
         device=where,
         a_format=a_format,  # type: ignore[arg-type]
@@ -65,14 +65,14 @@ def bench(
         all_routes=all_routes,
         peers=where.type == "cuda" if peers is None else peers,
         prepare=prepare,
-        effort=benchmark.Effort(seconds=seconds),
+        effort=measure.Effort(seconds=seconds),
     )
     if plot:
         try:
             plots.check_writable(plot, machine_of(where).arch, force=force)  # before the work, not after it
         except ImportError as error:
             raise ValueError(f"--plot: {error}") from error
-    document = _measure(request, benchmark.Keeper(json_file, force=force) if json_file else None)
+    document = _measure(request, measure.Keeper(json_file, force=force) if json_file else None)
     _print_table(text.title(document), *text.filled(text.COLUMNS, text.rows(document)))
     console.print("\n".join(text.notes(document)), soft_wrap=True)
     if json_file:
@@ -80,15 +80,15 @@ def bench(
     if plot:
         for path in plots.draw(document, plot, force=force):
             console.print(f"wrote {path}", soft_wrap=True)
-    if not benchmark.passed(document):
+    if not measure.passed(document):
         raise typer.Exit(1)
 
 
-def _measure(request: benchmark.Request, keeper: benchmark.Keeper | None) -> dict[str, Any]:
+def _measure(request: measure.Request, keeper: measure.Keeper | None) -> dict[str, Any]:
     """Measure with a progress bar; the file is written after each size, and again at the end."""
     with progress_bar(counted=True) as progress:
         task = progress.add_task("", total=len(request.shapes))
-        document = benchmark.run(
+        document = measure.run(
             request,
             lambda done, what: progress.update(task, completed=done, description=what),
             keeper.keep if keeper else None,
@@ -99,7 +99,7 @@ def _measure(request: benchmark.Request, keeper: benchmark.Keeper | None) -> dic
 
 
 def _compare(old_path: Path, new_path: Path, metric: str) -> None:
-    old, new = benchmark.load(old_path), benchmark.load(new_path)
+    old, new = measure.load(old_path), measure.load(new_path)
     changes = comparison.compare(old, new, metric=metric)  # type: ignore[arg-type]
     _print_table(f"{metric} time, {old_path} to {new_path}", text.CHANGE_COLUMNS, text.change_rows(changes))
     for line in comparison.remarks(old, new):

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from mxgemm import benchmark, build_cache
+from mxgemm import build_cache, measure
 from mxgemm.cli.app import app, console
 
 
@@ -20,7 +20,7 @@ def build(
     """Build the HIP kernels of shapes into the cache, on any machine that has a compiler for them."""
     from mxgemm.ahead import build_ahead
 
-    for built in build_ahead(benchmark.select([], shape or []), arch):
+    for built in build_ahead(measure.select([], shape or []), arch):
         text = f"{built.source} {built.what or 'for every shape'}: {built.nbytes} bytes, {built.seconds:.1f} s"
         console.print(text, soft_wrap=True)
     console.print(f"in {build_cache.folder()}", soft_wrap=True)

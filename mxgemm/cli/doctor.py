@@ -12,13 +12,13 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from mxgemm import benchmark, files
+from mxgemm import files, measure
 from mxgemm.cli.app import Device, Force, app, console, progress_bar, seconds_of
 from mxgemm.cli.sizes import sizes_for
 from mxgemm.device import default_device
-from mxgemm.doctor import Findings, examine
 from mxgemm.errors import Refusal, by_reason
-from mxgemm.verify import KIND
+from mxgemm.measure.doctor import Findings, examine
+from mxgemm.measure.verify import KIND
 
 
 @app.command()
@@ -72,13 +72,13 @@ def _state(missing: str | Refusal | None) -> Text:
 
 def _verify(
     found: Findings,
-    shapes: Sequence[benchmark.Shape],
+    shapes: Sequence[measure.Shape],
     device: torch.device,
     seconds: float,
     json_file: Path | None,
     force: bool,
 ) -> None:
-    from mxgemm.verify import report, verify
+    from mxgemm.measure.verify import report, verify
 
     done = []
     with progress_bar(counted=False) as progress:

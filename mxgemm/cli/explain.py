@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mxgemm.cli.app import AFormat, RouteName, app, console
-from mxgemm.explain import explain as explain_shape
+from mxgemm.routing.explain import explain as explain_shape
 
 
 @app.command()

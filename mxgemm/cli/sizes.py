@@ -9,7 +9,7 @@ from typing import Annotated
 import torch
 import typer
 
-from mxgemm import benchmark
+from mxgemm import measure
 
 Shapes = Annotated[
     list[str] | None, typer.Option("--shape", help="M,N,K; repeat for more; default: the leaderboard's six")
@@ -18,13 +18,13 @@ Shapes = Annotated[
 
 def sizes_for(
     device: torch.device, shapes: Sequence[str] | None, sets: Sequence[str] | None = None
-) -> list[benchmark.Shape]:
+) -> list[measure.Shape]:
     """Return the sizes of ``--set`` and ``--shape``.
 
     Raises:
         ValueError: an unknown set, a text that is no size, or operands that the device cannot hold.
     """
-    sizes = benchmark.select(sets or [], shapes or [])
+    sizes = measure.select(sets or [], shapes or [])
     memory = _memory(device)
     for m, n, k in sizes:
         needed = 2 * (m * k + n * k + m * n)  # A, B before it is quantised, and C, in bf16

@@ -11,7 +11,7 @@ from rich.table import Table
 from mxgemm.cli.app import AFormat, Device, Force, app, console, progress_bar, route_named, seconds_of
 from mxgemm.cli.sizes import Shapes, sizes_for
 from mxgemm.device import default_device, machine_of
-from mxgemm.tables import TABLES_VARIABLE
+from mxgemm.routing.tables import TABLES_VARIABLE
 
 
 @app.command()
@@ -30,8 +30,8 @@ def tune(
     force: Force = False,
 ) -> None:
     """Measure every legal configuration of every route that is right, and write a routing table."""
-    from mxgemm.tune import check_writable, rows, source_of, write
-    from mxgemm.tune import tune as measure
+    from mxgemm.measure.tune import check_writable, rows, source_of, write
+    from mxgemm.measure.tune import tune as tuned
 
     where = device or default_device()
     shapes = sizes_for(where, shape)
@@ -39,7 +39,7 @@ def tune(
     done = []
     with progress_bar(counted=False) as progress:
         task = progress.add_task("tuning")
-        for timing in measure(
+        for timing in tuned(
             shapes,
             device=where,
             a_format=a_format,  # type: ignore[arg-type]

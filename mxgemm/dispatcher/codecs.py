@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from mxgemm.dispatcher.arch import fp8_is_ocp
-from mxgemm.formats import E2M1_VALUES, E8M0_BIAS, E8M0_NAN
+from mxgemm.mx.formats import E2M1_VALUES, E8M0_BIAS, E8M0_NAN
 
 Bytes = NDArray[np.uint8]
 Float32 = NDArray[np.float32]

@@ -20,7 +20,7 @@ from mxgemm.dispatcher.config import KernelConfig
 from mxgemm.dispatcher.errors import DispatcherError
 from mxgemm.dispatcher.library import Library
 from mxgemm.dispatcher.operation import Inputs
-from mxgemm.routes.triton_support import interpreting
+from mxgemm.triton.support import interpreting
 
 RUNTIME_VARIABLE: Final = "MXGEMM_LIBAMDHIP64"
 """Where a native library looks for the HIP runtime first."""
@@ -86,15 +86,15 @@ class EmulatorExecution(Execution):
         if source != "native" or config.arch != "gfx950":
             return "the emulator runs native kernels for gfx950"
         try:
-            found = importlib.util.find_spec("tools.emulated_hip")
+            found = importlib.util.find_spec("gfx950emu.hip_runtime")
         except ModuleNotFoundError:
             found = None
-        return "" if found else "the emulator (tools/) is not in this installation; run from the source tree"
+        return "" if found else "the emulator (gfx950emu) is not in this installation; run from the source tree"
 
     def run(self, config: KernelConfig, library: Path, inputs: Inputs) -> tuple[NDArray[np.float16], float | None]:
         """Run it on host memory, waits and hazards checked; the emulator has no clock."""
+        from gfx950emu.hip_runtime import EmulatedHip
         from mxgemm.dispatcher.native import DESCRIPTION, argument_table
-        from tools.emulated_hip import EmulatedHip
 
         described = files.read_json(library.parent / DESCRIPTION)
         out = np.zeros((inputs.problem.m, inputs.problem.n), dtype=np.float16)

@@ -14,9 +14,9 @@ from torch import Tensor
 from mxgemm.arguments import as_int, check_bool, check_type, one_of, shown
 from mxgemm.device import machine_of
 from mxgemm.memory import check_memory
-from mxgemm.routes.kernel_call import KernelCall, Launcher
-from mxgemm.routes.tile import XCDS
-from mxgemm.routes.triton_support import interpreting, is_power_of_two
+from mxgemm.triton.launch import KernelCall, Launcher
+from mxgemm.triton.support import interpreting, is_power_of_two
+from mxgemm.triton.tile import XCDS
 from mxgemm.validation import check_no_grad
 
 KINDS: Final = ("e2m1", "e4m3", "e5m2", "e4m3fnuz", "e5m2fnuz")
@@ -94,7 +94,7 @@ def launcher(
     fast_accumulation: bool,
 ) -> Launcher:  # fmt: skip
     """Return the launcher of (A, B, scales of A, scales of B, C) for operands like these."""
-    from mxgemm.triton_kernels.quant_gemm import quant_gemm_kernel
+    from mxgemm.triton.kernels.quant_gemm import quant_gemm_kernel
 
     m, n, k = sizes
     arch = machine_of(a.device).arch

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from mxgemm.dispatcher.codecs import Float32, decode_e8m0
 from mxgemm.dispatcher.config import KernelConfig, flag_refusals, size_refusals, tile_refusals, wrong_arch, wrong_choice
 from mxgemm.dispatcher.operation import POINTER, Operation, Pointers, Problem
-from mxgemm.formats import BLOCK, E8M0_BIAS
+from mxgemm.mx.formats import BLOCK, E8M0_BIAS
 
 INSTRUCTION = (16, 16, 128)
 """The matrix instruction of CK's kernels for gfx950: the scaled one, 16 x 16 x 128."""

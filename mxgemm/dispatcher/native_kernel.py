@@ -22,9 +22,9 @@ import torch
 from mxgemm.device import KNOWN_MACHINES
 from mxgemm.dispatcher.arch import bare_arch, fp8_is_ocp
 from mxgemm.dispatcher.config import KernelConfig
-from mxgemm.routes.kernel_call import KernelCall
-from mxgemm.routes.tile import XCDS
-from mxgemm.routes.triton_support import is_power_of_two
+from mxgemm.triton.launch import KernelCall
+from mxgemm.triton.support import is_power_of_two
+from mxgemm.triton.tile import XCDS
 
 ARGUMENTS: Final = ("a", "b", "a_scales", "b_scales", "out", "m", "n", "k_blocks")
 """What the kernel is launched with, in order; k_blocks is K / 32. Triton adds two scratch pointers, which are null."""
@@ -109,7 +109,7 @@ def persistent_programs(config: KernelConfig, gfx_arch: str) -> int:
 
 def kernel_call(config: KernelConfig, gfx_arch: str, variant: Variant) -> KernelCall:
     """Return the launch of one variant; its sizes stand for all sizes that the variant takes, its grid is not one."""
-    from mxgemm.triton_kernels.quant_gemm import quant_gemm_kernel
+    from mxgemm.triton.kernels.quant_gemm import quant_gemm_kernel
 
     arch = bare_arch(gfx_arch)
     kind = element_type(config, arch)

@@ -23,7 +23,7 @@ from mxgemm.dispatcher.config import KernelConfig
 from mxgemm.dispatcher.kernel_arguments import read_arguments
 from mxgemm.dispatcher.native_kernel import ARGUMENTS, Variant, kernel_call, variants
 from mxgemm.dispatcher.operations import OPERATIONS
-from mxgemm.triton_compile import compile_call
+from mxgemm.triton.compile import compile_call
 
 _PR_SET_PDEATHSIG: Final = 1
 

@@ -13,10 +13,10 @@ from typing import Final
 import torch
 
 from mxgemm.errors import Refusal
-from mxgemm.formats import E2M1, scale_addend
+from mxgemm.mx.formats import E2M1, scale_addend
 from mxgemm.problem import Problem
 from mxgemm.routes.base import Config
-from mxgemm.routes.tile import contiguity_refusal
+from mxgemm.triton.tile import contiguity_refusal
 
 SOURCE: Final = "fused_gemm.hip"
 KERNEL: Final = "fused_gemm"

@@ -1,4 +1,4 @@
-"""The layouts of ``mxgemm/layouts.py`` by HIP kernels: a launch each, the same bytes, on AMD and on NVIDIA GPUs.
+"""The layouts of ``mxgemm/mx/layouts.py`` by HIP kernels: a launch each, the same bytes, on AMD and on NVIDIA GPUs.
 
 Row-major operands may have any row stride; their columns must be contiguous. Every function launches on the current
 stream of its operand's device and allocates nothing but its result.
@@ -13,17 +13,17 @@ import torch
 from torch import Tensor
 
 from mxgemm.device import Machine
-from mxgemm.formats import BLOCK
 from mxgemm.hip import build, loaded, runtime
 from mxgemm.hip.kernarg import Layout
-from mxgemm.layouts import (
+from mxgemm.memory import check_memory
+from mxgemm.mx.formats import BLOCK
+from mxgemm.mx.layouts import (
     SCALE_PAD_COLUMNS,
     WEIGHT_TILE_ROWS,
     padded_scale_shape,
     preshuffle_refusal,
     round_up,
 )
-from mxgemm.memory import check_memory
 
 SCALES_SOURCE: Final = "shuffle_scales.hip"
 WEIGHT_SOURCE: Final = "preshuffle_weight.hip"
@@ -51,7 +51,7 @@ def shuffle_scales(scales: Tensor, out: Tensor | None = None) -> Tensor:
 
     Args:
         scales: uint8 on a GPU, columns contiguous.
-        out: contiguous uint8 of ``mxgemm.layouts.padded_scale_shape``, 16-byte aligned; None for fresh memory.
+        out: contiguous uint8 of ``mxgemm.mx.layouts.padded_scale_shape``, 16-byte aligned; None for fresh memory.
 
     Returns:
         ``out``, or fresh memory of that shape.

@@ -9,11 +9,11 @@ from __future__ import annotations
 import torch
 
 from mxgemm.errors import Refusal
-from mxgemm.formats import E4M3, scale_addend
+from mxgemm.mx.formats import E4M3, scale_addend
 from mxgemm.problem import Problem
-from mxgemm.routes.kernel_call import KernelCall
-from mxgemm.routes.tile import TileConfig, compiler_options, tile_constants, tiles
 from mxgemm.routes.triton_gemm import TritonGemm, tensor_dtypes
+from mxgemm.triton.launch import KernelCall
+from mxgemm.triton.tile import TileConfig, compiler_options, tile_constants, tiles
 
 
 class A16WFP4(TritonGemm):
@@ -32,7 +32,7 @@ class A16WFP4(TritonGemm):
 
     def main_call(self, problem: Problem, config: TileConfig) -> KernelCall:
         """Describe the launch of ``gemm_a16w_kernel``."""
-        from mxgemm.triton_kernels.gemm_a16w import gemm_a16w_kernel
+        from mxgemm.triton.kernels.gemm_a16w import gemm_a16w_kernel
 
         p, s = problem, problem.strides
         assert s is not None

@@ -24,7 +24,7 @@ class Operands(NamedTuple):
         b_scales: its scale bytes.
         bias: ``[N]`` or None.
         out: filled by the launch.
-        derived: what ``prepare()`` made of the weight, in the order of ``mxgemm.derived``.
+        derived: what ``prepare()`` made of the weight, in the order of ``mxgemm.mx.fold``.
     """
 
     a: Tensor

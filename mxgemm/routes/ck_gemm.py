@@ -15,14 +15,15 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from mxgemm import aiter_backend, workspace
+from mxgemm import workspace
+from mxgemm.aiter import installed
+from mxgemm.aiter.f4gemm import K_STEP, KERNELS, PREFIX, SCALE_ROWS, F4GemmKernel, guess, of_symbol
+from mxgemm.aiter.operands import QuantizeA, aiter_missing, aiter_refusal, named_refusal
 from mxgemm.device import Machine
 from mxgemm.errors import Refusal
-from mxgemm.f4gemm import K_STEP, KERNELS, PREFIX, SCALE_ROWS, F4GemmKernel, guess, of_symbol
-from mxgemm.layouts import SCALE_PAD_ROWS, round_up
+from mxgemm.mx.layouts import SCALE_PAD_ROWS, round_up
 from mxgemm.notices import say_once
 from mxgemm.problem import Problem
-from mxgemm.routes.aiter_support import QuantizeA, aiter_missing, aiter_refusal, named_refusal
 from mxgemm.routes.base import Config, Launch, Operands, Route
 
 CK_PREFIX: Final = "a4w4_blockscale_"
@@ -35,7 +36,7 @@ class CKGemmConfig(Config):
     """Which kernel, and what shuffles the scales of A.
 
     Attributes:
-        kernel: "" lets AITER's ``gemm_a4w4`` pick; or one of ``mxgemm.f4gemm.KERNELS``, or a CK kernel's name.
+        kernel: "" lets AITER's ``gemm_a4w4`` pick; or one of ``mxgemm.aiter.f4gemm.KERNELS``, or a CK kernel's name.
         shuffle: "hip", "triton" (in the quantising launch), or "auto": HIP where it can be built.
     """
 
@@ -52,7 +53,7 @@ class CKGemm(Route):
 
     def missing(self, machine: Machine) -> Refusal | None:
         """A gfx950 with AITER."""
-        return aiter_missing(self.name, machine, lambda: aiter_backend.refusal(self.name, "gemm_a4w4"))
+        return aiter_missing(self.name, machine, lambda: installed.refusal(self.name, "gemm_a4w4"))
 
     def can_implement(self, problem: Problem) -> Refusal | None:
         """MXFP4 times a prepared MXFP4 weight into bf16."""
@@ -90,17 +91,17 @@ class CKGemm(Route):
         if not config.kernel:
             return _pick_refusal(self.name, problem)
         if config.kernel.startswith(CK_PREFIX):
-            return aiter_backend.refusal(self.name, "gemm_a4w4_blockscale")
+            return installed.refusal(self.name, "gemm_a4w4_blockscale")
         kernel = KERNELS.get(config.kernel)
         if kernel is None:
-            known = f'"", one of mxgemm.f4gemm.KERNELS ({PREFIX}...) or a CK kernel ({CK_PREFIX}...)'
+            known = f'"", one of mxgemm.aiter.f4gemm.KERNELS ({PREFIX}...) or a CK kernel ({CK_PREFIX}...)'
             return Refusal(self.name, "kernel", config.kernel, known)
-        return named_refusal(self.name, problem, kernel) or aiter_backend.refusal(self.name, "gemm_a4w4_asm")
+        return named_refusal(self.name, problem, kernel) or installed.refusal(self.name, "gemm_a4w4_asm")
 
     def fills_output(self, problem: Problem, config: Config) -> bool:
         """Everywhere but where ``gemm_a4w4`` wants more rows than the output has."""
         assert isinstance(config, CKGemmConfig)
-        whole = problem.m % SCALE_ROWS == 0 or not aiter_backend.pick_takes_output()
+        whole = problem.m % SCALE_ROWS == 0 or not installed.pick_takes_output()
         return bool(config.kernel) or whole or _own_pick(problem) is not None
 
     def bind(self, problem: Problem, config: Config) -> Launch:
@@ -111,9 +112,9 @@ class CKGemm(Route):
         rows = own.scale_rows(problem.m) if own else round_up(problem.m, SCALE_PAD_ROWS)
         prepare = _Scales(problem, rows, hip=config.shuffle != "triton" and _hip_or_tell(problem))
         if own:
-            multiply = aiter_backend.bind_asm(own.symbol, preshuffled=True)
+            multiply = installed.bind_asm(own.symbol, preshuffled=True)
         elif config.kernel:
-            multiply = aiter_backend.bind_blockscale(config.kernel)
+            multiply = installed.bind_blockscale(config.kernel)
         else:
             multiply = _bind_pick(problem)
 
@@ -152,15 +153,15 @@ class _Scales:
         return data, shuffled
 
 
-def _bind_pick(problem: Problem) -> aiter_backend.AsmCall:
+def _bind_pick(problem: Problem) -> installed.AsmCall:
     """Bind ``gemm_a4w4``, or what it would call, so that it writes into an output of ours."""
-    if aiter_backend.pick_takes_output():
-        return aiter_backend.bind_pick()
-    row = aiter_backend.tuned_row(problem.m, problem.n, problem.k)
+    if installed.pick_takes_output():
+        return installed.bind_pick()
+    row = installed.tuned_row(problem.m, problem.n, problem.k)
     symbol = row[0] if row else ""
     if symbol.startswith(CK_PREFIX):
-        return aiter_backend.bind_blockscale(symbol)
-    return aiter_backend.bind_asm(symbol, preshuffled=True)
+        return installed.bind_blockscale(symbol)
+    return installed.bind_asm(symbol, preshuffled=True)
 
 
 def _pick_refusal(route: str, problem: Problem) -> Refusal | None:
@@ -168,7 +169,7 @@ def _pick_refusal(route: str, problem: Problem) -> Refusal | None:
         value = f'"" for (N, K) = ({problem.n}, {problem.k})'
         needed = f"a kernel's name: what AITER picks may need N % {PICK_N} == 0 and K > {K_STEP}"
         return Refusal(route, "kernel", value, needed)
-    return None if aiter_backend.pick_takes_output() else aiter_backend.refusal(route, "gemm_a4w4_asm")
+    return None if installed.pick_takes_output() else installed.refusal(route, "gemm_a4w4_asm")
 
 
 def _guess(problem: Problem) -> F4GemmKernel:
@@ -179,7 +180,7 @@ def _guess(problem: Problem) -> F4GemmKernel:
 
 def _own_pick(problem: Problem) -> F4GemmKernel | None:
     """Return a kernel to take in place of AITER's tuned row where that row breaks its own kernel's contract."""
-    row = aiter_backend.tuned_row(problem.m, problem.n, problem.k)
+    row = installed.tuned_row(problem.m, problem.n, problem.k)
     if row is None:
         return None
     symbol, log2_splits = row
@@ -195,7 +196,7 @@ def _row_refusal(problem: Problem, symbol: str, log2_splits: int) -> str | None:
     if log2_splits:
         return f"{1 << log2_splits} splits of K, added as bf16"
     if symbol.startswith(CK_PREFIX):
-        unnamed = None if aiter_backend.pick_takes_output() else aiter_backend.refusal("", "gemm_a4w4_blockscale")
+        unnamed = None if installed.pick_takes_output() else installed.refusal("", "gemm_a4w4_blockscale")
         return "a kernel of CK, which this release cannot be told to take" if unnamed else None
     kernel = of_symbol(symbol)
     if kernel is None or not kernel.preshuffled:

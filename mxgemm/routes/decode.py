@@ -8,8 +8,8 @@ import torch
 
 from mxgemm.errors import Refusal
 from mxgemm.problem import Problem
-from mxgemm.routes.kernel_call import KernelCall
-from mxgemm.routes.triton_support import grid_refusal, interpreting, wide_offsets
+from mxgemm.triton.launch import KernelCall
+from mxgemm.triton.support import grid_refusal, interpreting, wide_offsets
 
 SLICE_BYTES: Final = 1 << 28
 """Scratch for the decoded rows of a weight that was not decoded beforehand."""
@@ -38,7 +38,7 @@ def weight_slices(problem: Problem, bytes_an_element: int) -> list[tuple[int, in
 
 def decode_call(problem: Problem, rows: int, *, to_fp8: bool) -> KernelCall:
     """Describe the launch that decodes ``rows`` rows; its tensors are weight, scales, base (exponent bytes), result."""
-    from mxgemm.triton_kernels.fold import decode_fold_kernel
+    from mxgemm.triton.kernels.fold import decode_fold_kernel
 
     p, s = problem, problem.strides
     assert s is not None

@@ -12,16 +12,16 @@ from torch import Tensor
 
 from mxgemm import workspace
 from mxgemm.ambient import plain_products
-from mxgemm.derived import BF16
 from mxgemm.device import Machine
 from mxgemm.errors import Refusal
-from mxgemm.formats import scale_addend
+from mxgemm.mx.fold import BF16
+from mxgemm.mx.formats import scale_addend
 from mxgemm.problem import Problem
 from mxgemm.routes.base import Config, Launch, Operands, Route
 from mxgemm.routes.decode import decode_call, decode_refusal, weight_slices
-from mxgemm.routes.kernel_call import KernelCall, Launcher
-from mxgemm.routes.tile import contiguity_refusal
-from mxgemm.routes.triton_support import grid_refusal, interpreting, size_refusal, triton_missing, wide_offsets
+from mxgemm.triton.launch import KernelCall, Launcher
+from mxgemm.triton.support import grid_refusal, interpreting, size_refusal, triton_missing, wide_offsets
+from mxgemm.triton.tile import contiguity_refusal
 
 _ROUND_M, _ROUND_K = 4, 512
 
@@ -88,7 +88,7 @@ class _Launch:
 
 def round_call(problem: Problem) -> KernelCall:
     """Describe the launch that rounds A to the problem's ``a_format``, as bf16: x, out."""
-    from mxgemm.triton_kernels.round_values import round_values_kernel
+    from mxgemm.triton.kernels.round_values import round_values_kernel
 
     p, s = problem, problem.strides
     assert s is not None

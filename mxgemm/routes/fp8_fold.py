@@ -1,6 +1,6 @@
 """Route ``fp8_fold``: a4w4 at fp8 speed on Hopper, with the numbers of the MX definition.
 
-A is quantised to MXFP4 and folded to e4m3 with a base a row (``mxgemm.derived`` says when that is exact), the weight
+A is quantised to MXFP4 and folded to e4m3 with a base a row (``mxgemm.mx.fold`` says when that is exact), the weight
 was folded by ``prepare()``, the vendor's fp8 GEMM applies both bases, and a last kernel recomputes the rows of A that
 do not fold; it leaves at once where there are none. Nothing is read back to the host.
 """
@@ -16,23 +16,17 @@ from torch import Tensor
 
 from mxgemm import workspace
 from mxgemm.ambient import plain_products
-from mxgemm.derived import FOLD_ROWS, FP8_FOLD, FP8_FOLD_COMPACT
 from mxgemm.device import Machine
 from mxgemm.errors import Refusal
-from mxgemm.formats import E2M1, scale_addend
-from mxgemm.layouts import round_up
+from mxgemm.mx.fold import FOLD_ROWS, FP8_FOLD, FP8_FOLD_COMPACT
+from mxgemm.mx.formats import E2M1, scale_addend
+from mxgemm.mx.layouts import round_up
 from mxgemm.problem import Problem
 from mxgemm.routes.base import Config, Launch, Operands, Route
 from mxgemm.routes.decode import decode_call, decode_refusal, weight_slices
-from mxgemm.routes.kernel_call import KernelCall, Launcher
-from mxgemm.routes.tile import contiguity_refusal
-from mxgemm.routes.triton_support import (
-    interpreting,
-    next_power_of_two,
-    size_refusal,
-    triton_missing,
-    wide_offsets,
-)
+from mxgemm.triton.launch import KernelCall, Launcher
+from mxgemm.triton.support import interpreting, next_power_of_two, size_refusal, triton_missing, wide_offsets
+from mxgemm.triton.tile import contiguity_refusal
 
 MAX_FAST_ACCUMULATION_K: Final = 8192
 """Up to this K the tensor core's own sums (14 bits of fraction) pass both gates, see docs/lab-notes.md."""
@@ -76,7 +70,7 @@ class FP8Fold(Route):
             return Refusal(self.name, "a", what, 'activations in bf16, fp16 or fp32 and a_format "e2m1"')
         if p.derived not in (FP8_FOLD, FP8_FOLD_COMPACT):
             found = f"prepared as {p.derived}" if p.derived else "not prepared"
-            return Refusal(self.name, "b", found, "an MXTensor after prepare(), whose rows all fold (mxgemm.derived)")
+            return Refusal(self.name, "b", found, "an MXTensor after prepare(), whose rows all fold (mxgemm.mx.fold)")
         if p.k > MAX_K:
             return Refusal(self.name, "k", p.k, f"at most {MAX_K}")
         return (
@@ -193,7 +187,7 @@ class _Launch:
 
 def quantize_fold_call(problem: Problem) -> KernelCall:
     """Describe the launch of ``quantize_fold_kernel``: x, folded, base, wide."""
-    from mxgemm.triton_kernels.fold import quantize_fold_kernel
+    from mxgemm.triton.kernels.fold import quantize_fold_kernel
 
     p, s = problem, problem.strides
     assert s is not None
@@ -223,7 +217,7 @@ def quantize_fold_call(problem: Problem) -> KernelCall:
 
 def wide_rows_call(problem: Problem) -> KernelCall:
     """Describe the launch that recomputes wide rows: wide, a, weight, its scales or bases, bias, out."""
-    from mxgemm.triton_kernels.fold import wide_rows_folded_kernel, wide_rows_kernel
+    from mxgemm.triton.kernels.fold import wide_rows_folded_kernel, wide_rows_kernel
 
     p, s = problem, problem.strides
     assert s is not None

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mxgemm import aiter_backend, aiter_direct, workspace
+from mxgemm import workspace
+from mxgemm.aiter import direct, installed
+from mxgemm.aiter.f4gemm import KERNELS, PREFIX, guess
+from mxgemm.aiter.operands import QuantizeA, aiter_missing, aiter_refusal, named_refusal
 from mxgemm.device import Machine
 from mxgemm.errors import Refusal
-from mxgemm.f4gemm import KERNELS, PREFIX, guess
 from mxgemm.problem import Problem
-from mxgemm.routes.aiter_support import QuantizeA, aiter_missing, aiter_refusal, named_refusal
 from mxgemm.routes.base import Config, Launch, Operands, Route
 
 
@@ -24,7 +25,7 @@ class FusedAsmConfig(Config):
     """Which kernel, and how it is called.
 
     Attributes:
-        kernel: one of ``mxgemm.f4gemm.KERNELS``.
+        kernel: one of ``mxgemm.aiter.f4gemm.KERNELS``.
         launch: "aiter" calls its ``gemm_a4w4_asm``, "direct" launches its code object.
     """
 
@@ -44,7 +45,7 @@ class FusedAsm(Route):
         return aiter_missing(
             self.name,
             machine,
-            lambda: None if aiter_direct.folder() else aiter_backend.refusal(self.name, "gemm_a4w4_asm"),
+            lambda: None if direct.folder() else installed.refusal(self.name, "gemm_a4w4_asm"),
         )
 
     def can_implement(self, problem: Problem) -> Refusal | None:
@@ -76,15 +77,15 @@ class FusedAsm(Route):
         assert isinstance(config, FusedAsmConfig)
         kernel = KERNELS.get(config.kernel)
         if kernel is None:
-            return Refusal(self.name, "kernel", config.kernel, f"one of mxgemm.f4gemm.KERNELS ({PREFIX}...)")
+            return Refusal(self.name, "kernel", config.kernel, f"one of mxgemm.aiter.f4gemm.KERNELS ({PREFIX}...)")
         if config.launch not in ("aiter", "direct"):
             return Refusal(self.name, "launch", config.launch, '"aiter" or "direct"')
         refusal = named_refusal(self.name, problem, kernel)
         if refusal:
             return refusal
         if config.launch == "direct":
-            return aiter_direct.refusal(self.name, kernel, problem.arch)
-        return aiter_backend.refusal(self.name, "gemm_a4w4_asm")
+            return direct.refusal(self.name, kernel, problem.arch)
+        return installed.refusal(self.name, "gemm_a4w4_asm")
 
     def bind(self, problem: Problem, config: Config) -> Launch:
         """Return the launcher. Imports AITER unless the launch is direct."""
@@ -92,9 +93,9 @@ class FusedAsm(Route):
         kernel = KERNELS[config.kernel]
         quantize = QuantizeA(problem, kernel.scale_rows(problem.m), shuffled=True)
         if config.launch == "direct":
-            multiply = aiter_direct.bind(problem, kernel)
+            multiply = direct.bind(problem, kernel)
         else:
-            multiply = aiter_backend.bind_asm(kernel.symbol, preshuffled=kernel.preshuffled)
+            multiply = installed.bind_asm(kernel.symbol, preshuffled=kernel.preshuffled)
 
         def launch(operands: Operands) -> None:
             a, _, b, b_scales, _, out, _ = operands

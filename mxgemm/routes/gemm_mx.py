@@ -6,9 +6,9 @@ import torch
 
 from mxgemm.errors import Refusal
 from mxgemm.problem import Problem
-from mxgemm.routes.kernel_call import KernelCall
-from mxgemm.routes.tile import TileConfig, compiler_options, tile_constants, tiles
 from mxgemm.routes.triton_gemm import TritonGemm, tensor_dtypes
+from mxgemm.triton.launch import KernelCall
+from mxgemm.triton.tile import TileConfig, compiler_options, tile_constants, tiles
 
 
 class GemmMX(TritonGemm):
@@ -25,7 +25,7 @@ class GemmMX(TritonGemm):
 
     def main_call(self, problem: Problem, config: TileConfig) -> KernelCall:
         """Describe the launch of ``gemm_mx_kernel``."""
-        from mxgemm.triton_kernels.gemm_mx import gemm_mx_kernel
+        from mxgemm.triton.kernels.gemm_mx import gemm_mx_kernel
 
         p, s = problem, problem.strides
         assert s is not None

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from mxgemm.ambient import plain_products
-from mxgemm.codec import decode_rows, row_chunks
 from mxgemm.device import Machine
 from mxgemm.errors import Refusal
-from mxgemm.formats import BLOCK, FORMATS, ElementFormat
-from mxgemm.layouts import unpreshuffle_weight, unshuffle_scales
-from mxgemm.mx import encode
+from mxgemm.mx.codec import decode_rows, row_chunks
+from mxgemm.mx.formats import BLOCK, FORMATS, ElementFormat
+from mxgemm.mx.layouts import unpreshuffle_weight, unshuffle_scales
+from mxgemm.mx.tensor import encode
 from mxgemm.problem import Problem
 from mxgemm.routes.base import Config, Launch, Operands, Route
 

@@ -12,12 +12,19 @@ import torch
 from mxgemm import workspace
 from mxgemm.device import Machine
 from mxgemm.errors import Refusal
-from mxgemm.layouts import preshuffle_refusal
+from mxgemm.mx.layouts import preshuffle_refusal
 from mxgemm.problem import Problem
 from mxgemm.routes.base import Config, Launch, Operands, Route
-from mxgemm.routes.kernel_call import KernelCall, Launcher
-from mxgemm.routes.tile import REDUCE_BLOCK_N, TileConfig, contiguity_refusal, tile_candidates, tile_refusal, tiles
-from mxgemm.routes.triton_support import interpreting, size_refusal, triton_missing, wide_offsets
+from mxgemm.triton.launch import KernelCall, Launcher
+from mxgemm.triton.support import interpreting, size_refusal, triton_missing, wide_offsets
+from mxgemm.triton.tile import (
+    REDUCE_BLOCK_N,
+    TileConfig,
+    contiguity_refusal,
+    tile_candidates,
+    tile_refusal,
+    tiles,
+)
 
 
 class TritonGemm(Route):
@@ -58,11 +65,11 @@ class TritonGemm(Route):
         return [TileConfig(block_m=16 if problem.m <= 16 else 64, block_k=128)]
 
     def candidates(self, problem: Problem) -> Sequence[TileConfig]:
-        """See :func:`mxgemm.routes.tile.tile_candidates`."""
+        """See :func:`mxgemm.triton.tile.tile_candidates`."""
         return tile_candidates(problem)
 
     def check_config(self, problem: Problem, config: Config) -> Refusal | None:
-        """See :func:`mxgemm.routes.tile.tile_refusal`."""
+        """See :func:`mxgemm.triton.tile.tile_refusal`."""
         assert isinstance(config, TileConfig)
         return tile_refusal(self.name, problem, config)
 
@@ -114,7 +121,7 @@ def tensor_dtypes(problem: Problem, config: TileConfig, bias: torch.dtype) -> tu
 
 
 def _reduce_call(problem: Problem, config: TileConfig) -> KernelCall:
-    from mxgemm.triton_kernels.split_k import reduce_partials_kernel
+    from mxgemm.triton.kernels.split_k import reduce_partials_kernel
 
     strides = problem.strides
     assert strides is not None

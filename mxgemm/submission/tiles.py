@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import astuple
 from typing import Any
 
-from mxgemm import tables
-from mxgemm.routes.tile import TileConfig
+from mxgemm.routing import tables
+from mxgemm.triton.tile import TileConfig
 
 ROUTE = "a16wfp4"
 

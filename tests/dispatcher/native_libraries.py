@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from evidence.quant_cases import Operands, operands
 from mxgemm.dispatcher import build, native
 from mxgemm.dispatcher.config import KernelConfig
 from mxgemm.dispatcher.mx_gemm import MxGemmKernelConfig
@@ -23,7 +24,6 @@ from mxgemm.dispatcher.native import DESCRIPTION
 from mxgemm.dispatcher.native_kernel import SCALES, element_type
 from mxgemm.dispatcher.rowcolquant import RowColQuantKernelConfig
 from mxgemm.dispatcher.tensor_quant import TensorQuantKernelConfig
-from tools.quant_cases import Operands, operands
 
 _SQUARE: dict[str, Any] = {"tile_m": 64, "tile_k": 128, "warp_m": 2, "warp_n": 2, "warp_tile_m": 32, "warp_tile_n": 32}
 CONFIGS: dict[str, tuple[KernelConfig, str]] = {

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from gfx950emu.elf import Elf
 from mxgemm import build_cache, import_closure
 from mxgemm.dispatcher import native
 from mxgemm.dispatcher.errors import BuildError, ToolchainMissing
@@ -27,7 +28,6 @@ from mxgemm.dispatcher.native_kernel import (
 )
 from mxgemm.dispatcher.rowcolquant import RowColQuantKernelConfig
 from tests.dispatcher.native_libraries import CONFIGS, built, description, require_compilers
-from tools.gfx950emu.elf import Elf
 
 INSTRUCTIONS = {
     "mx-fp8": "v_mfma_scale_f32_16x16x128_f8f6f4",

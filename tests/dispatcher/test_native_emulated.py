@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from evidence.dispatcher_emulated import EmulatedLibrary
+from evidence.quant_cases import Operands
+from evidence.tritons import MISSING, other_triton
+from gfx950emu import run_code_object
+from gfx950emu.hip_runtime import POINTERS, EmulatedHip
 from mxgemm.dispatcher.native import argument_table, build_native
 from tests.dispatcher.native_libraries import CONFIGS, built, description, draw
 from tests.emulator import require_objdump
-from tools.dispatcher_emulated import EmulatedLibrary
-from tools.emulated_hip import POINTERS, EmulatedHip
-from tools.gfx950emu import run_code_object
-from tools.quant_cases import Operands
-from tools.tritons import MISSING, other_triton
 
 DEFAULTS = ("mx-fp8", "mx-fp4", "rowcol-fp8", "rowcol-bf8", "tensor-fp8")
 SHALLOW = tuple(name for name in CONFIGS if re.search(r"-\d+x\d+x\d+$", name))

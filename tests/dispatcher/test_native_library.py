@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from evidence.dispatcher_emulated import EmulatedLibrary
+from evidence.quant_cases import Operands
+from gfx950emu.hip_runtime import EmulatedHip
 from mxgemm.dispatcher.execution import RUNTIME_VARIABLE
 from mxgemm.dispatcher.native import argument_table
 from tests.dispatcher.native_libraries import CONFIGS, built, description, draw, environment
-from tools.dispatcher_emulated import EmulatedLibrary
-from tools.emulated_hip import EmulatedHip
-from tools.quant_cases import Operands
 
 NAMES = ("mx-fp4", "rowcol-fp8")
 FAR = (1 << 40, 2 << 40, 3 << 40, 4 << 40, 5 << 40)

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from evidence.quant_cases import FP8, Operands, operands
 from mxgemm.dispatcher.jit import Tile, quant_gemm
-from mxgemm.routes.triton_support import interpreting, triton_version
-from tools.quant_cases import FP8, Operands, operands
+from mxgemm.triton.support import interpreting, triton_version
 
 KINDS = (("e2m1", "block"), ("e4m3", "block"), ("e4m3", "row"), ("e5m2", "row"))
 SHAPES = ((1, 16, 32), (33, 17, 96), (20, 72, 288))

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gfx950emu import Stats, run_code_object
 from tests.emulator import compile_hip
-from tools.gfx950emu import Stats, run_code_object
 
 HIP = Path(__file__).parent / "hip"
 Run = Callable[..., list[np.ndarray]]

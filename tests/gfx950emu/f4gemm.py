@@ -9,26 +9,27 @@ import numpy as np
 import torch
 
 import mxgemm
-from mxgemm import aiter_direct, layouts, reference
-from mxgemm.accuracy import Accuracy, compare
-from mxgemm.f4gemm import KERNELS, F4GemmKernel
-from mxgemm.f4gemm_arguments import THREADS, ArgumentBlock
-from mxgemm.formats import E2M1, scale_addend
-from mxgemm.quantize_triton import quantize_rows
+from gfx950emu import Stats, run_code_object
+from mxgemm.aiter import direct
+from mxgemm.aiter.arguments import THREADS, ArgumentBlock
+from mxgemm.aiter.f4gemm import KERNELS, F4GemmKernel
+from mxgemm.mx import layouts, oracle
+from mxgemm.mx.accuracy import Accuracy, compare
+from mxgemm.mx.formats import E2M1, scale_addend
+from mxgemm.triton.quantize import quantize_rows
 from tests.cases import shuffled_with_poison, spread
-from tools.gfx950emu import Stats, run_code_object
 
 UNWRITTEN = 0xC3C3
 
 
 def available() -> list[F4GemmKernel]:
     """The kernels whose code objects are here."""
-    folder = aiter_direct.folder()
+    folder = direct.folder()
     return [] if folder is None else [k for k in KERNELS.values() if (folder / f"{k.name}.co").is_file()]
 
 
 def image(kernel: F4GemmKernel) -> bytes:
-    folder = aiter_direct.folder()
+    folder = direct.folder()
     assert folder is not None
     return (folder / f"{kernel.name}.co").read_bytes()
 
@@ -44,7 +45,7 @@ class Operands:
     def judge(self, after: Mapping[str, np.ndarray]) -> Accuracy:
         """Both gates. A store past D, which has M rows, has raised in the emulator."""
         out = torch.from_numpy(after["d"].view(np.int16).copy()).view(torch.bfloat16)
-        return compare(out, reference.matmul(self.a64, self.b64), self.a64, self.b64)
+        return compare(out, oracle.matmul(self.a64, self.b64), self.a64, self.b64)
 
 
 def operands(kernel: F4GemmKernel, m: int, n: int, k: int, seed: int = 0) -> Operands:
@@ -59,8 +60,8 @@ def operands(kernel: F4GemmKernel, m: int, n: int, k: int, seed: int = 0) -> Ope
         "a": data.numpy(), "b": packed.numpy(), "a_scales": scales.numpy(),
         "b_scales": shuffled_with_poison(weight).numpy(), "d": np.full((m, n), UNWRITTEN, np.uint16),
     }  # fmt: skip
-    a64 = reference.decode(*reference.encode(a.float().numpy(), "e2m1", "even"), "e2m1")
-    return Operands(arrays, a64, reference.decode(weight.data.numpy(), weight.scales.numpy(), "e2m1"))
+    a64 = oracle.decode(*oracle.encode(a.float().numpy(), "e2m1", "even"), "e2m1")
+    return Operands(arrays, a64, oracle.decode(weight.data.numpy(), weight.scales.numpy(), "e2m1"))
 
 
 def run(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.gfx950emu import disassemble
+from gfx950emu import disassemble
 
 LINES = [[0, [1], "s_nop", "s_nop", "", ["0"], {}, "s_nop 0"]]
 

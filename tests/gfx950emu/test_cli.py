@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gfx950emu.cli import main
+from gfx950emu.profile import conflict_cycles
 from tests.emulator import compile_hip
 from tests.gfx950emu.conftest import HIP
-from tools.gfx950emu.cli import main
-from tools.gfx950emu.profile import conflict_cycles
 
 
 @pytest.fixture

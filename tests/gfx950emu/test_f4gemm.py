@@ -14,15 +14,17 @@ import numpy as np
 import pytest
 import torch
 
-from mxgemm import aiter_direct, f4gemm_arguments, workspace
+from gfx950emu import run_code_object
+from gfx950emu.errors import MemoryFault
+from mxgemm import workspace
+from mxgemm.aiter import arguments as f4gemm_arguments
+from mxgemm.aiter import direct
+from mxgemm.aiter.f4gemm import KERNELS, PREFIX, F4GemmKernel
 from mxgemm.device import KNOWN_MACHINES
-from mxgemm.f4gemm import KERNELS, PREFIX, F4GemmKernel
 from mxgemm.routes.fused_asm import FusedAsmConfig
 from tests.cases import make, run_route, skip_without_kernels
 from tests.emulator import require_objdump
 from tests.gfx950emu import f4gemm
-from tools.gfx950emu import run_code_object
-from tools.gfx950emu.errors import MemoryFault
 
 AVAILABLE = f4gemm.available()
 REASON = "no f4gemm code objects: MXGEMM_AITER_CO names no folder that has them, and no amd-aiter is installed"
@@ -133,7 +135,7 @@ class EmulatedModule:
 @pytest.mark.parametrize("tile", ["32x128", "64x256"])
 def test_the_route_launches_them_directly(m: int, tile: str, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: Callable[..., Any] = EmulatedModule
-    monkeypatch.setattr(aiter_direct, "_load", loaded)
+    monkeypatch.setattr(direct, "_load", loaded)
     EmulatedModule.launches = 0
     with workspace.take(1 << 20, torch.device("cpu")) as arena:
         arena.memory.fill_(255)
@@ -146,7 +148,7 @@ def test_the_route_launches_them_directly(m: int, tile: str, monkeypatch: pytest
 
 
 def test_a_nan_in_a_reaches_its_row_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aiter_direct, "_load", EmulatedModule)
+    monkeypatch.setattr(direct, "_load", EmulatedModule)
     case = make(33, 96, 512)
     case.a[5, 70] = torch.nan
     config = FusedAsmConfig(kernel_of("BpreShuffle_32x128").name, "direct")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from gfx950emu import hazards
+from gfx950emu.program import Program
 from tests.emulator import INSTALL, require_objdump
-from tools.gfx950emu import hazards
-from tools.gfx950emu.program import Program
 
 MFMA_16 = "v_mfma_f32_16x16x128_f8f6f4 v[0:3], v[16:19], v[20:23], v[0:3] cbsz:4 blgp:4"
 MFMA_32 = "v_mfma_f32_32x32x64_f8f6f4 v[0:15], v[16:23], v[24:31], v[0:15]"

@@ -3,17 +3,17 @@
 import numpy as np
 import pytest
 
+from gfx950emu.device_memory import Memory
+from gfx950emu.disassemble import Instruction
+from gfx950emu.elf import KernelDescriptor
+from gfx950emu.errors import EmulatorError
+from gfx950emu.launch import check_mode
+from gfx950emu.operands import VCC
+from gfx950emu.program import Kernel
+from gfx950emu.single import assemble, execute, machine, pair_of
+from gfx950emu.waves import Group
 from tests.emulator import require_objdump
 from tests.gfx950emu.known_results import KNOWN, REFUSED, Known
-from tools.gfx950emu.device_memory import Memory
-from tools.gfx950emu.disassemble import Instruction
-from tools.gfx950emu.elf import KernelDescriptor
-from tools.gfx950emu.errors import EmulatorError
-from tools.gfx950emu.launch import check_mode
-from tools.gfx950emu.operands import VCC
-from tools.gfx950emu.program import Kernel
-from tools.gfx950emu.single import assemble, execute, machine, pair_of
-from tools.gfx950emu.waves import Group
 
 
 @pytest.fixture(scope="module")

@@ -8,16 +8,16 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from gfx950emu.device_memory import Memory
+from gfx950emu.disassemble import Instruction
+from gfx950emu.errors import EmulatorError, UnsupportedInstruction
+from gfx950emu.forms import find_forms, modified
+from gfx950emu.modifiers import reason_for
+from gfx950emu.operands import VCC
+from gfx950emu.semantics import TABLE, build
+from gfx950emu.single import assemble, execute, machine
+from gfx950emu.waves import Group
 from tests.emulator import require_objdump
-from tools.gfx950emu.device_memory import Memory
-from tools.gfx950emu.disassemble import Instruction
-from tools.gfx950emu.errors import EmulatorError, UnsupportedInstruction
-from tools.gfx950emu.forms import find_forms, modified
-from tools.gfx950emu.modifiers import reason_for
-from tools.gfx950emu.operands import VCC
-from tools.gfx950emu.semantics import TABLE, build
-from tools.gfx950emu.single import assemble, execute, machine
-from tools.gfx950emu.waves import Group
 
 ROUNDS = 15
 BASE = 4096

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from gfx950emu import OrderError, run_code_object
+from gfx950emu.launch import MAX_WAVES
 from tests.emulator import compile_hip
 from tests.gfx950emu.conftest import HIP
-from tools.gfx950emu import OrderError, run_code_object
-from tools.gfx950emu.launch import MAX_WAVES
 
 SOURCE = HIP / "order.hip"
 STEPS = ("STORE_WAIT", "BARRIER", "WRITE_BACK", "WRITE_BACK_WAIT", "INVALIDATE")

@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gfx950emu.pcode.__main__ import main
+from gfx950emu.pcode.compare import compare, programs_of, read_texts
+from gfx950emu.pcode.expected import DIFFERENCES
+from gfx950emu.pcode.functions import Functions
+from gfx950emu.pcode.language import Reader
+from gfx950emu.pcode.values import Unsupported, Value, of_bits
+from gfx950emu.table import TABLE
 from tests.emulator import require_objdump
-from tools.gfx950emu.pcode.__main__ import main
-from tools.gfx950emu.pcode.compare import compare, programs_of, read_texts
-from tools.gfx950emu.pcode.expected import DIFFERENCES
-from tools.gfx950emu.pcode.functions import Functions
-from tools.gfx950emu.pcode.language import Reader
-from tools.gfx950emu.pcode.values import Unsupported, Value, of_bits
-from tools.gfx950emu.table import TABLE
 
 EXCERPT = {
     "v_sub_u32": "D0.u32 = S0.u32 - S1.u32",

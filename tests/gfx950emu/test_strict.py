@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from gfx950emu import EmulatorError, HazardError, RaceError, run_code_object
 from tests.emulator import compile_hip
 from tests.gfx950emu.conftest import HIP, Run
-from tools.gfx950emu import EmulatorError, HazardError, RaceError, run_code_object
 
 SOURCE = HIP / "strict.hip"
 
@@ -99,7 +99,7 @@ def test_unsupported_instruction_is_named(run: Run) -> None:
 
 
 def test_missing_objdump(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tools.gfx950emu import MissingTool, disassemble
+    from gfx950emu import MissingTool, disassemble
 
     monkeypatch.setattr(disassemble.shutil, "which", lambda name: None)
     with pytest.raises(MissingTool, match="apt install llvm-22"):

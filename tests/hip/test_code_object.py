@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from gfx950emu.elf import Elf
 from mxgemm.hip import code_object
 from mxgemm.hip.code_object import CodeObjectError
 from tests.hip.conftest import built
-from tools.gfx950emu.elf import Elf
 
 
 def test_kernels_of_an_amd_code_object_agree_with_their_descriptors() -> None:

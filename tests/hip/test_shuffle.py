@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from mxgemm import layouts
 from mxgemm.device import KNOWN_MACHINES, machine_of
 from mxgemm.hip import code_object, compilers, loaded, rtc, runtime, shuffle
 from mxgemm.hip.build import texts_of
 from mxgemm.hip.runtime import DriverError
+from mxgemm.mx import layouts
 
 SIZES = [(1, 1), (3, 7), (15, 8), (16, 9), (17, 16), (31, 90), (33, 4), (40, 224), (257, 12), (300, 66), (1000, 448)]
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from mxgemm import layouts
+from gfx950emu import run_code_object
+from gfx950emu.api import load
 from mxgemm.hip import build, code_object
 from mxgemm.hip.shuffle import _SCALES, _WEIGHT, _width
+from mxgemm.mx import layouts
 from tests.emulator import require_objdump
-from tools.gfx950emu import run_code_object
-from tools.gfx950emu.api import load
 
 Pack = Callable[[Mapping[str, int]], bytes]
 

@@ -1,4 +1,4 @@
-// Weight bytes from row-major to the preshuffled order of mxgemm/layouts.py and back.
+// Weight bytes from row-major to the preshuffled order of mxgemm/mx/layouts.py and back.
 //
 // The unit is 16 bytes. A row has `units` of them; the preshuffled order is, for each group of 16 rows, unit by unit, the
 // sixteen rows' units one after the other. A workgroup takes 16 rows by 16 units, a lane one unit.

@@ -3,7 +3,7 @@
 
 // 32 bf16 that one lane holds, a block of A along K, to e2m1: no other lane is asked.
 //
-// The scale byte is that of mxgemm/formats.py:scale_addend on the upper half of the fp32 bits; the lower half of a bf16
+// The scale byte is that of mxgemm/mx/formats.py:scale_addend on the upper half of the fp32 bits; the lower half of a bf16
 // is zero and cannot carry. Zero and tiny blocks give byte 0. A block with NaN or Inf gives 255 and arbitrary codes:
 // whatever the matrix unit multiplies by that scale is NaN.
 

@@ -1,4 +1,4 @@
-// Scale bytes from row-major to the shuffled order of mxgemm/layouts.py and back.
+// Scale bytes from row-major to the shuffled order of mxgemm/mx/layouts.py and back.
 //
 // The shuffled order has tiles of 32 rows by 8 columns, 256 contiguous bytes each; within a tile, row r and column c lie at
 //     (c % 4) * 64 + (r % 16) * 4 + (c / 4) * 2 + r / 16.

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import torch
 
 from mxgemm.submission.parts.tile import Tile, ceil_divide, steps_of, tile_elsewhere, tile_for_gfx950
-from mxgemm.triton_kernels.gemm_a16w import gemm_a16w_kernel
-from mxgemm.triton_kernels.split_k import reduce_partials_kernel
+from mxgemm.triton.kernels.gemm_a16w import gemm_a16w_kernel
+from mxgemm.triton.kernels.split_k import reduce_partials_kernel
 
 EVEN_RULE = 0x200000
 """Added to the bits of a block's largest magnitude before its exponent is taken: rounds up from 1.75 on."""

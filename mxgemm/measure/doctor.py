@@ -1,0 +1,81 @@
+"""Look at the machine: versions, device, tables, and what every route misses here and is for."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+
+import torch
+
+from mxgemm._version import __version__
+from mxgemm.aiter import direct, installed
+from mxgemm.device import default_device, machine_of
+from mxgemm.errors import Refusal
+from mxgemm.hip.abilities import Ability, abilities
+from mxgemm.prepared_form import WeightForm, prepared_form
+from mxgemm.routes import ROUTES
+from mxgemm.routing import tables
+from mxgemm.triton.support import interpreting, triton_failure, triton_version
+
+
+@dataclass(frozen=True, slots=True)
+class RouteState:
+    """One route on this machine.
+
+    Attributes:
+        name: of the route.
+        missing: what it lacks here, None where it is available.
+        takes: which calls it is for.
+    """
+
+    name: str
+    missing: Refusal | None
+    takes: str
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What :func:`examine` found.
+
+    Attributes:
+        arch: of the default device.
+        facts: (name, value) pairs.
+        abilities: what of the HIP part works.
+        routes: every route, in the router's order.
+    """
+
+    arch: str
+    facts: tuple[tuple[str, str], ...]
+    abilities: tuple[Ability, ...]
+    routes: tuple[RouteState, ...]
+
+
+def examine() -> Findings:
+    """Examine the default device."""
+    machine = machine_of(default_device())
+    routes = tuple(RouteState(route.name, route.missing(machine), route.takes) for route in ROUTES.values())
+    form = prepared_form(machine.arch)
+    units = f", {machine.cu_count} compute units" if machine.cu_count else ""
+    shipped = tables.shipped(machine.arch)
+    own = tables.from_environment(machine.arch)
+    facts = (
+        ("mxgemm", __version__),
+        ("python", platform.python_version()),
+        ("torch", torch.__version__),
+        ("triton", _triton()),
+        ("aiter", installed.describe()),
+        ("aiter code objects", direct.describe()),
+        ("device", f"{machine.name} ({machine.arch}{units})"),
+        ("prepare() makes of a weight", "nothing: row-major serves" if form == WeightForm() else str(form)),
+        ("routing tables", ", ".join(f"{os.path.basename(t.path)} ({len(t.rows)} rows)" for t in shipped) or "none"),
+        (f"own tables ({tables.TABLES_VARIABLE})", ", ".join(table.path for table in own) or "none"),
+    )
+    return Findings(machine.arch, facts, abilities(machine), routes)
+
+
+def _triton() -> str:
+    version, failure = triton_version(), triton_failure()
+    if version is None:
+        return f"cannot be imported ({failure})" if failure else "none"
+    return f"{version[0]}.{version[1]}{' (interpreter)' if interpreting() else ''}"

@@ -1,0 +1,158 @@
+"""Routes of this library as contenders."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from mxgemm.device import machine_of
+from mxgemm.errors import RouteUnavailable
+from mxgemm.gemm import gemm, gemm_mx
+from mxgemm.measure.contender import BEFOREHAND, Contender
+from mxgemm.measure.oracle import Exact, Oracle
+from mxgemm.mx.formats import ActivationFormat
+from mxgemm.mx.tensor import MXTensor, quantize
+from mxgemm.problem import Problem
+from mxgemm.routes import ROUTES
+from mxgemm.routing.explain import explain
+
+
+class RouteContender(Contender):
+    """A call of :func:`mxgemm.gemm` that takes one route, with A in bf16 and quantised inside.
+
+    Attributes:
+        chosen: this is the route that the router takes by itself, and the call does not name it: a named route may
+            get another configuration.
+    """
+
+    kind: ClassVar[str] = "route"
+
+    def __init__(self, name: str, *, a_format: ActivationFormat, prepare: bool, chosen: bool) -> None:
+        self.name, self.a_format, self.prepare, self.chosen = name, a_format, prepare, chosen
+        self.accumulate_bits = ROUTES[name].accumulate_bits
+        what = "bf16 activations" if a_format == "bf16" else f"activations rounded to MX {a_format} inside the call"
+        self.statement = f"{what}, MXFP4 weight{', prepared beforehand' if prepare else ' as its bytes lie'}"
+
+    def load(self, weight: MXTensor) -> Any:
+        """Prepare the weight, or take it as it is."""
+        return weight.prepare() if self.prepare else weight
+
+    def clone(self, loaded: Any) -> Any:
+        """Copy a weight with everything that was prepared."""
+        return _clone(loaded)
+
+    def nbytes(self, loaded: Any) -> int:
+        """Return the MXFP4 bytes: no prepared form that a route reads is smaller."""
+        return int(loaded.nbytes)
+
+    def call(self, a: Any, loaded: Any) -> Tensor:
+        """Multiply, into fresh memory."""
+        return gemm(a, loaded, a_format=self.a_format, route=None if self.chosen else self.name)
+
+    def checked_call(self, a: Any, loaded: Any) -> Tensor:
+        """Multiply into NaN."""
+        out = torch.full((a.shape[0], loaded.shape[0]), float("nan"), dtype=torch.bfloat16, device=a.device)
+        return gemm(a, loaded, a_format=self.a_format, route=None if self.chosen else self.name, out=out)
+
+    def exact(self, oracle: Oracle, a: Any, loaded: Any) -> Exact:
+        """See the contract of ``gemm``: docs/numbers.md."""
+        del a, loaded
+        return oracle.exact(self.a_format)
+
+
+class QuantizedContender(RouteContender):
+    """A call of :func:`mxgemm.gemm_mx`: A is quantised before, and that is not timed."""
+
+    def __init__(self, name: str, *, a_format: ActivationFormat, prepare: bool) -> None:
+        super().__init__(name, a_format=a_format, prepare=prepare, chosen=False)
+        self.statement = f"activations quantised to MX {a_format} {BEFOREHAND}; MXFP4 weight"
+
+    def refuses(self, m: int, n: int, k: int) -> str:
+        """Only MX activations are multiplied."""
+        del m, n, k
+        return "a_format is bf16; needs an MX format: e2m1 or e4m3" if self.a_format == "bf16" else ""
+
+    def activations(self, a: Tensor) -> Any:
+        """Quantise A."""
+        return quantize(a, format=self.a_format)  # type: ignore[arg-type]  # bf16 was refused
+
+    def call(self, a: Any, loaded: Any) -> Tensor:
+        """Multiply, into fresh memory."""
+        return gemm_mx(a, loaded, route=self.name)
+
+    def checked_call(self, a: Any, loaded: Any) -> Tensor:
+        """Multiply into NaN."""
+        out = torch.full((a.shape[0], loaded.shape[0]), float("nan"), dtype=torch.bfloat16, device=a.device)
+        return gemm_mx(a, loaded, route=self.name, out=out)
+
+
+def route_contenders(
+    m: int,
+    n: int,
+    k: int,
+    weight: MXTensor,
+    *,
+    a_format: ActivationFormat,
+    prepare: bool,
+    only: str | None,
+    every: bool,
+) -> tuple[list[RouteContender], list[tuple[str, str]], str]:
+    """Return the routes to measure for one size.
+
+    Args:
+        m: rows of A.
+        n: rows of B.
+        k: elements along K.
+        weight: as ``load`` leaves it.
+        a_format: as in ``gemm``.
+        prepare: whether the weight was prepared.
+        only: a route's name: this one alone.
+        every: every route that can, and the reasons of the others.
+
+    Returns:
+        the contenders; (route, reason) of those that cannot; why the router would choose what it chooses.
+    """
+    kind = weight.derived_kind
+    prepared = weight.prepared is not None
+    ask: dict[str, Any] = {"device": weight.device, "a_format": a_format, "prepared": prepared, "derived": kind}
+    choice = explain(m, n, k, **ask)
+    if only is not None:
+        wanted = [only]
+    else:
+        wanted = list(ROUTES) if every else [choice.route]
+    found: list[RouteContender] = []
+    refused: list[tuple[str, str]] = []
+    for name in wanted:
+        if name == "gemm_mx" and name != choice.route:
+            quantized = QuantizedContender(name, a_format=a_format, prepare=prepare)
+            reason = quantized.refuses(m, n, k) or _gemm_mx_refusal(m, n, k, weight)
+            if reason:
+                refused.append((name, reason))
+            else:
+                found.append(quantized)
+            continue
+        try:
+            explain(m, n, k, route=name, **ask)
+        except RouteUnavailable as error:
+            refused.append((name, error.refusal.reason))
+            continue
+        found.append(RouteContender(name, a_format=a_format, prepare=prepare, chosen=name == choice.route))
+    return found, refused, choice.reason
+
+
+def _gemm_mx_refusal(m: int, n: int, k: int, weight: MXTensor) -> str:
+    layout = (weight.prepared or weight).layout
+    problem = Problem(
+        m, n, k, machine_of(weight.device), a_quantized=True, a_dtype=torch.uint8, weight_layout=layout.data,
+        scale_layout=layout.scales,
+    )  # fmt: skip
+    refusal = ROUTES["gemm_mx"].refusal(problem)
+    return refusal.reason if refusal else ""
+
+
+def _clone(weight: MXTensor) -> MXTensor:
+    copy = replace(weight, data=weight.data.clone(), scales=weight.scales.clone())
+    return copy if weight.preparation is None else copy.prepare(weight.preparation[0], memory=weight.preparation[1])

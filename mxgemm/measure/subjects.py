@@ -1,0 +1,157 @@
+"""From text to something that parity can measure: routes, peers, functions, built kernels."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from mxgemm import shared_library
+from mxgemm.gemm import gemm
+from mxgemm.measure.parity import Run, Subject
+from mxgemm.measure.peers import PEERS
+from mxgemm.mx.tensor import MXTensor, quantize
+from mxgemm.routes import ROUTES
+
+FORMS: Final = "route:NAME, route:auto, peer:NAME, python:MODULE:FUNCTION or so:/path/to/library.so"
+
+
+def subject_of(spec: str, device: torch.device) -> Subject:
+    """Read one side of a comparison.
+
+    Args:
+        spec: one of :data:`FORMS`. A function takes (activations, weight) and returns the product; if it has a
+            parameter ``out``, it gets one.
+        device: where it will run.
+
+    Raises:
+        ValueError: the text has another form, or names something that is not here.
+    """
+    kind, _, rest = spec.partition(":")
+    makers: dict[str, Callable[[str, torch.device], Subject]] = {
+        "route": _route, "peer": _peer, "python": _function, "so": _library
+    }  # fmt: skip
+    if kind not in makers or not rest:
+        raise ValueError(f"subject: got {spec!r}, want {FORMS}")
+    return makers[kind](rest, device)
+
+
+def _route(name: str, device: torch.device) -> Subject:
+    del device
+    if name not in ("auto", *ROUTES):
+        raise ValueError(f"route: got {name!r}, want auto or one of {', '.join(ROUTES)}")
+
+    def bind(a: Tensor, weight: MXTensor) -> Run:
+        prepared, route = weight.prepare(), None if name == "auto" else name
+        return lambda out: gemm(a, prepared, route=route, out=out)
+
+    return Subject(f"route {name}", bind, takes_out=True)
+
+
+def _peer(name: str, device: torch.device) -> Subject:
+    if name not in PEERS:
+        raise ValueError(f"peer: got {name!r}, want one of {', '.join(PEERS)}")
+    peer = PEERS[name]
+    reason = peer.absent(device)
+    if reason:
+        raise ValueError(f"peer: {name} is absent: {reason}")
+
+    def bind(a: Tensor, weight: MXTensor) -> Run:
+        reason = peer.refuses(a.shape[0], *weight.shape)
+        if reason:
+            raise ValueError(reason)
+        activations, loaded = peer.activations(a), peer.load(weight)
+        return lambda out: peer.call(activations, loaded)
+
+    return Subject(f"peer {name}", bind)
+
+
+def _function(path: str, device: torch.device) -> Subject:
+    del device
+    module_name, _, name = path.partition(":")
+    try:
+        function = getattr(importlib.import_module(module_name), name)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"python: got {path!r}, want MODULE:FUNCTION that can be imported ({error})") from error
+    takes_out = "out" in inspect.signature(function).parameters
+
+    def bind(a: Tensor, weight: MXTensor) -> Run:
+        return (lambda out: function(a, weight, out=out)) if takes_out else (lambda out: function(a, weight))
+
+    return Subject(path, bind, takes_out)
+
+
+def _library(path: str, device: torch.device) -> Subject:
+    missing = _missing_for_libraries(device)
+    if missing:
+        raise ValueError(f"so: {missing}")
+    library = importlib.import_module("mxgemm.dispatcher.library").Library(path, _config_of(Path(path)))
+
+    def bind(a: Tensor, weight: MXTensor) -> Run:
+        (left, left_scales), (right, right_scales) = _operands(library.config, a, weight)
+        own = torch.empty(a.shape[0], weight.shape[0], dtype=torch.float16, device=a.device)
+        launch = library.bind(left, right, own, left_scales, right_scales)
+
+        def run(out: Tensor | None) -> Tensor:
+            if out is None:
+                launch()
+                return own
+            library.bind(left, right, out, left_scales, right_scales)()
+            return out
+
+        return run
+
+    return Subject(library.name, bind, takes_out=True, out_dtype=torch.float16)
+
+
+def _missing_for_libraries(device: torch.device) -> str:
+    if importlib.util.find_spec("mxgemm.dispatcher") is None:
+        return "this release has no mxgemm.dispatcher, which loads built kernels"
+    if device.type != "cuda" or torch.version.hip is None:
+        return f"got device {device}, want an AMD GPU: built kernels are for one"
+    return ""
+
+
+def _config_of(path: Path) -> Any:
+    """Find the configuration that a library was built from, by the name that it gives."""
+    if not path.is_file():
+        raise ValueError(f"so: got {path}, want the shared library of a built kernel")
+    try:
+        built = shared_library.load(path)
+        for function in (built.dispatcher_get_kernel_name, built.dispatcher_get_arch):
+            function.restype = ctypes.c_char_p
+        name, arch = built.dispatcher_get_kernel_name().decode(), built.dispatcher_get_arch().decode()
+    except (OSError, AttributeError) as error:
+        raise ValueError(f"so: got {path}, want the shared library of a built kernel ({error})") from error
+    return importlib.import_module("mxgemm.dispatcher.names").config_named(name, arch)
+
+
+def _operands(config: Any, a: Tensor, weight: MXTensor) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+    """Quantise both sides as a kernel takes them: bytes and scales of A, then of B."""
+    kind = config.operation, config.dtype
+    values = weight.dequantize(torch.bfloat16)
+    if kind == ("mx_gemm", "fp4"):
+        return _bytes(quantize(a)), _bytes(weight)
+    if kind == ("mx_gemm", "fp8"):
+        return _bytes(quantize(a, format="e4m3")), _bytes(quantize(values, format="e4m3"))
+    name = importlib.import_module("mxgemm.dispatcher.codecs").storage_name(config.dtype, config.arch)
+    one_scale = config.operation == "tensor_quant"
+    return _scaled(a, getattr(torch, name), one_scale), _scaled(values, getattr(torch, name), one_scale)
+
+
+def _scaled(x: Tensor, dtype: torch.dtype, one_scale: bool) -> tuple[Tensor, Tensor]:
+    """Quantise ``[rows, K]`` to an fp8 type with one fp32 scale for all of it, else one a row."""
+    most = torch.finfo(dtype).max
+    amax = x.abs().amax().view(1) if one_scale else x.abs().amax(1)
+    scale = amax.float().clamp(min=2.0**-100) / most
+    return (x.float() / scale[:, None]).clamp(-most, most).to(dtype), scale
+
+
+def _bytes(x: MXTensor) -> tuple[Tensor, Tensor]:
+    return x.data, x.scales

@@ -1,0 +1,142 @@
+"""One route on real operands, past the router: run it between guards, judge it, time it.
+
+What ``mxgemm doctor --verify`` and ``mxgemm tune`` share. A weight comes in every form that a caller may hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from itertools import product
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from mxgemm.device import machine_of
+from mxgemm.measure.timing import call_us
+from mxgemm.mx.accuracy import Accuracy, judge
+from mxgemm.mx.layouts import Layout, preshuffle_refusal, preshuffle_weight, shuffle_scales
+from mxgemm.mx.tensor import MXTensor, quantize
+from mxgemm.problem import Problem, Strides, matrix_strides
+from mxgemm.routes import Config, Operands, Route
+
+_GUARD: Final = 64
+"""Elements before and behind the output that must stay as they are."""
+
+
+def forms(weight: MXTensor) -> Iterator[tuple[str, MXTensor]]:
+    """Yield a row-major weight in each form that ``gemm`` takes, with a name for it.
+
+    These are the four layouts, as far as the shape allows, and what ``prepare()`` derives on the weight's device.
+    """
+    scales = {"row_major": weight.scales, "shuffled": shuffle_scales(weight.scales)}
+    data = {"row_major": weight.data}
+    if preshuffle_refusal(*weight.data.shape) is None:
+        data["preshuffled"] = preshuffle_weight(weight.data)
+    for of_data, of_scales in product(data, scales):
+        layout = Layout(of_data, of_scales)  # type: ignore[arg-type]
+        name = f"{of_data}, scales {of_scales}"
+        yield name, MXTensor(data[of_data], scales[of_scales], weight.format, weight.shape, layout=layout)
+    prepared = weight.prepare()
+    if prepared.derived_kind:
+        yield f"prepared as {prepared.derived_kind}", prepared
+
+
+def prepared_form(weight: MXTensor) -> MXTensor:
+    """Return what ``gemm`` would hand to a route for ``weight.prepare()``."""
+    prepared = weight.prepare()
+    return prepared.prepared or prepared
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run gave.
+
+    Attributes:
+        accuracy: distance from the oracle.
+        us: median microseconds of a call, None where it was not timed.
+        us_low: first quartile.
+        us_high: third quartile.
+        runs: timed calls.
+    """
+
+    accuracy: Accuracy
+    us: float | None = None
+    us_low: float | None = None
+    us_high: float | None = None
+    runs: int = 0
+
+
+class Trial:
+    """Operands of one multiplication, with a poisoned output between guards.
+
+    Attributes:
+        problem: as the router would see it.
+    """
+
+    def __init__(self, a: Tensor, weight: MXTensor, form: MXTensor, a_format: str, a_quantized: bool) -> None:
+        """Set up.
+
+        Args:
+            a: bf16 ``[M, K]``.
+            weight: (N, K), row-major; what the result is judged by.
+            form: the same weight as the route gets it, see :func:`forms`.
+            a_format: as in ``gemm``.
+            a_quantized: A is quantised first, as for ``gemm_mx``.
+        """
+        (m, k), n = a.shape, weight.shape[0]
+        self._a, self._weight = a, weight
+        self._memory = torch.empty(m * n + 2 * _GUARD, dtype=torch.bfloat16, device=a.device)
+        out = self._memory[_GUARD:-_GUARD].view(m, n)
+        left, left_scales = a, None
+        if a_quantized:
+            quantized = quantize(a, format=a_format)  # type: ignore[arg-type]
+            left, left_scales = quantized.data, quantized.scales
+        self._operands = Operands(left, left_scales, form.data, form.scales, None, out, form.derived)
+        self.problem = Problem(
+            m,
+            n,
+            k,
+            machine_of(a.device),
+            a_format=a_format,
+            a_quantized=a_quantized,
+            a_dtype=left.dtype,
+            b_format=weight.format.name,
+            weight_layout=form.layout.data,
+            scale_layout=form.layout.scales,
+            strides=Strides(
+                a=matrix_strides(left),
+                b=matrix_strides(form.data),
+                b_scales=matrix_strides(form.scales),
+                out=(n, 1),
+                a_scales=(0, 0) if left_scales is None else matrix_strides(left_scales),
+            ),
+            derived=form.derived_kind,
+        )
+
+    def run(self, route: Route, config: Config, seconds: float) -> Outcome:
+        """Bind, run once and judge; time it if it passes.
+
+        Raises:
+            RuntimeError: the route wrote beside its output; and whatever the route raises.
+        """
+        device = self._a.device
+        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            launch: Callable[[Operands], Tensor | None] = route.bind(self.problem, config)
+            self._memory.fill_(torch.nan)
+            made = launch(self._operands)
+            out = self._operands.out if made is None else made
+            beside = torch.cat([self._memory[:_GUARD], self._memory[-_GUARD:]])
+            if not bool(beside.isnan().all()):
+                raise RuntimeError(
+                    f"wrote {int((~beside.isnan()).sum())} of the {2 * _GUARD} elements around its output"
+                )
+            accuracy = judge(
+                out, self._a, self._weight, a_format=self.problem.a_format, accumulate_bits=route.accumulate_bits
+            )
+            if not accuracy.passed:
+                return Outcome(accuracy)
+            time = call_us(lambda: launch(self._operands), device, seconds)
+        return Outcome(accuracy, time.us, time.low, time.high, time.runs)

@@ -1,0 +1,202 @@
+"""``mxgemm.explain``: which route a shape takes, and why."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from mxgemm.arguments import as_int, as_path, check_bool, check_type, shown
+from mxgemm.device import KNOWN_MACHINES, Machine, default_device, device_of, machine_named, machine_of
+from mxgemm.errors import Refusal, by_reason
+from mxgemm.mx.formats import BLOCK, E2M1, ActivationFormat
+from mxgemm.mx.layouts import ROW_MAJOR, Layout, ScaleLayout, WeightLayout, padded_scale_shape
+from mxgemm.prepared_form import WeightForm, prepared_form
+from mxgemm.problem import Problem, contiguous_strides
+from mxgemm.routes import ROUTES, Config
+from mxgemm.routing.router import choose
+from mxgemm.routing.tables import Scope
+from mxgemm.validation import check_names
+
+_LARGEST: Final = 2**63 - 1
+"""The largest size that a tensor has."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Explanation:
+    """What the router answers for one problem; prints as a few lines of text.
+
+    Attributes:
+        problem: the question.
+        weight: how the weight comes, as assumed, in words.
+        route: the chosen route's name.
+        config: its configuration.
+        reason: the table row or rule that decided, in words.
+        source: where that row or rule comes from.
+        us: microseconds that the row gives, None without one.
+        grade: "measured" or "predicted", None without a row.
+        scope: whether they are those of a whole "call" or of the GEMM "kernel" alone.
+        covers: what those microseconds include.
+        refusals: routes and rows that would have come first, and every other route that cannot run, with reasons.
+        also_possible: other routes that could.
+    """
+
+    problem: Problem
+    weight: str
+    route: str
+    config: Config
+    reason: str
+    source: str
+    us: float | None
+    grade: str | None
+    scope: Scope
+    covers: str
+    refusals: tuple[Refusal, ...]
+    also_possible: tuple[str, ...]
+
+    def __str__(self) -> str:
+        machine = self.problem.machine
+        units = f", {machine.cu_count} compute units" if machine.cu_count else ""
+        lines = [
+            f"{self.problem} ({machine.name}{units})",
+            f"  weight    {self.weight}",
+            f"  route     {self.route}: {self.config}",
+            f"  because   {self.reason}",
+            f"  source    {self.source}",
+        ]
+        if self.us is not None:
+            alone = " (the GEMM kernel alone)" if self.scope == "kernel" else ""
+            lines.append(f"  time      {self.us:g} us{alone}, {self.grade}: {self.covers}")
+        for title, missing in (("missing here", True), ("not for this call", False)):
+            reasons = by_reason(refusal for refusal in self.refusals if refusal.missing is missing)
+            lines += [f"  {title}", *(f"    {reason}" for reason in reasons)] if reasons else []
+        if self.also_possible:
+            lines.append(f"  possible  {', '.join(self.also_possible)}")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def explain(
+    m: int,
+    n: int,
+    k: int,
+    *,
+    device: torch.device | str | int | None = None,
+    a_format: ActivationFormat = "e2m1",
+    weight_layout: WeightLayout = "row_major",
+    scale_layout: ScaleLayout = "row_major",
+    prepared: bool = False,
+    derived: str | None = None,
+    route: str | None = None,
+    tables: Iterable[str | os.PathLike[str]] | None = None,
+) -> Explanation:
+    """Say which route :func:`mxgemm.gemm` takes for a shape, and why not the others.
+
+    Args:
+        m: rows of A, at least 1.
+        n: rows of B, at least 1.
+        k: elements along K, a positive multiple of 32.
+        device: a torch device or a GPU's index, or an architecture's name ("gfx950", "sm_90", "cpu") to ask about a
+            machine that is not here; by default the current GPU, else the CPU. An architecture that no table here knows
+            ("gfx1250", "sm_120") is answered by what each route refuses.
+        a_format: as in ``gemm``.
+        weight_layout: as in ``gemm``.
+        scale_layout: as in ``gemm``.
+        prepared: as if the weight had been through ``prepare()``, and all its rows folded where the device wants that;
+            otherwise it comes as loose tensors.
+        derived: ``derived_kind`` of the weight, where it is known.
+        route: as in ``gemm``: explain this one.
+        tables: paths of routing tables to put before the shipped ones.
+
+    Raises:
+        TypeError: an argument of a wrong type.
+        ValueError: a wrong size, device or name.
+        RouteUnavailable: the named route cannot run here.
+    """
+    check_names(
+        a_format=a_format,
+        scale_rounding="even",
+        weight_layout=weight_layout,
+        scale_layout=scale_layout,
+        route=route,
+    )
+    m, n, k = _size("m", m, 1), _size("n", n, 1), _size("k", k, BLOCK)
+    check_bool("prepared", prepared)
+    if derived is not None:
+        check_type("derived", derived, str, "the derived_kind of a weight")
+    tables = None if tables is None else _paths(tables)
+    machine = _machine(device)
+    given = WeightForm(Layout(weight_layout, scale_layout))
+    form = prepared_form(machine.arch, (n, k)) if prepared else given
+    if form.layout == ROW_MAJOR:  # prepare() leaves the layout as it was
+        form = replace(form, layout=given.layout)
+    if derived is not None:
+        form = replace(form, derived=derived)
+    if form != given:
+        weight = f"prepared ({form})"
+    else:
+        weight = f"{form}: prepare() makes nothing of it on {machine.arch}" if prepared else f"{form}, as loose tensors"
+    shuffled = form.layout.scales == "shuffled"
+    columns = padded_scale_shape(n, k)[1] if shuffled else k // 32
+    problem = Problem(
+        m, n, k, machine, a_format=a_format, weight_layout=form.layout.data, scale_layout=form.layout.scales,
+        strides=contiguous_strides(n, k, E2M1, columns),
+        derived=form.derived,
+    )  # fmt: skip
+    choice = choose(problem, route=route, tables=tables)
+    refusals, possible = list(choice.refusals), []
+    for name, other in ROUTES.items():
+        if name == choice.route.name:
+            continue
+        refusal = other.refusal(problem)
+        if refusal is None:
+            possible.append(name)
+        elif refusal not in refusals:
+            refusals.append(refusal)
+    row = choice.row
+    return Explanation(
+        problem=problem,
+        weight=weight,
+        route=choice.route.name,
+        config=choice.config,
+        reason=choice.reason,
+        source=choice.source,
+        us=row.us if row else None,
+        grade=row.grade if row else None,
+        scope=choice.scope,
+        covers=choice.covers,
+        refusals=tuple(refusals),
+        also_possible=tuple(possible),
+    )
+
+
+def _size(name: str, value: Any, least: int) -> int:
+    size = as_int(name, value)
+    if not least <= size <= _LARGEST or size % least:
+        want = f"a positive multiple of {least}" if least > 1 else "at least 1"
+        raise ValueError(f"{name}: got {shown(size)}, want {want}, at most 2^63 - 1")
+    return size
+
+
+def _paths(tables: Any) -> list[Path]:
+    if not isinstance(tables, str | bytes | os.PathLike | torch.Tensor) and isinstance(tables, Iterable):
+        return [as_path("tables", path, "a list of paths") for path in tables]
+    raise TypeError(f"tables: got {shown(tables)}, want a list of paths")
+
+
+def _machine(device: Any) -> Machine:
+    if device is None:
+        return machine_of(default_device())
+    named = machine_named(device) if isinstance(device, str) else None
+    if named:
+        return named
+    try:
+        return machine_of(device_of(device))
+    except ValueError as error:
+        known = ", ".join(KNOWN_MACHINES)
+        raise ValueError(f"{error}; or the name of an architecture: {known}, or another gfx* or sm_*") from error

@@ -1,0 +1,60 @@
+"""Compile a Triton launch for a GPU that is not here, exactly as the launch would: same constants, same hints.
+
+    compiled = compile_call(route.calls(problem, config)[0], "gfx950")
+
+Works outside Triton's interpreter only (``TRITON_INTERPRET`` is read when triton is imported).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+
+from mxgemm.triton.launch import KernelCall
+
+TYPES: Final = {
+    torch.bfloat16: "*bf16",
+    torch.float16: "*fp16",
+    torch.float32: "*fp32",
+    torch.uint8: "*u8",
+    torch.int32: "*i32",
+}
+INT32_MAX: Final = 2**31 - 1
+
+
+def compile_call(call: KernelCall, arch: str, *, small: bool = True) -> Any:
+    """Compile one launch for an architecture ("gfx950", "sm_90", ...) and return triton's compiled kernel.
+
+    Args:
+        call: the launch. Its integers count by what triton specialises on: being 1, a multiple of 16, beyond 32 bits.
+        arch: the target.
+        small: every tensor is under 2 GiB, which lets AMD's backend use 32-bit offsets from a buffer's base.
+    """
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    amd = arch.startswith("gfx")
+    names = call.kernel.arg_names
+    signature: dict[str, str] = {}
+    constants: dict[str, Any] = dict(call.constants)
+    attributes: dict[tuple[int, ...], list[list[Any]]] = {}
+    for index, (name, dtype) in enumerate(zip(names, call.dtypes, strict=False)):
+        signature[name] = TYPES[dtype]
+        attributes[(index,)] = [["tt.divisibility", 16], *([["tt.pointer_range", 32]] if amd and small else [])]
+    for index, (name, value) in enumerate(zip(names[len(call.dtypes) :], call.scalars, strict=False), len(call.dtypes)):
+        specialised = not call.kernel.params[index].do_not_specialize
+        if value == 1 and specialised:  # the just-in-time compiler makes a constant of it
+            constants[name] = 1
+            continue
+        signature[name] = "i32" if value <= INT32_MAX else "i64"
+        if value % 16 == 0 and specialised:
+            attributes[(index,)] = [["tt.divisibility", 16]]
+    ordered = {name: signature.get(name, "constexpr") for name in names}
+    source = ASTSource(fn=call.kernel, signature=ordered, constexprs=constants, attrs=attributes)
+    if amd:
+        target = GPUTarget("hip", arch, 32 if arch.startswith("gfx1") else 64)
+    else:
+        target = GPUTarget("cuda", int(arch.removeprefix("sm_")), 32)
+    return triton.compile(source, target=target, options=dict(call.options))

@@ -1,0 +1,313 @@
+"""Fold activations and weights from MXFP4 to e4m3 with a power of two a row; ``mxgemm.mx.fold`` says what folds."""
+
+import triton
+import triton.language as tl
+
+from mxgemm.triton.kernels.convert_gfx950 import bf16_pair_scales
+from mxgemm.triton.kernels.epilogue import round_to
+from mxgemm.triton.kernels.interpreted import widen
+from mxgemm.triton.kernels.load_operand import clamped_rows, load_packed, load_scales
+from mxgemm.triton.kernels.quantize_block import (
+    BLOCK,
+    FP32_INF_BITS,
+    block_scales,
+    divide,
+    element_codes,
+    quantize_e2m1,
+)
+
+NO_BLOCK = tl.constexpr(512)  # above every exponent byte
+E4M3_NAN = tl.constexpr(0x7F)
+
+
+@triton.jit
+def round_e2m1(y, unit):
+    """fp32 -> the nearest e2m1 value times ``unit``, a power of two: ties to even, saturating; no sign of zero.
+
+    Adding 1.5 * 2**23 steps makes the float's own rounding round to steps: half a unit below 2 units, a unit below 4,
+    then two.
+    """
+    m = tl.abs(y)
+    y = tl.minimum(tl.maximum(y, -6.0 * unit), 6.0 * unit)
+    magic = 6291456.0 * unit
+    magic = tl.where(m < 2.0 * unit, magic, tl.where(m < 4.0 * unit, 2.0 * magic, 4.0 * magic))
+    return (y + magic) - magic
+
+
+@triton.jit
+def power_of_two(byte):
+    """E8M0 byte (int32) -> fp32, byte 0 as the subnormal that it is."""
+    return tl.where(byte == 0, 1 << 22, byte << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def to_e4m3(value, INTERPRETED: tl.constexpr):
+    """fp32 that e4m3 holds exactly -> its byte; by arithmetic in the interpreter, which converts subnormals wrongly."""
+    if INTERPRETED:
+        byte = element_codes(value, 8, 3).to(tl.uint8)
+    else:
+        byte = value.to(tl.float8e4nv).to(tl.uint8, bitcast=True)
+    return byte
+
+
+@triton.jit
+def from_e4m3(byte, INTERPRETED: tl.constexpr):
+    """e4m3 byte -> fp32; by arithmetic in the interpreter."""
+    if INTERPRETED:
+        bits = byte.to(tl.int32)
+        half = (((bits & 0x7F) << 7) | ((bits & 0x80) << 8)).to(tl.int16).to(tl.float16, bitcast=True)
+        value = half.to(tl.float32) * 256.0
+        value = tl.where((bits & 0x7F) == 0x7F, float("nan"), value)
+    else:
+        value = byte.to(tl.float8e4nv, bitcast=True).to(tl.float32)
+    return value
+
+
+# Two bf16 in a word -> two e4m3 in half a word, relative to a row's base, on sm_89 and newer. In order: to the block's
+# own units in fp32 (exact), to fp16 (exact where it matters: what fp16 drops is far below half a step), saturate at 6,
+# add and subtract 1536 steps so that fp16's own rounding rounds to steps of 0.5, 1 or 2 (see round_e2m1), times the
+# block's unit, convert. Half the instructions of the same in fp32.
+FOLD_BF16_PAIR = tl.constexpr(
+    """{
+    .reg .b32 low, high, y, m, above2, above4, magic, most, least, two, four, half_steps, whole_steps;
+    .reg .f32 a, b;
+    mov.b32 most, 0x46004600;
+    mov.b32 least, 0xC600C600;
+    mov.b32 two, 0x40004000;
+    mov.b32 four, 0x44004400;
+    mov.b32 half_steps, 0x62006200;
+    mov.b32 whole_steps, 0x66006600;
+    shl.b32 low, $1, 16;
+    and.b32 high, $1, 0xffff0000;
+    mov.b32 a, low;
+    mov.b32 b, high;
+    mul.f32 a, a, $2;
+    mul.f32 b, b, $2;
+    cvt.rn.f16x2.f32 y, b, a;
+    min.f16x2 y, y, most;
+    max.f16x2 y, y, least;
+    abs.f16x2 m, y;
+    set.ge.f16x2.f16x2 above2, m, two;
+    set.ge.f16x2.f16x2 above4, m, four;
+    fma.rn.f16x2 magic, above2, half_steps, half_steps;
+    fma.rn.f16x2 magic, above4, whole_steps, magic;
+    add.rn.f16x2 y, y, magic;
+    sub.rn.f16x2 y, y, magic;
+    mul.rn.f16x2 y, y, $3;
+    cvt.rn.satfinite.e4m3x2.f16x2 $0, y;
+    }"""
+)
+BAD_BLOCK = tl.constexpr(1024)  # above every exponent byte: a NaN or an infinity is in the row
+
+
+@triton.jit
+def max_and_min(highest_a, lowest_a, highest_b, lowest_b):
+    """Combine two ranges of exponents."""
+    return tl.maximum(highest_a, highest_b), tl.minimum(lowest_a, lowest_b)
+
+
+@triton.jit
+def row_base(exponent, live, bad):
+    """Exponent bytes ``[R, G, 1]`` -> base byte, base as fp32 bits (NaN: a bad row), wide flag, each ``[R, 1, 1]``."""
+    highest, lowest = tl.reduce(
+        (tl.where(bad, BAD_BLOCK, tl.where(live, exponent, -1)), tl.where(live, exponent, NO_BLOCK)),
+        axis=1,
+        combine_fn=max_and_min,
+        keep_dims=True,
+    )
+    # At least 1, so that the base itself is a normal fp32.
+    byte = tl.where(highest < 0, 127, tl.minimum(tl.maximum(highest - 6, 1), 250))
+    bits = tl.where(highest == BAD_BLOCK, 0x7FC00000, byte << 23)
+    wide = ((lowest < byte - 8) & (highest != BAD_BLOCK)).to(tl.int32)
+    return byte, bits, wide
+
+
+@triton.jit(do_not_specialize=["M"])
+def quantize_fold_kernel(
+    x, folded, base, wide, M, K, stride_xm, stride_xk,
+    ADDEND: tl.constexpr, PAIRS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, EVEN: tl.constexpr,
+    WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
+):  # fmt: skip
+    """Quantise rows of ``x[M, K]`` to MXFP4 and fold them: e4m3 bytes ``folded[M, K]``, fp32 ``base[M]``.
+
+    ``wide[m]`` becomes 1 for a row that does not fold (its bytes are then meaningless), else 0. The base of a row with
+    a NaN or an infinity is NaN: every column of it is. Grid: ``cdiv(M, BLOCK_M)`` programs, each holds whole rows in
+    registers. ``PAIRS``: bf16 rows of words, in packed arithmetic. ``EVEN``: no masks are needed.
+    """
+    GROUPS: tl.constexpr = BLOCK_K // BLOCK
+    row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    rows = row.to(tl.int64) if WIDE else row
+    if PAIRS:
+        column = tl.arange(0, BLOCK_K // 2)
+        inside = (row < M)[:, None] & (column < K // 2)[None, :]
+        pointers = x.to(tl.pointer_type(tl.int32), bitcast=True) + rows[:, None] * (stride_xm // 2) + column[None, :]
+        words = tl.load(pointers) if EVEN else tl.load(pointers, mask=inside, other=0)
+        blocks = words.reshape(BLOCK_M, GROUPS, BLOCK // 2)
+        amax, exponent = bf16_pair_scales(blocks, ADDEND)
+        bad = amax >= (FP32_INF_BITS >> 16)
+    else:
+        column = tl.arange(0, BLOCK_K)
+        columns = column.to(tl.int64) if WIDE else column
+        inside = (row < M)[:, None] & (column < K)[None, :]
+        pointers = x + rows[:, None] * stride_xm + columns[None, :] * stride_xk
+        value = tl.load(pointers) if EVEN else tl.load(pointers, mask=inside, other=0.0)
+        blocks = widen(value, INTERPRETED).reshape(BLOCK_M, GROUPS, BLOCK)
+        amax, exponent = block_scales(blocks, ADDEND, 2)
+        bad = amax >= FP32_INF_BITS
+    base_byte, base_bits, is_wide = row_base(exponent, (amax > 0) & (bad == 0), bad)
+    # Relative to the base a block's unit is 2**shift, exact in e4m3 while -8 <= shift <= 6; clamped for wide rows.
+    shift = tl.minimum(tl.maximum(exponent - base_byte, -14), 6)
+    if PAIRS:
+        unit = (shift + 15) << 10
+        unit = tl.broadcast_to(unit | (unit << 16), (BLOCK_M, GROUPS, BLOCK // 2))
+        reciprocal = ((254 - exponent) << 23).to(tl.float32, bitcast=True)
+        reciprocal = tl.broadcast_to(reciprocal, (BLOCK_M, GROUPS, BLOCK // 2))
+        element = tl.inline_asm_elementwise(
+            FOLD_BF16_PAIR, "=h,r,f,r", [blocks, reciprocal, unit], dtype=tl.int16, is_pure=True, pack=1
+        )
+        element = element.reshape(BLOCK_M, BLOCK_K // 2)
+        target = (
+            folded.to(tl.pointer_type(tl.int16), bitcast=True) + row.to(tl.int64)[:, None] * (K // 2) + column[None, :]
+        )
+    else:
+        unit = ((shift + 127) << 23).to(tl.float32, bitcast=True)
+        element = to_e4m3(round_e2m1(divide(blocks, base_byte), unit), INTERPRETED).reshape(BLOCK_M, BLOCK_K)
+        target = folded + row.to(tl.int64)[:, None] * K + column[None, :]
+    if EVEN:
+        tl.store(target, element)
+    else:
+        tl.store(target, element, mask=inside)
+    tl.store(wide + row, is_wide.reshape(BLOCK_M), mask=row < M)
+    tl.store(base + row, base_bits.to(tl.float32, bitcast=True).reshape(BLOCK_M), mask=row < M)
+
+
+@triton.jit
+def decode_fold_kernel(
+    b, b_scales, base, folded, N, K, stride_bn, stride_bk, stride_sn, stride_sk,
+    PRESHUFFLED: tl.constexpr, SCALE_ORDER: tl.constexpr, TO_FP8: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, EVEN_N: tl.constexpr, EVEN_K: tl.constexpr, WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
+):  # fmt: skip
+    """Decode e2m1 weights to contiguous ``folded[N, K]``: e4m3 relative to ``base`` (exponent bytes), or bf16.
+
+    Grid: ``(cdiv(N, BLOCK_N), cdiv(K, BLOCK_K))``. A NaN scale gives NaN.
+    """
+    pn = tl.program_id(0)
+    k = tl.program_id(1) * BLOCK_K
+    COLUMNS: tl.constexpr = BLOCK_K // 32
+    TAIL: tl.constexpr = not EVEN_K
+    packed = load_packed(b, pn, k, N, K, stride_bn, stride_bk, PRESHUFFLED, 2, BLOCK_N, BLOCK_K, EVEN_N, TAIL, WIDE, "")
+    scale = load_scales(
+        b_scales, pn, k, N, K, stride_sn, stride_sk, SCALE_ORDER, BLOCK_N, BLOCK_K, EVEN_N, TAIL, WIDE, ""
+    )
+    code = tl.join(packed & 15, packed >> 4).reshape(BLOCK_N, COLUMNS, 32).to(tl.int32)
+    # A code is a tiny float: at the top of an fp16 it is worth 2**-14 of itself, and never an fp32 subnormal.
+    half = (((code & 7) << 9) | ((code & 8) << 12)).to(tl.int16).to(tl.float16, bitcast=True)
+    exponent = scale.to(tl.int32).reshape(BLOCK_N, COLUMNS, 1)
+    bad = exponent == 255
+    row = pn * BLOCK_N + tl.arange(0, BLOCK_N)
+    column = k + tl.arange(0, BLOCK_K)
+    inside = (row < N)[:, None] & (column < K)[None, :]
+    pointers = folded + row.to(tl.int64)[:, None] * K + column[None, :]
+    if TO_FP8:
+        base_byte = tl.load(base + row, mask=row < N, other=127).to(tl.int32)[:, None, None]
+        shift = tl.minimum(tl.maximum(exponent - base_byte, -100), 6)
+        factor = ((shift + 14 + 127) << 23).to(tl.float32, bitcast=True)
+        element = to_e4m3(half.to(tl.float32) * factor, INTERPRETED)
+        element = tl.where(bad, E4M3_NAN, element).to(tl.uint8)
+        tl.store(pointers, element.reshape(BLOCK_N, BLOCK_K), mask=inside)
+    else:
+        # 2**14 first: byte 0 is a subnormal power of two, and its factor would be one too
+        element = half.to(tl.float32) * 16384.0 * power_of_two(exponent)
+        nan = tl.full((1, 1, 1), 0x7FC00000, tl.int32).to(tl.float32, bitcast=True)
+        element = round_to(tl.where(bad, nan, element), tl.bfloat16, INTERPRETED)
+        tl.store(pointers, element.reshape(BLOCK_N, BLOCK_K), mask=inside)
+
+
+@triton.jit
+def store_chosen(
+    acc, chosen, bias, out, rows, column, N, stride_om, stride_on, stride_bias,
+    HAS_BIAS: tl.constexpr, WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
+):  # fmt: skip
+    """``out[rows, column] = round(acc + bias)`` for the chosen rows; the others keep what the folded GEMM wrote."""
+    if HAS_BIAS:
+        columns = column.to(tl.int64) if WIDE else column
+        acc += widen(tl.load(bias + columns * stride_bias, mask=column < N, other=0.0), INTERPRETED)[None, :]
+    value = round_to(acc, out.dtype.element_ty, INTERPRETED)
+    pointers = out + rows[:, None] * stride_om + column.to(tl.int64)[None, :] * stride_on
+    tl.store(pointers, value, mask=chosen[:, None] & (column < N)[None, :])
+
+
+@triton.jit(do_not_specialize=["M"])
+def wide_rows_kernel(
+    wide, a, b, b_scales, bias, out, M, N, K,
+    stride_am, stride_ak, stride_bn, stride_bk, stride_sn, stride_sk, stride_om, stride_on, stride_bias,
+    ADDEND: tl.constexpr, PRESHUFFLED: tl.constexpr, SCALE_ORDER: tl.constexpr, HAS_BIAS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, EVEN_N: tl.constexpr, WIDE: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+):  # fmt: skip
+    """Compute the rows that did not fold (``wide[m] != 0``) from packed weights, and store those only.
+
+    Grid: ``(cdiv(M, BLOCK_M), programs)``; the programs of a row tile share its columns, and leave at once when it has
+    no such row.
+    """
+    pm = tl.program_id(0)
+    row = pm * BLOCK_M + tl.arange(0, BLOCK_M)
+    chosen = tl.load(wide + row, mask=row < M, other=0) != 0
+    if tl.max(chosen.to(tl.int32), axis=0) != 0:
+        rows = clamped_rows(pm, M, BLOCK_M, False, WIDE)
+        inner = tl.arange(0, BLOCK_K)
+        for pn in range(tl.program_id(1), tl.cdiv(N, BLOCK_N), tl.num_programs(1)):
+            acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+            for k in range(0, K, BLOCK_K):
+                columns = (k + inner).to(tl.int64) if WIDE else k + inner
+                pointers = a + rows[:, None] * stride_am + columns[None, :] * stride_ak
+                x = tl.load(pointers, mask=(inner < K - k)[None, :], other=0.0)
+                w = load_packed(
+                    b, pn, k, N, K, stride_bn, stride_bk, PRESHUFFLED, 2, BLOCK_N, BLOCK_K, EVEN_N, True, WIDE, ""
+                )
+                s = load_scales(
+                    b_scales, pn, k, N, K, stride_sn, stride_sk, SCALE_ORDER, BLOCK_N, BLOCK_K, EVEN_N, True, WIDE, ""
+                )
+                q, q_scale = quantize_e2m1(x, BLOCK_M, BLOCK_K, ADDEND, INTERPRETED)
+                acc = tl.dot_scaled(q, q_scale, "e2m1", w.T, s, "e2m1", acc)
+            column = pn * BLOCK_N + tl.arange(0, BLOCK_N)
+            store_chosen(
+                acc, chosen, bias, out, rows, column, N, stride_om, stride_on, stride_bias, HAS_BIAS, WIDE, INTERPRETED
+            )
+
+
+@triton.jit(do_not_specialize=["M"])
+def wide_rows_folded_kernel(
+    wide, a, folded, base, bias, out, M, N, K, stride_am, stride_ak, stride_om, stride_on, stride_bias,
+    ADDEND: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
+):  # fmt: skip
+    """The same from a folded weight: e4m3 ``folded[>= N, K]`` times fp32 ``base[>= N]``; bf16 holds both operands."""
+    pm = tl.program_id(0)
+    row = pm * BLOCK_M + tl.arange(0, BLOCK_M)
+    chosen = tl.load(wide + row, mask=row < M, other=0) != 0
+    if tl.max(chosen.to(tl.int32), axis=0) != 0:
+        rows = clamped_rows(pm, M, BLOCK_M, False, WIDE)
+        inner = tl.arange(0, BLOCK_K)
+        for pn in range(tl.program_id(1), tl.cdiv(N, BLOCK_N), tl.num_programs(1)):
+            weight_rows = clamped_rows(pn, N, BLOCK_N, False, True)
+            acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+            for k in range(0, K, BLOCK_K):
+                inside = (inner < K - k)[None, :]
+                columns = (k + inner).to(tl.int64) if WIDE else k + inner
+                x = tl.load(a + rows[:, None] * stride_am + columns[None, :] * stride_ak, mask=inside, other=0.0)
+                w = tl.load(folded + weight_rows[:, None] * K + (k + inner)[None, :], mask=inside, other=0)
+                blocks = widen(x, INTERPRETED).reshape(BLOCK_M, BLOCK_K // BLOCK, BLOCK)
+                amax, exponent = block_scales(blocks, ADDEND, 2)
+                scale = tl.where(amax >= FP32_INF_BITS, 0x7FC00000, power_of_two(exponent).to(tl.int32, bitcast=True))
+                left = round_e2m1(divide(blocks, exponent), 1.0) * scale.to(tl.float32, bitcast=True)
+                left = left.reshape(BLOCK_M, BLOCK_K)
+                right = from_e4m3(w, INTERPRETED)
+                if not INTERPRETED:  # whose dot multiplies the bits of bf16 as integers
+                    left, right = left.to(tl.bfloat16), right.to(tl.bfloat16)
+                acc = tl.dot(left, right.T, acc)
+            column = pn * BLOCK_N + tl.arange(0, BLOCK_N)
+            acc *= tl.load(base + column, mask=column < N, other=0.0)[None, :]
+            store_chosen(
+                acc, chosen, bias, out, rows, column, N, stride_om, stride_on, stride_bias, HAS_BIAS, WIDE, INTERPRETED
+            )

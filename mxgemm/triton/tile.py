@@ -1,0 +1,154 @@
+"""Tiles of the Triton GEMM kernels: the configuration, the one statement of what is legal, and split-K."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any, Final
+
+from mxgemm.errors import Refusal
+from mxgemm.mx.layouts import SCALE_PAD_ROWS, padded_scale_shape
+from mxgemm.problem import Problem
+from mxgemm.routes.base import Config
+from mxgemm.triton.support import grid_refusal, interpreting, is_power_of_two, wide_offsets
+
+XCDS: Final = {"gfx950": 8, "gfx942": 8}
+"""Dies with an L2 of their own, among which workgroups are dealt in turn."""
+MFMA_K: Final = 128
+"""Depth of gfx950's 16x16 scaled MFMA."""
+REDUCE_BLOCK_N: Final = 256
+"""Columns of a program of the kernel that adds the partial sums of split-K."""
+
+
+@dataclass(frozen=True, slots=True)
+class TileConfig(Config):
+    """Tile of one program and how it is compiled.
+
+    Attributes:
+        block_m: rows of A.
+        block_n: rows of B.
+        block_k: elements of one step along K.
+        split_k: programs that share a tile, each with a part of K; fp32 sums, added in order: runs agree to the bit.
+        one_launch: the last of them adds the sums; otherwise a second kernel does.
+        num_warps: warps (waves) of a program.
+        num_stages: software pipeline depth of the K loop.
+        waves_per_eu: AMD only, waves per SIMD that the compiler should leave registers for; 0 lets it choose.
+        cache: cache modifier of the weight loads, "" or ".cg".
+    """
+
+    block_m: int = 16
+    block_n: int = 64
+    block_k: int = 256
+    split_k: int = 1
+    one_launch: bool = False
+    num_warps: int = 4
+    num_stages: int = 2
+    waves_per_eu: int = 0
+    cache: str = ""
+
+
+def tile_refusal(route: str, problem: Problem, c: TileConfig) -> Refusal | None:
+    """Say why a tile is illegal for a problem, or None. Router, tuner and tests all ask here."""
+    for field, least, most, why in (
+        ("block_m", 16, SCALE_PAD_ROWS, "an MFMA has 16 rows; shuffled scales are padded to 256"),
+        ("block_n", 16, SCALE_PAD_ROWS, "an MFMA has 16 columns; shuffled scales are padded to 256"),
+        ("block_k", 64, 1024, "a preshuffled tile is 64 wide; more than 1024 does not fit registers"),
+        ("num_warps", 1, 16, "the hardware's workgroups"),
+    ):
+        value = getattr(c, field)
+        if not is_power_of_two(value) or not least <= value <= most:
+            return Refusal(route, field, value, f"a power of two from {least} to {most} ({why})")
+    if c.cache not in ("", ".cg"):
+        return Refusal(route, "cache", c.cache, '"" or ".cg"')
+    if not 1 <= c.num_stages <= 8:
+        return Refusal(route, "num_stages", c.num_stages, "1 to 8")
+    if not 0 <= c.waves_per_eu <= 8:
+        return Refusal(route, "waves_per_eu", c.waves_per_eu, "0 to 8, a SIMD holds 8 waves")
+    if c.split_k < 1 or split_steps(problem, c)[0] != c.split_k:
+        return Refusal(
+            route, "split_k", c.split_k, f"at most one split per block of K, with none left empty (K = {problem.k})"
+        )
+    if problem.arch == "gfx950" and problem.a_format != "bf16":
+        if c.block_k < MFMA_K:
+            return Refusal(route, "block_k", c.block_k, f"at least {MFMA_K} on gfx950: below, Triton decodes to bf16")
+        if c.num_warps < 2:
+            return Refusal(route, "num_warps", c.num_warps, "at least 2 on gfx950: with one, Triton decodes to bf16")
+    refusal = grid_refusal(route, problem, (tiles(problem, c) * c.split_k, 1, 1), c.num_warps, ("m", "n"))
+    if refusal is None and c.split_k > 1 and not c.one_launch:
+        refusal = grid_refusal(route, problem, (problem.m, -(-problem.n // REDUCE_BLOCK_N), 1), 4, ("m", "n"))
+    return refusal
+
+
+def tile_candidates(problem: Problem) -> list[TileConfig]:
+    """Return the tiles that tuning tries; those that cut K into parts only where tiles are too few for the machine."""
+    found = []
+    for block_m, block_n, block_k in product((16, 32, 64, 128), (32, 64, 128), (128, 256)):
+        if block_m > 16 and block_m >= 2 * problem.m:
+            continue
+        whole = TileConfig(block_m, block_n, block_k, num_warps=8 if block_m * block_n >= 64 * 128 else 4)
+        few = tiles(problem, whole) < problem.machine.cu_count
+        found += [replace(whole, num_stages=stages) for stages in (2, 3)]
+        found += [replace(whole, split_k=split, one_launch=one) for split in (2, 4, 8) for one in (False, True) if few]
+    return found
+
+
+def contiguity_refusal(route: str, problem: Problem) -> Refusal | None:
+    """Refuse a strided view of a shuffled operand: it is a block of memory in an order of its own."""
+    s = problem.strides
+    if s is None:
+        return None
+    columns = problem.k // problem.b.pack
+    scale_columns = padded_scale_shape(1, problem.k)[1]
+    for name, layout, got, want in (
+        ("b", problem.weight_layout, s.b, columns),
+        ("b_scales", problem.scale_layout, s.b_scales, scale_columns),
+        ("a_scales", problem.a_scale_layout, s.a_scales, scale_columns),
+    ):
+        if layout != "row_major" and got != (want, 1):
+            return Refusal(route, f"strides of {name}", got, f"{(want, 1)}: a contiguous {layout} operand")
+    return None
+
+
+def split_steps(problem: Problem, c: TileConfig) -> tuple[int, int]:
+    """Return how many splits have work, and how many blocks of K each takes."""
+    blocks = -(-problem.k // c.block_k)
+    steps = -(-blocks // c.split_k)
+    return -(-blocks // steps), steps
+
+
+def tile_constants(problem: Problem, c: TileConfig) -> dict[str, Any]:
+    """Return the constants that every tiled GEMM kernel ends with, in their order."""
+    p = problem
+    return {
+        "PRESHUFFLED": p.weight_layout == "preshuffled",
+        "SCALE_ORDER": p.scale_layout,
+        "HAS_BIAS": p.has_bias,
+        "BLOCK_M": c.block_m,
+        "BLOCK_N": c.block_n,
+        "BLOCK_K": c.block_k,
+        "SPLIT_K": c.split_k,
+        "STEPS": split_steps(p, c)[1] if c.split_k > 1 else 0,
+        "ONE_LAUNCH": c.one_launch,
+        "EVEN_M": p.m % c.block_m == 0,
+        "EVEN_N": p.n % c.block_n == 0,
+        "EVEN_K": p.k % c.block_k == 0,
+        "WIDE": wide_offsets(p),
+        # Renumbering pays where several tiles share a weight; alone, it only costs scalar instructions.
+        "XCDS": XCDS.get(p.arch, 1) if p.m > c.block_m else 1,
+        "CACHE": c.cache,
+        "AMD": p.arch.startswith("gfx"),
+        "INTERPRETED": interpreting(),
+    }
+
+
+def compiler_options(problem: Problem, c: TileConfig) -> dict[str, int]:
+    """Return the compiler's options for a tile."""
+    options = {"num_warps": c.num_warps, "num_stages": c.num_stages}
+    if problem.arch.startswith("gfx"):
+        options |= {"waves_per_eu": c.waves_per_eu, "matrix_instr_nonkdim": 16}
+    return options
+
+
+def tiles(problem: Problem, c: TileConfig) -> int:
+    """Return the number of output tiles."""
+    return -(-problem.m // c.block_m) * -(-problem.n // c.block_n)

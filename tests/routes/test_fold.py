@@ -1,0 +1,237 @@
+"""Folding to fp8: exact where it is taken, recomputed where it is not, the weight's choice made in prepare()."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import mxgemm
+from mxgemm.device import Machine
+from mxgemm.mx import fold, layouts, oracle
+from mxgemm.mx.accuracy import compare
+from mxgemm.mx.formats import SCALE_ROUNDINGS
+from mxgemm.problem import Problem
+from mxgemm.routes import ROUTES
+from tests.cases import DEVICES, OUT_DTYPES, bytes_of, make, skip_without_kernels, spread
+
+ROUTE = ROUTES["fp8_fold"]
+
+
+def with_exponents(rows: list[list[int]], seed: int = 0) -> mxgemm.MXTensor:
+    """A weight whose blocks have these scale bytes; -1 makes a block of zeros with byte 0."""
+    scales = torch.tensor(rows)
+    generator = torch.Generator().manual_seed(seed)
+    data = torch.randint(0, 256, (len(rows), 16 * len(rows[0])), generator=generator).to(torch.uint8)
+    data = torch.where(scales.repeat_interleave(16, dim=1) < 0, 0, data)
+    return mxgemm.MXTensor.wrap(data, scales.clamp(min=0).to(torch.uint8))
+
+
+def check(out: Tensor, a64: np.ndarray, weight: mxgemm.MXTensor, bias: Tensor | None = None) -> None:
+    b64 = oracle.decode(bytes_of(weight.data), bytes_of(weight.scales), "e2m1")
+    ref = oracle.matmul(a64, b64, None if bias is None else bias.double().cpu().numpy())
+    judged = compare(out, ref, a64, b64, ROUTE.accumulate_bits if out.is_cuda else 24)
+    assert judged.passed, judged
+
+
+def quantised(a: Tensor, rounding: str = "even") -> np.ndarray:
+    return oracle.decode(*oracle.encode(a.cpu().float().numpy(), "e2m1", rounding), "e2m1")
+
+
+@pytest.mark.parametrize("span", [0, 1, 8, 13, 14, 15, 30, 60])
+def test_a_weight_folds_exactly_up_to_a_span_of_14(span: int) -> None:
+    weight = with_exponents([[127, 127 + span, 130 if span > 3 else 127, -1], [100, 100, 100, 255]])
+    base, folds = fold.row_bases(weight)
+    assert folds.tolist() == [span <= fold.FOLD_SPAN, True]
+    if span <= fold.FOLD_SPAN:
+        data, scale = fold.fold(weight, base)
+        assert data.shape == (16, 128)
+        values = data.view(torch.float8_e4m3fn).double() * scale.double()[:, None]
+        exact = oracle.decode(bytes_of(weight.data), bytes_of(weight.scales), "e2m1")
+        assert np.array_equal(values[:2].numpy(), exact, equal_nan=True)
+        assert not values[2:].any()
+
+
+@pytest.mark.parametrize("byte", [0, 1, 5, 6, 7, 127, 247, 253, 254])
+def test_extreme_scale_bytes_fold(byte: int) -> None:
+    weight = with_exponents([[byte, max(byte - 8, 0)]])
+    base, folds = fold.row_bases(weight)
+    assert folds.all()
+    data, scale = fold.fold(weight, base)
+    values = data.view(torch.float8_e4m3fn).double() * scale.double()[:, None]
+    exact = oracle.decode(bytes_of(weight.data), bytes_of(weight.scales), "e2m1")
+    assert np.array_equal(values[:1].numpy(), exact)
+    assert scale[0] >= 2.0**-126  # a normal float: nothing flushes it
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("rounding", SCALE_ROUNDINGS)
+@pytest.mark.parametrize("memory", ["fast", "compact"])
+@pytest.mark.parametrize("m, n, k", [(1, 16, 32), (33, 50, 96), (5, 48, 2880), (70, 272, 288), (2, 16, 28672)])
+def test_numbers(m: int, n: int, k: int, memory: str, rounding: str, device: str) -> None:
+    skip_without_kernels(device)
+    case = make(m, n, k, device=device, octaves=3)
+    weight = case.weight.prepare(arch="sm_90", memory=memory)  # type: ignore[arg-type]
+    assert weight.derived_kind == ("fp8_fold" if memory == "fast" else "fp8_fold_compact")
+    out = mxgemm.gemm(case.a, weight, route="fp8_fold", scale_rounding=rounding)  # type: ignore[arg-type]
+    check(out, quantised(case.a, rounding), case.weight)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("out_dtype", OUT_DTYPES)
+@pytest.mark.parametrize("bias_dtype", [None, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("n", [64, 50])
+def test_bias_output_dtype_and_odd_n(
+    n: int, bias_dtype: torch.dtype | None, out_dtype: torch.dtype, device: str
+) -> None:
+    skip_without_kernels(device)
+    bias = None if bias_dtype is None else torch.randn(n).to(bias_dtype).to(device)
+    case = make(9, n, 128, device=device, octaves=2)
+    for memory in ("fast", "compact"):
+        weight = case.weight.prepare(arch="sm_90", memory=memory)  # type: ignore[arg-type]
+        for route in ("fp8_fold", "dequant_mm"):
+            out = mxgemm.gemm(case.a, weight, bias=bias, out_dtype=out_dtype, route=route)
+            assert out.dtype == out_dtype
+            check(out, case.a64, case.weight, bias)
+    strided = torch.full((9, 2 * n), torch.nan, dtype=out_dtype, device=device)[:, ::2]
+    mxgemm.gemm(case.a, weight, bias=bias, out_dtype=out_dtype, out=strided, route="fp8_fold")
+    check(strided, case.a64, case.weight, bias)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("a_dtype", OUT_DTYPES)
+def test_rows_that_do_not_fold_are_exact(a_dtype: torch.dtype, device: str) -> None:
+    skip_without_kernels(device)
+    a = spread(40, 256, torch.float32, octaves=2)
+    a[3, :32] *= 2.0**12  # one huge block among ordinary ones
+    a[7, 64:] *= 2.0**-14
+    a[9] = 0
+    a[11, 32:] = 0  # the only block: nothing to be wide against
+    a[13, :32] *= 2.0**15 if a_dtype != torch.float16 else 2.0**10
+    a[21, 40] = torch.nan
+    a[22, :32], a[22, 40] = a[22, :32] * 2.0**13, torch.inf
+    a = a.to(a_dtype).to(device)
+    case = make(40, 48, 256, device=device, octaves=2)
+    weight = case.weight.prepare(arch="sm_90")
+    out = mxgemm.gemm(a, weight, route="fp8_fold")
+    assert out[[21, 22]].isnan().all()
+    keep = [row for row in range(40) if row not in (21, 22)]
+    a64 = quantised(a)
+    check(out[keep], a64[keep], case.weight)
+    wide = [3, 7, 13] if a_dtype != torch.float16 else [3, 7]
+    b64 = oracle.decode(bytes_of(case.weight.data), bytes_of(case.weight.scales), "e2m1")
+    judged = compare(out[wide], a64[wide] @ b64.T, a64[wide], b64)  # fp32 sums, unlike those of the fp8 units
+    assert judged.passed, judged
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_huge_outlier_where_the_other_operand_is_zero(device: str) -> None:
+    skip_without_kernels(device)
+    case = make(4, 32, 128, device=device, octaves=1)
+    a = case.a.clone()
+    a[0, :32] = 0
+    a[1, :32] *= 2.0**30
+    weight = mxgemm.quantize(case.weight.dequantize() * torch.where(torch.arange(128) < 32, 0, 1).to(device))
+    out = mxgemm.gemm(a, weight.prepare(arch="sm_90"), route="fp8_fold")
+    check(out, quantised(a), weight)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    "layout", [("row_major", "shuffled"), ("preshuffled", "row_major"), ("preshuffled", "shuffled")]
+)
+def test_layouts(layout: tuple[str, str], device: str) -> None:
+    skip_without_kernels(device)
+    case = make(9, 96, 320, device=device, octaves=3)
+    case.a[2, :32] *= 2.0**14
+    w = case.weight
+    data = layouts.preshuffle_weight(w.data) if layout[0] == "preshuffled" else w.data
+    scales = layouts.shuffle_scales(w.scales) if layout[1] == "shuffled" else w.scales
+    wrapped = mxgemm.MXTensor.wrap(data, scales, weight_layout=layout[0], scale_layout=layout[1])  # type: ignore[arg-type]
+    for memory in ("fast", "compact"):
+        weight = wrapped.prepare(arch="sm_90", memory=memory)  # type: ignore[arg-type]
+        for route in ("fp8_fold", "dequant_mm"):
+            check(mxgemm.gemm(case.a, weight, route=route), quantised(case.a), case.weight)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("a_format", ["e2m1", "e4m3", "bf16"])
+@pytest.mark.parametrize("memory", [None, "fast", "compact"])
+def test_dequant_mm(memory: str | None, a_format: str, device: str) -> None:
+    skip_without_kernels(device)
+    for octaves in (3, 12):  # 12: rows that do not fold
+        case = make(17, 80, 288, device=device, a_format=a_format, octaves=octaves)
+        weight = case.weight
+        if memory is not None:
+            weight = weight.prepare(arch="sm_90", memory=memory)  # type: ignore[arg-type]
+        if octaves == 12:
+            assert weight.derived_kind == ("bf16" if memory == "fast" else "")
+        out = mxgemm.gemm(case.a, weight, a_format=a_format, route="dequant_mm")  # type: ignore[arg-type]
+        case.check(out)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("route", ["fp8_fold", "dequant_mm"])
+def test_slices_of_a_weight_meet(route: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    skip_without_kernels(device)
+    from mxgemm.plan import clear_plans
+    from mxgemm.routes import decode
+
+    monkeypatch.setattr(decode, "SLICE_BYTES", 256 * 96)
+    clear_plans()
+    case = make(5, 600, 96, device=device, octaves=3)
+    weight = case.weight.prepare(arch="sm_90", memory="compact")
+    bias = torch.randn(600, device=device)
+    check(mxgemm.gemm(case.a, weight, bias=bias, route=route), case.a64, case.weight, bias)
+    clear_plans()
+
+
+def test_prepare_and_refusals() -> None:
+    weight = mxgemm.quantize(spread(48, 96, octaves=3))
+    assert weight.prepare(arch="sm_90").derived_kind == "fp8_fold"
+    assert weight.prepare(arch="sm_90").to("cpu").derived_kind == "fp8_fold"
+    assert weight.prepare().derived_kind == ""
+    with pytest.raises(ValueError, match="memory: got 'huge', want one of fast, compact"):
+        weight.prepare(memory="huge")  # type: ignore[arg-type]
+    hopper = Machine("sm_90", 132, "H200")
+    assert "not prepared" in str(ROUTE.refusal(Problem(64, 64, 64, hopper)))
+    assert "prepared as bf16" in str(ROUTE.refusal(Problem(64, 64, 64, hopper, derived="bf16")))
+    assert ROUTE.refusal(Problem(64, 64, 64, hopper, derived="fp8_fold")) is None
+    for options, field in (
+        ({"a_format": "bf16"}, "a"),
+        ({"a_quantized": True}, "a"),
+        ({"machine": Machine("gfx950", 256, "MI355X")}, "arch"),
+        ({"k": 65536}, "k"),
+    ):
+        asked = {"m": 64, "n": 64, "k": 64, "machine": hopper, "derived": "fp8_fold", **options}
+        assert ROUTE.refusal(Problem(**asked)).field == field  # type: ignore[arg-type, union-attr]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_nothing_to_multiply(device: str) -> None:
+    skip_without_kernels(device)
+    weight = mxgemm.quantize(spread(48, 96, octaves=3)).to(device).prepare(arch="sm_90")
+    for route in ("fp8_fold", "dequant_mm"):
+        assert mxgemm.gemm(torch.ones(0, 96, device=device), weight, route=route).shape == (0, 48)
+
+
+def test_fast_accumulation_is_legal_only_where_it_passes() -> None:
+    hopper = Machine("sm_90", 132, "H200")
+    long = Problem(64, 64, 28672, hopper, derived="fp8_fold")
+    (config,) = ROUTE.configs(long)
+    assert not config.fast_accumulation  # type: ignore[attr-defined]
+    assert ROUTE.check_config(long, ROUTE.config_type()).field == "fast_accumulation"  # type: ignore[union-attr]
+
+
+def test_torch_op_takes_what_prepare_made() -> None:
+    skip_without_kernels("cpu")
+    case = make(8, 48, 128, octaves=2)
+    weight = case.weight.prepare(arch="sm_90")
+
+    @torch.compile(fullgraph=True, backend="aot_eager", dynamic=True)
+    def layer(x: Tensor) -> Tensor:
+        return mxgemm.gemm(x, weight, route="fp8_fold")
+
+    for m in (8, 3):
+        assert torch.equal(layer(case.a[:m]), mxgemm.gemm(case.a[:m], weight, route="fp8_fold"))

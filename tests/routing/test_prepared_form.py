@@ -1,0 +1,109 @@
+"""What ``prepare()`` would make is what it makes, and the commands describe the call that they measure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import mxgemm
+from mxgemm import MXTensor
+from mxgemm.device import KNOWN_MACHINES
+from mxgemm.errors import Refusal
+from mxgemm.measure import inputs, routes, tune
+from mxgemm.measure.routes import route_contenders
+from mxgemm.prepared_form import WeightForm, prepared_form
+from mxgemm.problem import Problem
+from mxgemm.routes import ROUTES
+from mxgemm.routes.reference import Reference
+from mxgemm.routing import explain as explain_function
+
+SHAPES = [(32, 64), (16, 64), (30, 64), (48, 96), (17, 32), (256, 512), (2112, 256)]
+
+
+@pytest.mark.parametrize("arch", KNOWN_MACHINES)
+@pytest.mark.parametrize("n, k", SHAPES)
+def test_what_prepare_makes(arch: str, n: int, k: int) -> None:
+    weight = mxgemm.quantize(torch.randn(n, k)).prepare(arch)
+    made = WeightForm((weight.prepared or weight).layout, weight.derived_kind)
+    assert prepared_form(arch, (n, k)) == made
+
+
+class Recorded(Reference):
+    """The reference, which remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[Problem] = []
+
+    def can_implement(self, problem: Problem) -> Refusal | None:
+        self.asked.append(problem)
+        return super().can_implement(problem)
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Recorded:
+    route = Recorded()
+    monkeypatch.setitem(ROUTES, "reference", route)
+    return route
+
+
+@pytest.mark.parametrize("prepare", [True, False])
+@pytest.mark.parametrize("arch", KNOWN_MACHINES)
+@pytest.mark.parametrize("m, n, k", [(3, 32, 64), (3, 30, 64), (5, 48, 96)])
+def test_explain_bench_and_tune_describe_one_call(
+    m: int, n: int, k: int, arch: str, prepare: bool, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command explains what the others measure, by default and with ``--raw``."""
+    testing = pytest.importorskip("typer.testing")
+    pytest.importorskip("rich")
+    from mxgemm.cli import app
+
+    size = [str(value) for value in (m, n, k)]
+    options = [] if prepare else ["--raw"]
+    done = testing.CliRunner().invoke(app, ["explain", *size, "--device", arch, "--route", "reference", *options])
+    assert done.exit_code == 0, done.output
+    (explained,) = recorded.asked
+
+    _, weight = inputs(m, n, k, torch.device("cpu"))
+    real = MXTensor.prepare
+    monkeypatch.setattr(MXTensor, "prepare", lambda self, of=None, **options: real(self, of or arch, **options))
+    monkeypatch.setattr(routes, "explain", lambda *a, **b: explain_function(*a, **b | {"device": arch}))
+    recorded.asked.clear()
+    held = weight.prepare() if prepare else weight
+    contenders, _, _ = route_contenders(
+        m, n, k, held, a_format="e2m1", prepare=prepare, only="reference", every=False
+    )  # fmt: skip
+    assert [contender.name for contender in contenders] == ["reference"]
+    assert set(recorded.asked) == {explained}
+
+    recorded.asked.clear()
+    monkeypatch.setattr("mxgemm.measure.trial.machine_of", lambda device: KNOWN_MACHINES[arch])
+    found = tune.tune([(m, n, k)], device=torch.device("cpu"), prepared=prepare, routes=["reference"], seconds=0)
+    monkeypatch.setattr(tune, "_legal", lambda route, trial: [])  # what it asks is enough
+    assert list(found) == []
+    assert recorded.asked == [explained]
+
+
+def test_the_default_of_the_function_stays_loose_tensors() -> None:
+    answer = mxgemm.explain(64, 1024, 1024, device="sm_90")
+    assert answer.weight == "row-major, as loose tensors"
+    assert (answer.problem.derived, answer.problem.weight_layout) == ("", "row_major")
+
+
+def test_the_readmes_command_is_the_call_that_bench_measures() -> None:
+    testing = pytest.importorskip("typer.testing")
+    pytest.importorskip("rich")
+    from mxgemm.cli import app
+
+    def run(*arguments: Any) -> str:
+        done = testing.CliRunner().invoke(app, [str(argument) for argument in arguments])
+        assert done.exit_code == 0, done.output
+        return str(done.output)
+
+    command = "explain 16 2112 7168 --device gfx950"
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    assert f"`mxgemm {command}`" in readme
+    assert "weight    prepared (preshuffled, scales shuffled)" in run(*command.split())
+    assert "weight    row-major, as loose tensors" in run(*command.split(), "--raw")
