@@ -1,14 +1,18 @@
-"""One GEMM as routes, tables and rules see it: sizes, formats, layouts, machine. No tensors."""
+"""One GEMM as routes, tables and rules see it: sizes, formats, layouts, machine, decisions. No tensors."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from mxgemm.device import Machine
+from mxgemm.errors import Refusal
 from mxgemm.mx.formats import BLOCK, FORMATS, ElementFormat
+from mxgemm.mx.layouts import padded_scale_shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,3 +116,51 @@ def matrix_strides(tensor: Tensor) -> tuple[int, int]:
 def contiguous_strides(n: int, k: int, b: ElementFormat, scale_columns: int) -> Strides:
     """Return the strides of freshly allocated operands."""
     return Strides(a=(k, 1), b=(k // b.pack, 1), b_scales=(scale_columns, 1), out=(n, 1))
+
+
+def contiguity_refusal(route: str, problem: Problem) -> Refusal | None:
+    """Refuse a strided view of a shuffled operand: it is a block of memory in an order of its own."""
+    s = problem.strides
+    if s is None:
+        return None
+    columns = problem.k // problem.b.pack
+    scale_columns = padded_scale_shape(1, problem.k)[1]
+    for name, layout, got, want in (
+        ("b", problem.weight_layout, s.b, columns),
+        ("b_scales", problem.scale_layout, s.b_scales, scale_columns),
+        ("a_scales", problem.a_scale_layout, s.a_scales, scale_columns),
+    ):
+        if layout != "row_major" and got != (want, 1):
+            return Refusal(route, f"strides of {name}", got, f"{(want, 1)}: a contiguous {layout} operand")
+    return None
+
+
+ConfigT = TypeVar("ConfigT", bound="Config")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The decisions of a route that depend on the shape: none here; subclasses add fields, tables name them."""
+
+    @classmethod
+    def from_mapping(cls: type[ConfigT], values: Mapping[str, Any]) -> ConfigT:
+        """Build a configuration from a table row.
+
+        Raises:
+            ValueError: an unknown field, or a value of another type than the field's default.
+        """
+        known = {field.name: field for field in fields(cls)}
+        for name, value in values.items():
+            if name not in known:
+                raise ValueError(f"config: got field {name!r}, want some of {', '.join(known) or 'none'}")
+            default = known[name].default
+            if type(value) is not type(default):
+                raise ValueError(f"config.{name}: got {value!r}, want {type(default).__name__}")
+        return cls(**values)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Return the fields as a table row holds them."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name}={value}" for name, value in asdict(self).items()) or "no options"

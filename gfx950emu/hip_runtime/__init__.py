@@ -14,20 +14,29 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gfx950emu import Stats, run_code_object
-from mxgemm.dispatcher.kernel_arguments import ArgumentTable
 
 SOURCE: Final = Path(__file__).with_name("hip.c")
 FLAGS: Final = ("-std=gnu11", "-O1", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror")
 POINTERS: Final = ("a", "b", "a_scales", "b_scales", "out")
+
+
+class Arguments(Protocol):
+    """How the kernels of a library lay out their argument segment."""
+
+    def pack(self, values: Mapping[str, int]) -> bytes:
+        """Return the segment for addresses and integers by name."""
+
+    def unpack(self, segment: bytes) -> dict[str, int]:
+        """Return what :meth:`pack` was given."""
 
 
 class _Launch(ctypes.Structure):
@@ -169,7 +178,7 @@ class EmulatedHip:
         self._callback = _CALLBACK(callback)  # C keeps the address only
         self._library.emulated_on_launch(self._callback)
 
-    def emulate(self, table: ArgumentTable, *, strict: bool = False) -> None:
+    def emulate(self, table: Arguments, *, strict: bool = False) -> None:
         """Run every launch in the emulator, on the device memory that is allocated at that moment.
 
         Args:

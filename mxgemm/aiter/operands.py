@@ -12,11 +12,10 @@ from mxgemm.device import Machine, machine_of
 from mxgemm.errors import Refusal
 from mxgemm.mx.formats import BLOCK, E2M1, scale_addend
 from mxgemm.mx.layouts import round_up
-from mxgemm.problem import Problem
+from mxgemm.problem import Problem, contiguity_refusal
 from mxgemm.triton.launch import Launcher
 from mxgemm.triton.quantize import MAX_COLUMNS, MAX_ROWS, quantize_call
 from mxgemm.triton.support import triton_missing
-from mxgemm.triton.tile import contiguity_refusal
 
 _ALIGN = 256
 

@@ -14,9 +14,7 @@ import torch
 
 from mxgemm.errors import Refusal
 from mxgemm.mx.formats import E2M1, scale_addend
-from mxgemm.problem import Problem
-from mxgemm.routes.base import Config
-from mxgemm.triton.tile import contiguity_refusal
+from mxgemm.problem import Config, Problem, contiguity_refusal
 
 SOURCE: Final = "fused_gemm.hip"
 KERNEL: Final = "fused_gemm"

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
 from mxgemm.device import Machine
 from mxgemm.errors import Refusal
-from mxgemm.problem import Problem
+from mxgemm.problem import Config, Problem
 
 
 class Operands(NamedTuple):
@@ -38,37 +37,6 @@ class Operands(NamedTuple):
 
 Launch = Callable[[Operands], Tensor | None]
 """Fill ``out`` and return None; or, where :meth:`Route.fills_output` says so, return the result in fresh memory."""
-
-
-ConfigT = TypeVar("ConfigT", bound="Config")
-
-
-@dataclass(frozen=True, slots=True)
-class Config:
-    """The decisions of a route that depend on the shape: none here; subclasses add fields, tables name them."""
-
-    @classmethod
-    def from_mapping(cls: type[ConfigT], values: Mapping[str, Any]) -> ConfigT:
-        """Build a configuration from a table row.
-
-        Raises:
-            ValueError: an unknown field, or a value of another type than the field's default.
-        """
-        known = {field.name: field for field in fields(cls)}
-        for name, value in values.items():
-            if name not in known:
-                raise ValueError(f"config: got field {name!r}, want some of {', '.join(known) or 'none'}")
-            default = known[name].default
-            if type(value) is not type(default):
-                raise ValueError(f"config.{name}: got {value!r}, want {type(default).__name__}")
-        return cls(**values)
-
-    def to_mapping(self) -> dict[str, Any]:
-        """Return the fields as a table row holds them."""
-        return asdict(self)
-
-    def __str__(self) -> str:
-        return ", ".join(f"{name}={value}" for name, value in asdict(self).items()) or "no options"
 
 
 class Route(ABC):

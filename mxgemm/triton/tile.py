@@ -7,9 +7,8 @@ from itertools import product
 from typing import Any, Final
 
 from mxgemm.errors import Refusal
-from mxgemm.mx.layouts import SCALE_PAD_ROWS, padded_scale_shape
-from mxgemm.problem import Problem
-from mxgemm.routes.base import Config
+from mxgemm.mx.layouts import SCALE_PAD_ROWS
+from mxgemm.problem import Config, Problem
 from mxgemm.triton.support import grid_refusal, interpreting, is_power_of_two, wide_offsets
 
 XCDS: Final = {"gfx950": 8, "gfx942": 8}
@@ -90,23 +89,6 @@ def tile_candidates(problem: Problem) -> list[TileConfig]:
         found += [replace(whole, num_stages=stages) for stages in (2, 3)]
         found += [replace(whole, split_k=split, one_launch=one) for split in (2, 4, 8) for one in (False, True) if few]
     return found
-
-
-def contiguity_refusal(route: str, problem: Problem) -> Refusal | None:
-    """Refuse a strided view of a shuffled operand: it is a block of memory in an order of its own."""
-    s = problem.strides
-    if s is None:
-        return None
-    columns = problem.k // problem.b.pack
-    scale_columns = padded_scale_shape(1, problem.k)[1]
-    for name, layout, got, want in (
-        ("b", problem.weight_layout, s.b, columns),
-        ("b_scales", problem.scale_layout, s.b_scales, scale_columns),
-        ("a_scales", problem.a_scale_layout, s.a_scales, scale_columns),
-    ):
-        if layout != "row_major" and got != (want, 1):
-            return Refusal(route, f"strides of {name}", got, f"{(want, 1)}: a contiguous {layout} operand")
-    return None
 
 
 def split_steps(problem: Problem, c: TileConfig) -> tuple[int, int]:

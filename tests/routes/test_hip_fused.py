@@ -277,9 +277,7 @@ def test_committed_figures_are_of_what_the_route_chooses() -> None:
     assert [(row["m"], row["n"], row["k"]) for row in document["rows"]] == list(LEADERBOARD)
     for row in document["rows"]:
         guess = candidates("hip_fused", problem(row["m"], row["n"], row["k"]))[0]
-        assert row["config"] == guess.to_mapping(), (
-            "run: evidence/hip_isa.py -o bench/results/isa_hip_gfx950.json"
-        )
+        assert row["config"] == guess.to_mapping(), "run: evidence/hip_isa.py -o bench/results/isa_hip_gfx950.json"
         assert markdown_of(row) in DOCUMENT.read_text(encoding="utf-8").splitlines(), "run it with --markdown"
 
 
@@ -301,9 +299,7 @@ def test_machine_code_of_the_leaderboard_s_shapes(index: int, clang: None) -> No
     assert row["mfma"] == steps * tiles_m * tiles_n * tiles_k
     committed = json.loads(RESULTS.read_text(encoding="utf-8"))["rows"][index]
     assert row["mfma"] == committed["mfma"]
-    assert abs(row["valu"] - committed["valu"]) <= 0.1 * committed["valu"], (
-        "another clang 22? evidence/hip_isa.py -o"
-    )
+    assert abs(row["valu"] - committed["valu"]) <= 0.1 * committed["valu"], "another clang 22? evidence/hip_isa.py -o"
 
 
 def test_vector_instructions_of_a_quantisation(clang: None) -> None:
