@@ -80,6 +80,22 @@ def has_tangent(tensor: Tensor) -> bool:
     return forward_ad.unpack_dual(inner).tangent is not None  # type: ignore[no-untyped-call]
 
 
+def check_no_grad(**tensors: object) -> None:
+    """Refuse tensors that expect a gradient while gradients are recorded, or that carry a forward-mode tangent."""
+    recording = torch.is_grad_enabled()
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor):
+            continue
+        if recording and tensor.requires_grad:
+            raise RuntimeError(
+                f"{name}: requires grad, but mxgemm has no backward; call under torch.no_grad() or detach() it"
+            )
+        if has_tangent(tensor):
+            raise RuntimeError(
+                f"{name}: carries a forward-mode tangent, but mxgemm has no forward derivative; detach() it"
+            )
+
+
 def is_differentiated(tensor: Tensor) -> bool:
     """Say whether a derivative is being taken with respect to this very tensor, by torch.func or in forward mode.
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mxgemm.validation import check_no_grad
+from mxgemm.ambient import check_no_grad
 
 Rule = Callable[..., tuple[Any, Any]]
 

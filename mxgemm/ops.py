@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from mxgemm import batching
+from mxgemm.ambient import check_no_grad
 from mxgemm.mx import tensor
 from mxgemm.mx.formats import element_format
 from mxgemm.plan import Options, multiply, output_like
-from mxgemm.validation import check_derived, check_no_grad
+from mxgemm.validation import check_derived
 
 
 @torch.library.custom_op("mxgemm::gemm", mutates_args=())

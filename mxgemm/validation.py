@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from mxgemm.ambient import has_tangent
+from mxgemm.ambient import check_no_grad
 from mxgemm.arguments import one_of
 from mxgemm.memory import check_memory, extent, overlap, overlaps_itself
 from mxgemm.mx.fold import check_form
@@ -194,22 +194,6 @@ def check_parts_apart(out: Any, **operands: MXTensor) -> None:
         check_no_alias(out, {f"{name}.derived[{i}]": tensor for i, tensor in enumerate(operand.derived)})
         if operand.prepared is not None:
             check_parts_apart(out, **{f"{name}.prepared": operand.prepared})
-
-
-def check_no_grad(**tensors: object) -> None:
-    """Refuse tensors that expect a gradient while gradients are recorded, or that carry a forward-mode tangent."""
-    recording = torch.is_grad_enabled()
-    for name, tensor in tensors.items():
-        if not isinstance(tensor, Tensor):
-            continue
-        if recording and tensor.requires_grad:
-            raise RuntimeError(
-                f"{name}: requires grad, but mxgemm has no backward; call under torch.no_grad() or detach() it"
-            )
-        if has_tangent(tensor):
-            raise RuntimeError(
-                f"{name}: carries a forward-mode tangent, but mxgemm has no forward derivative; detach() it"
-            )
 
 
 def check_mx_weight(b: MXTensor, b_scales: Any, weight_layout: str, scale_layout: str) -> None:

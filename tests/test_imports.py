@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LEAVES = ("_version", "build_cache", "workspace", "device", "errors")
+LEAVES = (
+    *("_version", "shared_library", "build_cache", "fields", "import_closure", "workspace", "device", "files"),
+    *("notices", "ambient", "memory", "arguments", "errors"),
+)
 """Each may import those behind it."""
 
 

@@ -11,13 +11,13 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from mxgemm.ambient import check_no_grad
 from mxgemm.arguments import as_int, check_bool, check_type, one_of, shown
 from mxgemm.device import machine_of
 from mxgemm.memory import check_memory
 from mxgemm.triton.launch import KernelCall, Launcher
 from mxgemm.triton.support import interpreting, is_power_of_two
 from mxgemm.triton.tile import XCDS
-from mxgemm.validation import check_no_grad
 
 KINDS: Final = ("e2m1", "e4m3", "e5m2", "e4m3fnuz", "e5m2fnuz")
 SMALL: Final = 2**31

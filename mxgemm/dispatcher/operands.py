@@ -12,11 +12,11 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from mxgemm.ambient import check_no_grad
 from mxgemm.dispatcher.codecs import PACK, check_real, storage_name
 from mxgemm.dispatcher.config import KernelConfig
 from mxgemm.dispatcher.operation import Operation, Pointers, Problem
 from mxgemm.memory import check_memory
-from mxgemm.validation import check_no_grad
 
 ALIGNMENT: Final = 16
 """Bytes that the address of a tensor on the device is a multiple of."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
+import importlib
 import inspect
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +13,9 @@ import torch
 from torch import Tensor
 
 from mxgemm import shared_library
+from mxgemm.dispatcher import codecs
+from mxgemm.dispatcher.library import Library
+from mxgemm.dispatcher.names import config_named
 from mxgemm.gemm import gemm
 from mxgemm.measure.parity import Run, Subject
 from mxgemm.measure.peers import PEERS
@@ -91,7 +94,7 @@ def _library(path: str, device: torch.device) -> Subject:
     missing = _missing_for_libraries(device)
     if missing:
         raise ValueError(f"so: {missing}")
-    library = importlib.import_module("mxgemm.dispatcher.library").Library(path, _config_of(Path(path)))
+    library = Library(path, _config_of(Path(path)))
 
     def bind(a: Tensor, weight: MXTensor) -> Run:
         (left, left_scales), (right, right_scales) = _operands(library.config, a, weight)
@@ -111,8 +114,6 @@ def _library(path: str, device: torch.device) -> Subject:
 
 
 def _missing_for_libraries(device: torch.device) -> str:
-    if importlib.util.find_spec("mxgemm.dispatcher") is None:
-        return "this release has no mxgemm.dispatcher, which loads built kernels"
     if device.type != "cuda" or torch.version.hip is None:
         return f"got device {device}, want an AMD GPU: built kernels are for one"
     return ""
@@ -129,7 +130,7 @@ def _config_of(path: Path) -> Any:
         name, arch = built.dispatcher_get_kernel_name().decode(), built.dispatcher_get_arch().decode()
     except (OSError, AttributeError) as error:
         raise ValueError(f"so: got {path}, want the shared library of a built kernel ({error})") from error
-    return importlib.import_module("mxgemm.dispatcher.names").config_named(name, arch)
+    return config_named(name, arch)
 
 
 def _operands(config: Any, a: Tensor, weight: MXTensor) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
@@ -140,7 +141,7 @@ def _operands(config: Any, a: Tensor, weight: MXTensor) -> tuple[tuple[Any, Any]
         return _bytes(quantize(a)), _bytes(weight)
     if kind == ("mx_gemm", "fp8"):
         return _bytes(quantize(a, format="e4m3")), _bytes(quantize(values, format="e4m3"))
-    name = importlib.import_module("mxgemm.dispatcher.codecs").storage_name(config.dtype, config.arch)
+    name = codecs.storage_name(config.dtype, config.arch)
     one_scale = config.operation == "tensor_quant"
     return _scaled(a, getattr(torch, name), one_scale), _scaled(values, getattr(torch, name), one_scale)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from mxgemm.problem import Config
 from mxgemm.routes.a16wfp4 import A16WFP4
-from mxgemm.routes.base import Config, Launch, Operands, Route
+from mxgemm.routes.base import Launch, Operands, Route
 from mxgemm.routes.ck_gemm import CKGemm
 from mxgemm.routes.dequant_mm import DequantMM
 from mxgemm.routes.fp8_fold import FP8Fold

@@ -23,8 +23,8 @@ from mxgemm.device import Machine
 from mxgemm.errors import Refusal
 from mxgemm.mx.layouts import SCALE_PAD_ROWS, round_up
 from mxgemm.notices import say_once
-from mxgemm.problem import Problem
-from mxgemm.routes.base import Config, Launch, Operands, Route
+from mxgemm.problem import Config, Problem
+from mxgemm.routes.base import Launch, Operands, Route
 
 CK_PREFIX: Final = "a4w4_blockscale_"
 PICK_N: Final = 256

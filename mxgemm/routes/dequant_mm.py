@@ -16,8 +16,8 @@ from mxgemm.device import Machine
 from mxgemm.errors import Refusal
 from mxgemm.mx.fold import BF16
 from mxgemm.mx.formats import scale_addend
-from mxgemm.problem import Problem, contiguity_refusal
-from mxgemm.routes.base import Config, Launch, Operands, Route
+from mxgemm.problem import Config, Problem, contiguity_refusal
+from mxgemm.routes.base import Launch, Operands, Route
 from mxgemm.routes.decode import decode_call, decode_refusal, weight_slices
 from mxgemm.triton.launch import KernelCall, Launcher
 from mxgemm.triton.support import grid_refusal, interpreting, size_refusal, triton_missing, wide_offsets

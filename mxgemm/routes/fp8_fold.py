@@ -21,8 +21,8 @@ from mxgemm.errors import Refusal
 from mxgemm.mx.fold import FOLD_ROWS, FP8_FOLD, FP8_FOLD_COMPACT
 from mxgemm.mx.formats import E2M1, scale_addend
 from mxgemm.mx.layouts import round_up
-from mxgemm.problem import Problem, contiguity_refusal
-from mxgemm.routes.base import Config, Launch, Operands, Route
+from mxgemm.problem import Config, Problem, contiguity_refusal
+from mxgemm.routes.base import Launch, Operands, Route
 from mxgemm.routes.decode import decode_call, decode_refusal, weight_slices
 from mxgemm.triton.launch import KernelCall, Launcher
 from mxgemm.triton.support import interpreting, next_power_of_two, size_refusal, triton_missing, wide_offsets

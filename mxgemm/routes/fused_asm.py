@@ -16,8 +16,8 @@ from mxgemm.aiter.f4gemm import KERNELS, PREFIX, guess
 from mxgemm.aiter.operands import QuantizeA, aiter_missing, aiter_refusal, named_refusal
 from mxgemm.device import Machine
 from mxgemm.errors import Refusal
-from mxgemm.problem import Problem
-from mxgemm.routes.base import Config, Launch, Operands, Route
+from mxgemm.problem import Config, Problem
+from mxgemm.routes.base import Launch, Operands, Route
 
 
 @dataclass(frozen=True, slots=True)

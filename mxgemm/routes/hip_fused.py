@@ -14,8 +14,8 @@ from mxgemm.errors import Refusal
 from mxgemm.hip import fused
 from mxgemm.hip.fused import FusedConfig, fused_refusal
 from mxgemm.hip.kernarg import Layout
-from mxgemm.problem import Problem
-from mxgemm.routes.base import Config, Launch, Operands, Route
+from mxgemm.problem import Config, Problem
+from mxgemm.routes.base import Launch, Operands, Route
 
 if TYPE_CHECKING:
     from mxgemm.hip.runtime import Function

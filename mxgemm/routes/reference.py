@@ -19,8 +19,8 @@ from mxgemm.mx.codec import decode_rows, row_chunks
 from mxgemm.mx.formats import BLOCK, FORMATS, ElementFormat
 from mxgemm.mx.layouts import unpreshuffle_weight, unshuffle_scales
 from mxgemm.mx.tensor import encode
-from mxgemm.problem import Problem
-from mxgemm.routes.base import Config, Launch, Operands, Route
+from mxgemm.problem import Config, Problem
+from mxgemm.routes.base import Launch, Operands, Route
 
 TILE_BYTES: Final = 1 << 25
 """Size of one decoded fp32 tile; decoding and quantising one take about three times as much besides."""

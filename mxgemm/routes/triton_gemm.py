@@ -13,8 +13,8 @@ from mxgemm import workspace
 from mxgemm.device import Machine
 from mxgemm.errors import Refusal
 from mxgemm.mx.layouts import preshuffle_refusal
-from mxgemm.problem import Problem, contiguity_refusal
-from mxgemm.routes.base import Config, Launch, Operands, Route
+from mxgemm.problem import Config, Problem, contiguity_refusal
+from mxgemm.routes.base import Launch, Operands, Route
 from mxgemm.triton.launch import KernelCall, Launcher
 from mxgemm.triton.support import interpreting, size_refusal, triton_missing, wide_offsets
 from mxgemm.triton.tile import (

@@ -166,10 +166,7 @@ def test_built_kernels_get_operands_as_they_take_them(
     dtype: str, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = types.SimpleNamespace(operation="mx_gemm", dtype=dtype, form=form, name=f"mx_gemm_{dtype}")
-    stand_in = types.ModuleType("library")
-    stand_in.Library = Library
-    monkeypatch.setitem(sys.modules, "mxgemm.dispatcher", types.ModuleType("dispatcher"))
-    monkeypatch.setitem(sys.modules, "mxgemm.dispatcher.library", stand_in)
+    monkeypatch.setattr(subjects, "Library", Library)
     monkeypatch.setattr(subjects, "_config_of", lambda path: config)
     monkeypatch.setattr(subjects, "_missing_for_libraries", lambda device: "")
     built = subject_of(f"so:{tmp_path / 'kernel.so'}", CPU)
@@ -203,9 +200,7 @@ def test_built_kernels_with_scales_outside_the_sum(
             seen.append((a.dtype, tuple(a_scales.shape), tuple(b_scales.shape)))
             return super().bind(a, b, c, a_scales, b_scales)
 
-    stand_in = types.ModuleType("library")
-    stand_in.Library = Recorded
-    monkeypatch.setitem(sys.modules, "mxgemm.dispatcher.library", stand_in)
+    monkeypatch.setattr(subjects, "Library", Recorded)
     monkeypatch.setattr(subjects, "_config_of", lambda path: config)
     monkeypatch.setattr(subjects, "_missing_for_libraries", lambda device: "")
     built = subject_of(f"so:{tmp_path / 'kernel.so'}", CPU)
