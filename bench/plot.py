@@ -1,6 +1,6 @@
 """Draw what bench/run.py or ``mxgemm bench --json`` wrote, on any machine with matplotlib.
 
-python bench/plot.py results.json [more.json ...] -o folder     time, roofline and route maps, PNG and SVG
+python bench/plot.py results.json [more.json ...] -o folder     time, roofline, ratios and route maps, PNG
 python bench/plot.py --map gfx950 -o folder                     route maps of an architecture that need not be here
 """
 

@@ -14,7 +14,7 @@ from mxgemm.measure.spread import Effort
 @pytest.fixture(scope="module")
 def document() -> dict:
     effort = Effort(seconds=0.0, least=2, most=2)
-    return measure.run(measure.Request([(3, 32, 64)], torch.device("cpu"), peers=True, effort=effort))
+    return measure.run(measure.Request([(3, 32, 64)], torch.device("cpu"), peers=tuple(measure.PEERS), effort=effort))
 
 
 def changed(document: dict, *, us: float = 1.0, spread: float = 0.01, passed: bool = True) -> dict:
