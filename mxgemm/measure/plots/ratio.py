@@ -10,6 +10,7 @@ from mxgemm.measure.plots import style
 
 LEAST_POINTS: Final = 3
 """M of one weight that make a line."""
+_TICKS: Final = (0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50, 100)
 _Line = list[tuple[int, float]]
 
 
@@ -33,9 +34,10 @@ def ratio_figure(document: Mapping[str, Any], peer: str = "torch_mm") -> Any | N
     named = style.labels(records)
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
-    legend = 0.25 * -(-len(weights) // 4)
+    across = min(columns + 1, len(weights))
+    legend = 0.25 * -(-len(weights) // across)
     figure, axes = plt.subplots(
-        rows, columns, figsize=(1.4 + 3.9 * columns, 1.1 + 3.0 * rows + legend), sharex=True, sharey=True,
+        rows, columns, figsize=(1.6 + 3.9 * columns, 1.1 + 3.0 * rows + legend), sharex=True, sharey=True,
         squeeze=False, layout="constrained",
     )  # fmt: skip
     for axis in axes.flat[len(panels) :]:
@@ -58,7 +60,10 @@ def ratio_figure(document: Mapping[str, Any], peer: str = "torch_mm") -> Any | N
     first.set_xticks(ms, [str(m) for m in ms])
     first.minorticks_off()
     first.set_yscale("log")
-    style.plain_log_labels(first.yaxis, *first.get_ylim())
+    low, high = first.get_ylim()
+    ticks = [tick for tick in _TICKS if low <= tick <= high]
+    first.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    first.set_yticks([], minor=True)
     for column in range(columns):
         below = [axis for axis in axes[:, column] if axis.get_visible()][-1]
         below.set_xlabel("M")
@@ -68,7 +73,7 @@ def ratio_figure(document: Mapping[str, Any], peer: str = "torch_mm") -> Any | N
     figure.suptitle(style.headline(document, f"Device time as a share of {peer}'s, below 1 is faster"))
     figure.legend(
         [handles[weight] for weight in weights], [f"N {n}, K {k}" for n, k in weights],
-        loc="outside lower center", ncols=min(4, len(weights)), frameon=False,
+        loc="outside lower center", ncols=across, frameon=False,
     )  # fmt: skip
     return figure
 
