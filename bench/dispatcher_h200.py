@@ -6,9 +6,9 @@ Correctness: every kind of operand and scale at odd sizes, judged against float6
 products with fp32 scales are summed in Hopper's fp8 units, whose roundoffs are 2**-13.
 
 Times: device microseconds of one call by mxgemm.measure.timing.graph_us, on copies of B that together exceed the L2
-cache twice; median and quartiles over the replays. Ours is the quickest of the tiles listed, for
-each shape and kind of accumulation; torch._scaled_mm chooses by itself and rounds to bf16, as its row-wise form does no
-other; ours rounds to fp16. Errors are against float64, on 64 rows and 512 columns.
+cache twice; median and quartiles over the replays. Ours is the quickest of the tiles listed, for each shape and kind of
+accumulation; torch._scaled_mm chooses by itself and rounds to bf16, as its row-wise form does no other; ours rounds to
+fp16. Errors are against float64, on 64 rows and 512 columns.
 """
 
 from __future__ import annotations
