@@ -94,7 +94,9 @@ def pooled(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _pooled(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    times = {metric: _pooled_time([record[metric] for record in records if record[metric]]) for metric in METRICS}
+    times: dict[str, Any] = {
+        metric: _pooled_time([record[metric] for record in records if record[metric]]) for metric in METRICS
+    }
     worst = next((record["accuracy"] for record in records if not record["accuracy"]["passed"]), records[0]["accuracy"])
     return {**records[0], **times, "accuracy": worst}
 

@@ -30,7 +30,8 @@ def ratio_figure(document: Mapping[str, Any], peer: str = "torch_mm") -> Any | N
         return None
     plt = style.pyplot()
     weights = sorted({weight for _, weight in lines}, key=lambda size: size[0] * size[1])
-    panels = list(dict.fromkeys(who for who, _ in lines))
+    order = list(dict.fromkeys(who.name for who, _ in lines))
+    panels = sorted(dict.fromkeys(who for who, _ in lines), key=lambda who: order.index(who.name))
     named = style.labels(records)
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
@@ -54,11 +55,8 @@ def ratio_figure(document: Mapping[str, Any], peer: str = "torch_mm") -> Any | N
                 )
         axis.set_title(named[who], fontsize=10)
         axis.grid(which="major", color="0.88")
-    ms = sorted({m for line in lines.values() for m, _ in line})
+        style.m_axis(axis, [m for line in lines.values() for m, _ in line])
     first = axes.flat[0]
-    first.set_xscale("log", base=2)
-    first.set_xticks(ms, [str(m) for m in ms])
-    first.minorticks_off()
     first.set_yscale("log")
     low, high = first.get_ylim()
     ticks = [tick for tick in _TICKS if low <= tick <= high]
@@ -67,7 +65,7 @@ def ratio_figure(document: Mapping[str, Any], peer: str = "torch_mm") -> Any | N
     for column in range(columns):
         below = [axis for axis in axes[:, column] if axis.get_visible()][-1]
         below.set_xlabel("M")
-        below.tick_params(axis="x", labelbottom=True, labelrotation=90 if len(ms) > 8 else 0)
+        below.tick_params(axis="x", labelbottom=True)
     for axis in axes[:, 0]:
         axis.set_ylabel(f"time / {peer} (log)")
     figure.suptitle(style.headline(document, f"Device time as a share of {peer}'s, below 1 is faster"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +18,8 @@ COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E0
 MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "h")
 GREY: Final = "#666666"
 MANY_DECADES: Final = 300
+CLOSE: Final = 4
+"""Four digits of M want a factor between ticks."""
 DRAWN_BY: Final = "mxgemm"
 MARK: Final = files.Mark("a picture that names mxgemm as its software", rb"\A\x89PNG(?s:.)*Software\0mxgemm")
 
@@ -118,6 +121,16 @@ def labels(records: Sequence[Mapping[str, Any]]) -> dict[Identity, str]:
         ours = f"mxgemm {name}" if who.kind == "route" else name
         found[who] = f"{ours} (A comes quantised)" if who in beforehand else ours
     return found
+
+
+def m_axis(axis: Any, ms: Sequence[int]) -> None:
+    """Make M the horizontal axis, a tick at each; where neighbours are close their numbers stand upright."""
+    ticks = sorted(set(ms))
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(ticks, [str(m) for m in ticks])
+    axis.set_xticks([], minor=True)
+    close = any(large < CLOSE * small for small, large in itertools.pairwise(ticks))
+    axis.tick_params(axis="x", labelrotation=90 if close else 0)
 
 
 def plain_log_labels(axis: Any, low: float, high: float) -> None:
