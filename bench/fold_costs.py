@@ -43,7 +43,7 @@ def main() -> None:
     arguments = parser.parse_args()
     keep = output.json_file(arguments, KIND)
     device = torch.device("cuda", 0)
-    document = {
+    document: dict[str, Any] = {
         "kind": KIND,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "environment": describe_environment(device),
