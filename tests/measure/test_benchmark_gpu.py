@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from mxgemm import measure
+from mxgemm.device import machine_of
 from mxgemm.measure import parity, rotation, timing
 from mxgemm.measure.peers import PEERS
 from mxgemm.measure.routes import RouteContender, route_contenders
@@ -109,3 +110,29 @@ def test_a_graph_sees_device_time_only() -> None:
     assert eager.us > 400
     assert timing.host_us([slow_host], QUICK, torch.cuda.synchronize).us > 400
     assert timing.single_device_us(torch.device("cuda", 0), 1 << 20)(lambda: x @ x) < 100
+
+
+def test_the_recipe_for_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
+    from bench import hopper
+
+    device = torch.device("cuda", 0)
+    if machine_of(device).arch != "sm_90":
+        pytest.skip("for sm_90")
+    monkeypatch.setattr(hopper, "WEIGHTS", ((2880, 512),))
+    document = measure.run(hopper.requests_for(device, [1, 64], 0.0))
+    assert measure.passed(document)
+    assert document["failures"] == document["refusals"] == []
+    found = [(r["m"], r["name"], r["a_format"], r["form"]) for r in document["results"]]
+    assert sorted(found, key=str) == sorted(
+        [
+            *((m, "fp8_fold", "e2m1", "fast") for m in (1, 64)),
+            *((m, "torch_mm", None, None) for m in (1, 64)),
+            *((m, "a16wfp4", "e2m1", "raw") for m in (1, 64)),
+            *((m, "w4a16", "bf16", "raw") for m in (1, 64)),
+            (64, "fp8_fold", "e2m1", "compact"),
+            (64, "dequant_mm", "e2m1", "raw"),
+            (64, "dequant_mm", "bf16", "raw"),
+        ],
+        key=str,
+    )
+    assert all(record["device"]["method"] == "graph" and record["eager"] is None for record in document["results"])

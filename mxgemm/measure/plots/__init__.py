@@ -15,12 +15,14 @@ from mxgemm.measure.plots.route_map import Plane, route_map_figure
 from mxgemm.measure.plots.style import require_matplotlib
 from mxgemm.measure.plots.times import times_figure
 
-_FIGURES: Final = {"time": times_figure, "roofline": roofline_figure, "ratio": ratio_figure}
+_PICTURES: Final = ("time", "roofline", "ratio")
 _PLANES: Final[tuple[Plane, ...]] = ("mk", "mn")
 
 
-def draw(document: Mapping[str, Any], folder: Path, prefix: str = "bench", *, force: bool = False) -> list[Path]:
-    """Draw time per size, the roofline, ratios to ``torch_mm`` over M, and the route maps of the architecture.
+def draw(
+    document: Mapping[str, Any], folder: Path, prefix: str = "bench", *, peer: str = "torch_mm", force: bool = False
+) -> list[Path]:
+    """Draw time per size, the roofline, ratios to a peer over M, and the route maps of the architecture.
 
     A picture that would show nothing is not drawn: ratios without three M of one weight, a map of one route.
 
@@ -28,6 +30,7 @@ def draw(document: Mapping[str, Any], folder: Path, prefix: str = "bench", *, fo
         document: of :func:`mxgemm.measure.run`.
         folder: where to write.
         prefix: file names are ``<prefix>_time.png`` and so on.
+        peer: what ratios are taken to.
         force: replace files that mxgemm did not draw.
 
     Returns:
@@ -35,8 +38,8 @@ def draw(document: Mapping[str, Any], folder: Path, prefix: str = "bench", *, fo
     """
     require_matplotlib()
     paths = []
-    for what, make in _FIGURES.items():
-        figure = make(document)
+    figures = times_figure(document), roofline_figure(document), ratio_figure(document, peer)
+    for what, figure in zip(_PICTURES, figures, strict=True):
         if figure is not None:
             paths.append(style.save(figure, folder, f"{prefix}_{what}", force=force))
     arch = document["environment"]["arch"]
@@ -55,7 +58,7 @@ def check_writable(folder: Path, arch: str, prefix: str = "bench", *, force: boo
     """
     require_matplotlib()
     maps = [_map_name(arch, plane) for plane in _PLANES] if arch in KNOWN_MACHINES else []
-    for name in (*(f"{prefix}_{what}" for what in _FIGURES), *maps):
+    for name in (*(f"{prefix}_{what}" for what in _PICTURES), *maps):
         files.check_writable(style.path_of(folder, name), style.MARK, force=force)
 
 
