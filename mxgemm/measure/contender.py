@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from mxgemm.measure.oracle import Exact, Oracle
+from mxgemm.mx.formats import BLOCK
 from mxgemm.mx.tensor import MXTensor
 
 BEFOREHAND: Final = "beforehand, not timed"
@@ -40,6 +41,14 @@ class Contender(ABC):
         """Say why this cannot take a size, "" if it can."""
         del m, n, k
         return ""
+
+    def traffic_bytes(self, m: int, n: int, k: int) -> int:
+        """Return the bytes of both operands as this takes them and of the bf16 result, each moved once.
+
+        Here A in bf16 and an MXFP4 weight with its scales: what the problem is, and what every route is measured by,
+        whatever was made of its weight beforehand.
+        """
+        return 2 * m * k + n * (k // 2 + k // BLOCK) + 2 * m * n
 
     def activations(self, a: Tensor) -> Any:
         """Return what the timed call takes for A, bf16 ``[M, K]``; work done here is not timed."""

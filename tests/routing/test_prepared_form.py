@@ -18,7 +18,7 @@ from mxgemm.prepared_form import WeightForm, prepared_form
 from mxgemm.problem import Problem
 from mxgemm.routes import ROUTES
 from mxgemm.routes.reference import Reference
-from mxgemm.routing import explain as explain_function
+from mxgemm.routing.explain import explain as explain_function
 
 SHAPES = [(32, 64), (16, 64), (30, 64), (48, 96), (17, 32), (256, 512), (2112, 256)]
 
@@ -73,7 +73,7 @@ def test_explain_bench_and_tune_describe_one_call(
     recorded.asked.clear()
     held = weight.prepare() if prepare else weight
     contenders, _, _ = route_contenders(
-        m, n, k, held, a_format="e2m1", prepare=prepare, only="reference", every=False
+        m, n, k, held, a_format="e2m1", form="fast" if prepare else "raw", only="reference", every=False
     )  # fmt: skip
     assert [contender.name for contender in contenders] == ["reference"]
     assert set(recorded.asked) == {explained}

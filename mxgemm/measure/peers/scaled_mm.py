@@ -39,6 +39,10 @@ class ScaledMM(Peer):
         """The vendor's kernel takes N and K in sixteens."""
         return "" if n % 16 == 0 and k % 16 == 0 else f"(N, K) is ({n}, {k}); needs multiples of 16"
 
+    def traffic_bytes(self, m: int, n: int, k: int) -> int:
+        """Return the bytes of fp8 operands, a fp32 scale for each of their rows, and the bf16 result."""
+        return (m + n) * (k + 4) + 2 * m * n
+
     def activations(self, a: Tensor) -> Any:
         """Quantise A row by row."""
         return rowwise(a)
