@@ -345,9 +345,8 @@ TOP = "mxgemm|tests|bench|evidence|docs|routing_tables|examples|gfx950emu"
 def test_named_paths_exist() -> None:
     for page, name in zip(PAGES, NAMES, strict=True):
         for path in re.findall(rf"(?<![\w/.-])((?:{TOP})/[\w./*-]*\w)", read(page)):
-            if not any(ROOT.glob(path.partition("::")[0].rstrip("."))):
-                assert path.startswith("mxgemm/") or path.startswith("bench/out"), f"{name}: {path}"
-                assert not re.search(r"\.\w+$", path), f"{name}: {path}"
+            found = any(ROOT.glob(path.partition("::")[0].rstrip(".")))
+            assert found, f"{name}: {path}"
 
 
 def slug(heading: str) -> str:
