@@ -186,8 +186,8 @@ def _rows(cases: dict[str, Any], versions: list[str]) -> Iterator[str]:
                     str(counts.get("valu", 0) + counts.get("convert", 0)),
                 )
             )
-        same = ["; ".join(dict.fromkeys(column)) for column in zip(*cells, strict=True)]
-        yield f"| {' | '.join([name, shape, _formats(case), *same])} |"
+        columns = ["; ".join(dict.fromkeys(column)) for column in zip(*cells, strict=True)]
+        yield f"| {' | '.join([name, shape, _formats(case), *columns])} |"
 
 
 def _inspected() -> Iterator[tuple[int, int, int, str, str]]:
