@@ -50,18 +50,34 @@ What vouches for the emulator:
 * every modifier that the assembler takes for any instruction of its table changes the result, is refused, or is on a
   short list with the reason why it changes nothing (`tests/gfx950emu/test_modifiers.py`).
 
-* **normal**: executed; the result passes both gates of [numbers.md](numbers.md), or equals the definition to the
-  byte (quantise).
-* **strict**: the same while loads and LDS operations complete only at the wait that covers them; missing waits,
-  barriers and s_nop, and races in LDS, raise.
-* **MFMA, VALU**: executed instructions, all waves together (VALU with converts); the JSON file has the other classes.
+## Grades
 
-* **inspected**: registers, spills, loads and main loop of this machine code are in `bench/results/isa_gfx950*.json`.
+Everywhere in these documents:
+
+* **executed**: run on the hardware or the software that is named, and judged.
+* **executed in the emulator**: as this page says. *Normal*: the result passes both gates of [numbers.md](numbers.md),
+  or equals the definition to the byte (quantise). *Strict*: the same while loads and LDS operations complete only at
+  the wait that covers them; missing waits, barriers and s_nop, and races in LDS, raise.
+* **compiled and inspected**: the compiler of that machine made it; registers, spills, loads and main loop were read.
+* **contract double**: run against a stand-in of ours for what is not here, written from its documentation or source.
+* **not verified**: written, and nothing more.
+
+Other kernels have tables of their own: [`hip_fused`](hip-fused.md#evidence),
+[the HIP shuffles](hip.md#what-is-known-and-how), [AITER's](aiter.md#what-vouches-for-it),
+[the dispatcher's](dispatcher.md#evidence) and [the submission file](submission.md#what-is-known).
+
+## The Triton kernels
+
+EXECUTED
+Figures that differ between them stand in that order.
+
+* **inspected**: the machine code of this very size and tile is in `bench/results/isa_gfx950*.json`.
 * **mutants**: waits and barriers that strict mode notices when they are taken out, one at a time, of those executed.
   Compilers also wait where nothing is in flight, so not every one can be noticed.
+* **MFMA, VALU**: executed instructions, all waves together (VALU with converts); the JSON file has the other classes.
 
-| case | M, N, K | layout, formats | tile / splits | triton | normal | strict | inspected | mutants | MFMA | VALU |
-|---|---|---|---|---|---|---|---|---|---|---|"""
+| case | M, N, K | layout, formats | tile / splits | inspected | mutants | MFMA | VALU |
+|---|---|---|---|---|---|---|---|"""
 
 
 def main() -> None:
@@ -116,10 +132,25 @@ def to_text(document: dict[str, Any]) -> str:
 
 def render(document: dict[str, Any]) -> str:
     """Write the document."""
-    versions = sorted({version for found in document["cases"].values() for version in found})
+    cases = document["cases"]
+    versions = sorted({version for found in cases.values() for version in found})
     made = f"{document['date'][:10]}, triton {' and '.join(versions)}"
     head = HEAD.replace("MADE", made).replace("PSEUDO_CODE", _pseudo_code())
-    return "\n".join([head, *_rows(document["cases"]), ""])
+    head = head.replace("EXECUTED", _executed(cases, versions))
+    return "\n".join([head, *_rows(cases, versions), ""])
+
+
+def _executed(cases: dict[str, Any], versions: list[str]) -> str:
+    """Say that every case ran in both modes with each triton, or which did not."""
+    less = [
+        f"{name} {mode} {version}"
+        for name, found in cases.items()
+        for version in versions
+        for mode in ("normal", "strict")
+        if mode not in found.get(version, {})
+    ]
+    but = f", but for {', '.join(less)}" if less else ""
+    return f"Each case was executed in both modes, as triton {' and as triton '.join(versions)} compiles it{but}."
 
 
 def _pseudo_code() -> str:
@@ -136,22 +167,27 @@ def _pseudo_code() -> str:
     return "\n  ".join(lines).removesuffix(",") + ";"
 
 
-def _rows(cases: dict[str, Any]) -> Iterator[str]:
+def _rows(cases: dict[str, Any], versions: list[str]) -> Iterator[str]:
     by_name = {case.name: case for case in CASES}
     inspected = set(_inspected())
-    for name, versions in cases.items():
+    for name, results in cases.items():
         case = by_name[name]
-        for version, found in versions.items():
+        shape = f"{case.m}, {case.n}, {case.k}" if case.n else f"{case.m}, -, {case.k}"
+        cells: list[tuple[str, ...]] = []
+        for version in filter(results.__contains__, versions):
+            found = results[version]
             counts, c = found["counts"], found["config"]
-            tile = f"{c['block_m']}x{c['block_n']}x{c['block_k']} / {c['split_k']}" if c else ""
-            shape = f"{case.m}, {case.n}, {case.k}" if case.n else f"{case.m}, -, {case.k}"
-            mfma = counts.get("mfma", 0) + counts.get("mfma_scaled", 0)
-            valu = counts.get("valu", 0) + counts.get("convert", 0)
-            yes = ["yes" if mode in found else "no" for mode in ("normal", "strict")]
-            seen = "yes" if (case.m, case.n, case.k, version, json.dumps(c)) in inspected else ""
-            taken = "{caught} of {total}".format(**found["mutants"]) if "mutants" in found else ""
-            cells = [name, shape, _formats(case), tile, version, *yes, seen, taken, mfma, valu]
-            yield f"| {' | '.join(map(str, cells))} |"
+            cells.append(
+                (
+                    f"{c['block_m']}x{c['block_n']}x{c['block_k']} / {c['split_k']}" if c else "",
+                    "yes" if (case.m, case.n, case.k, version, json.dumps(c)) in inspected else "",
+                    "{caught} of {total}".format(**found["mutants"]) if "mutants" in found else "",
+                    str(counts.get("mfma", 0) + counts.get("mfma_scaled", 0)),
+                    str(counts.get("valu", 0) + counts.get("convert", 0)),
+                )
+            )
+        columns = ["; ".join(dict.fromkeys(column)) for column in zip(*cells, strict=True)]
+        yield f"| {' | '.join([name, shape, _formats(case), *columns])} |"
 
 
 def _inspected() -> Iterator[tuple[int, int, int, str, str]]:

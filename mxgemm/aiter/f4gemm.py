@@ -37,11 +37,11 @@ class F4GemmKernel:
         tile_m: rows of D that a workgroup computes.
         tile_n: columns of D that a workgroup computes.
         preshuffled: B is read in preshuffled order, otherwise row-major.
-        whole_columns: N % tile_n == 0: columns past N are stored as zeros at the start of the next row.
-        whole_rows: M % tile_m == 0: rows past M are stored, into whatever follows D.
-        reads_ahead: a K of one step reads past A and its scales where a tile has at most 32 rows of its own.
-        long_k: a K of one step reads past B.
-        adds_splits: takes log2_k_split; mxgemm always passes 0 (docs/aiter.md).
+        whole_columns: N % tile_n == 0.
+        whole_rows: M % tile_m == 0.
+        reads_ahead: K of more than one step where the last tile has at most 32 rows of its own.
+        long_k: K of more than one step.
+        adds_splits: takes log2_k_split; mxgemm always passes 0.
     """
 
     tile_m: int
