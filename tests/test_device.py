@@ -64,10 +64,10 @@ def test_a_weight_is_prepared_for_an_architecture_with_suffixes() -> None:
 @pytest.mark.parametrize("prepared", [False, True])
 def test_an_unknown_architecture_is_answered_by_refusals(name: str, a_format: Any, prepared: bool) -> None:
     answer = mxgemm.explain(16, 2112, 7168, device=name, a_format=a_format, prepared=prepared)
-    assert answer.route not in {refusal.route for refusal in answer.refusals}
+    assert answer.route not in {refused.route for refused in answer.refusals}
     assert answer.us is None
     assert f"on {name} (in no table here: by what each route refuses)" in str(answer)
-    assert {"fused_asm", "ck_gemm", "hip_fused"} <= {refusal.route for refusal in answer.refusals}
+    assert {"fused_asm", "ck_gemm", "hip_fused"} <= {refused.route for refused in answer.refusals}
 
 
 @pytest.mark.parametrize("integer", [np.int64, np.int8, np.uint16, torch.tensor])

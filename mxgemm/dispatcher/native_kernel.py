@@ -21,7 +21,8 @@ import torch
 
 from mxgemm.device import KNOWN_MACHINES
 from mxgemm.dispatcher.arch import bare_arch, fp8_is_ocp
-from mxgemm.dispatcher.config import KernelConfig
+from mxgemm.dispatcher.config import KernelConfig, wrong
+from mxgemm.errors import Refusal
 from mxgemm.triton.launch import KernelCall
 from mxgemm.triton.support import is_power_of_two
 from mxgemm.triton.tile import XCDS
@@ -62,21 +63,20 @@ def variants(config: KernelConfig) -> tuple[Variant, ...]:
     return (MASKED, WIDE) if padded else (EVEN, MASKED, WIDE)
 
 
-def native_refusals(config: KernelConfig, gfx_arch: str) -> tuple[str, ...]:
+def native_refusals(config: KernelConfig, gfx_arch: str) -> tuple[Refusal, ...]:
     """Return why there is no native kernel of a configuration; empty if there is one."""
-    wrong = list(config.refusals(gfx_arch))
-    if wrong:
-        return tuple(wrong)
+    found = list(config.refusals(gfx_arch))
+    if found:
+        return tuple(found)
     for name, least, most in (("tile_m", 16, 256), ("tile_n", 16, 256), ("tile_k", BLOCK, 1024)):
         size = getattr(config, name)
         if not is_power_of_two(size) or not least <= size <= most:
-            wrong.append(f"{name}: got {size}, want a power of two from {least} to {most} (native: Triton's blocks)")
+            found.append(wrong(name, size, f"a power of two from {least} to {most} (native: Triton's blocks)"))
     least = 2 if config.operation == "mx_gemm" else 1
     waves = num_warps(config)
     if not is_power_of_two(waves) or not least <= waves <= 16:
-        want = f"want a power of two from {least} to 16 (native)"
-        wrong.append(f"warp_m * warp_n * warp_k: got {waves}, {want}")
-    return tuple(wrong)
+        found.append(wrong("warp_m * warp_n * warp_k", waves, f"a power of two from {least} to 16 (native)"))
+    return tuple(found)
 
 
 def num_warps(config: KernelConfig) -> int:

@@ -66,92 +66,95 @@ class FusedConfig(Config):
     unroll: int = 1
 
 
-def fused_refusal(route: str, problem: Problem, config: FusedConfig | None = None) -> Refusal | None:
+def fused_refusal(problem: Problem, config: FusedConfig | None = None) -> Refusal | None:
     """Say why the kernel cannot take ``problem`` (with ``config``, if one is given), or None if it can.
 
     The machine and its compiler are not asked about: see ``mxgemm.routes.hip_fused``.
     """
-    reason = next(_problem_clauses(problem), None)
-    if reason is None:
-        strided = contiguity_refusal(route, problem)
-        if strided or config is None:
-            return strided
-        reason = next(_config_clauses(problem, config), None)
-    return Refusal(route, *reason) if reason else None
+    refusal = next(_problem_clauses(problem), None) or contiguity_refusal(problem)
+    if refusal is None and config is not None:
+        refusal = next(_config_clauses(problem, config), None)
+    return refusal
 
 
-_Reason = tuple[str, object, str]
-"""Field, value, what is needed."""
-
-
-def _problem_clauses(p: Problem) -> Iterator[_Reason]:
+def _problem_clauses(p: Problem) -> Iterator[Refusal]:
     """Yield what no configuration can change."""
     if p.a_quantized:
-        yield "a", "quantised already", "bf16 activations: the kernel quantises them"
+        yield Refusal("a", "quantised already", "bf16 activations: the kernel quantises them")
     if p.a_format != "e2m1":
-        yield "a_format", p.a_format, '"e2m1"'
+        yield Refusal("a_format", p.a_format, '"e2m1"')
     if p.a_dtype != torch.bfloat16:
-        yield "a.dtype", p.a_dtype, "torch.bfloat16: a dword of the kernel is two of them"
+        yield Refusal("a.dtype", p.a_dtype, "torch.bfloat16: a dword of the kernel is two of them")
     if p.b_format != "e2m1":
-        yield "b.format", p.b_format, '"e2m1"'
+        yield Refusal("b.format", p.b_format, '"e2m1"')
     if p.weight_layout != "preshuffled":
-        yield "weight_layout", p.weight_layout, "preshuffled: a lane loads 16 bytes of it (call prepare())"
+        yield Refusal("weight_layout", p.weight_layout, "preshuffled: a lane loads 16 bytes of it (call prepare())")
     if p.scale_layout != "shuffled":
-        yield "scale_layout", p.scale_layout, "shuffled: a lane loads a dword of four scales (call prepare())"
+        yield Refusal("scale_layout", p.scale_layout, "shuffled: a lane loads a dword of four scales (call prepare())")
     if p.n % TILE:
-        yield "n", p.n, f"a multiple of {TILE}, the columns of a matrix instruction"
+        yield Refusal("n", p.n, f"a multiple of {TILE}, the columns of a matrix instruction")
     if p.k % TILE_K:
-        yield "k", p.k, f"a multiple of {TILE_K}, the depth of a matrix instruction"
+        yield Refusal("k", p.k, f"a multiple of {TILE_K}, the depth of a matrix instruction")
     if not p.aligned:
-        yield "alignment", "less than 16 bytes", "operands at multiples of 16 bytes"
+        yield Refusal("alignment", "less than 16 bytes", "operands at multiples of 16 bytes")
     if p.has_bias and p.bias_dtype not in C_TYPES:
-        yield "bias.dtype", p.bias_dtype, "bfloat16, float16 or float32"
+        yield Refusal("bias.dtype", p.bias_dtype, "bfloat16, float16 or float32")
     if p.strides is not None:
         yield from _stride_clauses(p)
 
 
-def _stride_clauses(p: Problem) -> Iterator[_Reason]:
+def _stride_clauses(p: Problem) -> Iterator[Refusal]:
     s = p.strides
     assert s is not None
     if s.a[1] != 1 or (p.m > 1 and s.a[0] % 8):
-        yield "strides of a", s.a, "(a multiple of 8, 1): 16-byte loads along K"
+        yield Refusal("strides of a", s.a, "(a multiple of 8, 1): 16-byte loads along K")
     if s.out[1] != 1 or (p.m > 1 and s.out[0] % 4):
-        yield "strides of out", s.out, "(a multiple of 4, 1): four columns are stored at once"
+        yield Refusal("strides of out", s.out, "(a multiple of 4, 1): four columns are stored at once")
     if p.has_bias and s.bias != 1:
-        yield "stride of bias", s.bias, "1: four values are loaded at once"
+        yield Refusal("stride of bias", s.bias, "1: four values are loaded at once")
 
 
-def _config_clauses(p: Problem, c: FusedConfig) -> Iterator[_Reason]:
+def _config_clauses(p: Problem, c: FusedConfig) -> Iterator[Refusal]:
     for field, choices in (("block_m", BLOCKS_M), ("block_n", BLOCKS_N), ("block_k", BLOCKS_K)):
         value = getattr(c, field)
         if value not in choices:
-            yield field, value, f"one of {', '.join(map(str, choices))}"
+            yield Refusal(field, value, f"one of {', '.join(map(str, choices))}")
             return
     if p.k % c.block_k:
-        yield "block_k", c.block_k, f"a divisor of K = {p.k}"
+        yield Refusal("block_k", c.block_k, f"a divisor of K = {p.k}")
     most = min(MAX_WAVES, p.k // c.block_k)
     if not 1 <= c.waves <= most:
-        yield "waves", c.waves, f"1 to {most}: a workgroup has at most {MAX_WAVES}, each with a step of K = {p.k}"
+        yield Refusal(
+            "waves", c.waves, f"1 to {most}: a workgroup has at most {MAX_WAVES}, each with a step of K = {p.k}"
+        )
         return
     most = min(MAX_UNROLL, p.k // c.block_k // c.waves)
     if not 1 <= c.unroll <= most:
-        yield "unroll", c.unroll, f"1 to {most}: at most {MAX_UNROLL} steps, and no more than a wave has"
+        yield Refusal("unroll", c.unroll, f"1 to {most}: at most {MAX_UNROLL} steps, and no more than a wave has")
         return
     if lds_bytes(c) > LDS_BYTES:
-        yield "lds", f"{lds_bytes(c)} bytes", f"at most {LDS_BYTES}: 4 a wave for each element of the block"
+        yield Refusal("lds", f"{lds_bytes(c)} bytes", f"at most {LDS_BYTES}: 4 a wave for each element of the block")
     registers = min(REGISTERS // 2, REGISTERS // -(-c.waves // 4))
     if registers_needed(p, c) > registers:
-        yield "registers", registers_needed(p, c), f"at most {registers} a lane with {c.waves} waves: what is in flight"
+        yield Refusal(
+            "registers", registers_needed(p, c), f"at most {registers} a lane with {c.waves} waves: what is in flight"
+        )
     if -(-p.m // c.block_m) > MAX_GRID_YZ:
-        yield "m", p.m, f"at most {MAX_GRID_YZ * c.block_m} with block_m = {c.block_m}: the grid's second dimension"
+        yield Refusal(
+            "m", p.m, f"at most {MAX_GRID_YZ * c.block_m} with block_m = {c.block_m}: the grid's second dimension"
+        )
     if -(-p.n // c.block_n) > XCDS * MAX_GRID_YZ:
         most = XCDS * MAX_GRID_YZ * c.block_n
-        yield "n", p.n, f"at most {most} with block_n = {c.block_n}: the grid's third dimension"
+        yield Refusal("n", p.n, f"at most {most} with block_n = {c.block_n}: the grid's third dimension")
     if c.block_n * p.k >= 2**31:
-        yield "k", p.k, f"less than {2**31 // c.block_n} with block_n = {c.block_n}: offsets in a block have 32 bits"
+        yield Refusal(
+            "k", p.k, f"less than {2**31 // c.block_n} with block_n = {c.block_n}: offsets in a block have 32 bits"
+        )
     for name, row in (("a", row_bytes(p)[0]), ("out", row_bytes(p)[1])):
         if c.block_m * row >= 2**31:
-            yield f"strides of {name}", f"{row} bytes a row", "blocks within 2 GiB: offsets in one have 32 bits"
+            yield Refusal(
+                f"strides of {name}", f"{row} bytes a row", "blocks within 2 GiB: offsets in one have 32 bits"
+            )
 
 
 def lds_bytes(c: FusedConfig) -> int:
@@ -214,9 +217,9 @@ def blocks_n(p: Problem, c: FusedConfig) -> int:
     return -(-p.n // c.block_n)
 
 
-def candidates(route: str, p: Problem) -> Sequence[FusedConfig]:
+def candidates(p: Problem) -> Sequence[FusedConfig]:
     """Return legal configurations, the one that should be fastest by :func:`estimate` first."""
-    legal = [c for c in _considered(p.k) if fused_refusal(route, p, c) is None]
+    legal = [c for c in _considered(p.k) if fused_refusal(p, c) is None]
     return sorted(legal, key=lambda c: (estimate(p, c), -c.block_k, -c.unroll, c.waves, c.block_m))
 
 

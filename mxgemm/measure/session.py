@@ -226,7 +226,9 @@ def _measure_size(
         m, n, k, weight.prepare() if request.prepare else weight,
         a_format=request.a_format, prepare=request.prepare, only=request.route, every=request.all_routes,
     )  # fmt: skip
-    document["refusals"] += [{**size, "kind": "route", "name": name, "reason": why} for name, why in refused]
+    document["refusals"] += [
+        {**size, "kind": "route", "name": one.route, "reason": one.refusal.reason} for one in refused
+    ]
     for contender in (*routes, *_peers_for(request, size, document)):
         tell(f"{m},{n},{k} {contender.name}")
         try:
@@ -246,22 +248,22 @@ def _peers_for(request: Request, size: dict[str, int], document: dict[str, Any])
     for peer in PEERS.values() if request.peers else ():
         if peer.absent(request.device):
             continue
-        reason = peer.refuses(**size)
-        if reason:
-            document["refusals"].append({**size, "kind": "peer", "name": peer.name, "reason": reason})
+        refusal = peer.refuses(**size)
+        if refusal:
+            document["refusals"].append({**size, "kind": "peer", "name": peer.name, "reason": refusal.reason})
         else:
             found.append(peer)
     return found
 
 
 def _describe(peer: Peer, device: torch.device) -> dict[str, Any]:
-    reason = peer.absent(device)
+    absent = peer.absent(device)
     return {
         "name": peer.name,
         "statement": peer.statement,
-        "present": not reason,
-        "reason": reason,
-        "version": None if reason else peer.version(),
+        "present": absent is None,
+        "reason": absent.reason if absent else "",
+        "version": None if absent else peer.version(),
     }
 
 
