@@ -17,13 +17,13 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
+from mxgemm.device import KNOWN_MACHINES
 from mxgemm.dispatcher.arch import bare_arch
 from mxgemm.dispatcher.config import KernelConfig, joined
 from mxgemm.dispatcher.errors import ToolchainMissing
 from mxgemm.dispatcher.kernel_arguments import Argument, ArgumentTable
 from mxgemm.dispatcher.native_kernel import (
     ARGUMENTS,
-    LDS_BYTES,
     native_refusals,
     persistent_programs,
     wanted_instruction,
@@ -186,9 +186,10 @@ def _check_variant(config: KernelConfig, arch: str, variant: dict[str, Any]) -> 
         raise BuildError(
             f"{config.name}, variant {variant['name']}: matrix instructions: got {found or 'none'}, want only {wanted}*"
         )
-    if variant["lds"] > LDS_BYTES[arch]:
+    most = KNOWN_MACHINES[arch].lds_bytes
+    if variant["lds"] > most:
         raise BuildError(
-            f"{config.name}, variant {variant['name']}: LDS: got {variant['lds']} bytes, want at most {LDS_BYTES[arch]}"
+            f"{config.name}, variant {variant['name']}: LDS: got {variant['lds']} bytes, want at most {most}"
         )
 
 

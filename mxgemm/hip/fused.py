@@ -12,6 +12,7 @@ from typing import Final
 
 import torch
 
+from mxgemm.device import KNOWN_MACHINES
 from mxgemm.errors import Refusal
 from mxgemm.mx.formats import E2M1, scale_addend
 from mxgemm.problem import Config, Problem, contiguity_refusal
@@ -26,9 +27,10 @@ TILE: Final = 16
 """Rows and columns of the matrix instruction."""
 TILE_K: Final = 128
 """Its depth."""
-XCDS: Final = 8
-"""Dies among which the kernel deals the blocks along N; the same constant is in the source."""
-LANES: Final = 64
+XCDS: Final = KNOWN_MACHINES[ARCH].xcds
+"""Dies among which the kernel deals the blocks along N."""
+LANES: Final = KNOWN_MACHINES[ARCH].wave_size
+SIMDS: Final = KNOWN_MACHINES[ARCH].simds
 
 BLOCKS_M: Final = (16, 32, 64)
 BLOCKS_N: Final = (16, 32, 64, 128)
@@ -36,10 +38,10 @@ BLOCKS_K: Final = (128, 256)
 MAX_WAVES: Final = 16
 MAX_UNROLL: Final = 4
 LDS_BYTES: Final = 64 * 1024
-"""What a workgroup may declare without the driver being asked; gfx950 has 160 KB for all that share a CU."""
+"""What a workgroup may declare without the driver being asked, of all that a CU has (``Machine.lds_bytes``)."""
 MAX_GRID_YZ: Final = 65535
 """Workgroups along y, and along z, that the driver takes."""
-REGISTERS: Final = 512
+REGISTERS: Final = KNOWN_MACHINES[ARCH].registers
 """Of a SIMD lane, for all its waves; one wave gets at most half of them."""
 _OTHER_REGISTERS: Final = 32
 """Addresses, scales and what a quantisation needs: seen in compiled code (bench/results/isa_hip_gfx950.json)."""
@@ -134,7 +136,7 @@ def _config_clauses(p: Problem, c: FusedConfig) -> Iterator[Refusal]:
         return
     if lds_bytes(c) > LDS_BYTES:
         yield Refusal("lds", f"{lds_bytes(c)} bytes", f"at most {LDS_BYTES}: 4 a wave for each element of the block")
-    registers = min(REGISTERS // 2, REGISTERS // -(-c.waves // 4))
+    registers = min(REGISTERS // 2, REGISTERS // -(-c.waves // SIMDS))
     if registers_needed(p, c) > registers:
         yield Refusal(
             "registers", registers_needed(p, c), f"at most {registers} a lane with {c.waves} waves: what is in flight"
@@ -193,6 +195,7 @@ def defines(p: Problem, c: FusedConfig) -> dict[str, int | str]:
         "BLOCK_K": c.block_k,
         "WAVES": c.waves,
         "UNROLL": c.unroll,
+        "XCDS": XCDS,
         # The fp32 rule on the upper half of the bits: the lower half of a bf16 is zero and cannot carry.
         "SCALE_ADDEND": scale_addend(E2M1, p.scale_rounding) >> 16,
         "OUT_TYPE": C_TYPES[p.out_dtype],
@@ -259,7 +262,7 @@ def estimate(p: Problem, c: FusedConfig) -> float:
     on_one_cu = -(-workgroups // max(1, p.machine.cu_count))
     adding = 3 * c.waves * -(-tiles_m * tiles_n // c.waves)
     multiplying = -(-steps // c.waves) * (tiles_k / steps) * (tiles_m * _QUANTIZE + tiles_n + tiles_m * tiles_n)
-    issued = on_one_cu * -(-c.waves // 4) * (_AROUND + adding + multiplying) * _CYCLES_AN_INSTRUCTION
+    issued = on_one_cu * -(-c.waves // SIMDS) * (_AROUND + adding + multiplying) * _CYCLES_AN_INSTRUCTION
     passed = on_one_cu * (2 * c.block_m * p.k + c.block_n * p.k / 2) / _L1_BYTES_A_CYCLE
     waited = max(1.0, rounds(p.k, c) / 2) * _LATENCY_CYCLES
     return max(issued, passed) + waited

@@ -11,8 +11,6 @@ from mxgemm.mx.layouts import SCALE_PAD_ROWS
 from mxgemm.problem import Config, Problem
 from mxgemm.triton.support import grid_refusal, interpreting, is_power_of_two, wide_offsets
 
-XCDS: Final = {"gfx950": 8, "gfx942": 8}
-"""Dies with an L2 of their own, among which workgroups are dealt in turn."""
 MFMA_K: Final = 128
 """Depth of gfx950's 16x16 scaled MFMA."""
 REDUCE_BLOCK_N: Final = 256
@@ -116,7 +114,7 @@ def tile_constants(problem: Problem, c: TileConfig) -> dict[str, Any]:
         "EVEN_K": p.k % c.block_k == 0,
         "WIDE": wide_offsets(p),
         # Renumbering pays where several tiles share a weight; alone, it only costs scalar instructions.
-        "XCDS": XCDS.get(p.arch, 1) if p.m > c.block_m else 1,
+        "XCDS": p.machine.xcds if p.m > c.block_m else 1,
         "CACHE": c.cache,
         "AMD": p.arch.startswith("gfx"),
         "INTERPRETED": interpreting(),

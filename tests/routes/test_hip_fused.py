@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -238,7 +239,7 @@ def test_macros() -> None:
     made = fused.defines(wanted, FusedConfig())
     assert made == {
         "GEMM_N": 2112, "GEMM_K": 7168, "BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 256, "WAVES": 4, "UNROLL": 1,
-        "SCALE_ADDEND": 0x20, "OUT_TYPE": "_Float16", "BIAS_TYPE": "__bf16",
+        "XCDS": 8, "SCALE_ADDEND": 0x20, "OUT_TYPE": "_Float16", "BIAS_TYPE": "__bf16",
     }  # fmt: skip
     addends = [
         fused.defines(replace(wanted, scale_rounding=r), FusedConfig())["SCALE_ADDEND"]
@@ -249,7 +250,8 @@ def test_macros() -> None:
 
 def test_the_source_agrees_with_its_host() -> None:
     source = (KERNELS / fused.SOURCE).read_text(encoding="utf-8")
-    assert f"constexpr u32 XCDS = {fused.XCDS};" in source
+    for macro in fused.defines(problem(has_bias=True), FusedConfig()):
+        assert re.search(rf"\b{macro}\b", source), macro
     assert f"constexpr u32 LANES = {fused.LANES};" in source
     assert f"void {fused.KERNEL}(" in source
     for name in (fused.SOURCE, "vectors.h", "mfma.h", "quantize_bf16.h"):  # what a single-file submission takes in
