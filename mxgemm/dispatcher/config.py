@@ -135,9 +135,9 @@ class KernelConfig(ABC):
         )
 
 
-def wrong(field: str, value: object, needed: str) -> Refusal:
-    """Return the refusal of a field, in the words of an argument's."""
-    return Refusal(field, value, needed, words=f"{field}: got {shown(value)}, want {needed}")
+def wrong(field: str, value: object, needed: str, got: str = "") -> Refusal:
+    """Return the refusal of a field in an argument's words; ``got`` is the value in words, where it is not as given."""
+    return Refusal(field, value, needed, words=f"{field}: got {got or shown(value)}, want {needed}")
 
 
 def joined(refusals: Iterable[Refusal]) -> str:
@@ -199,5 +199,5 @@ def _known_bad(config: KernelConfig) -> list[Refusal]:
     if cluster and step and config.layout.startswith("r") and 192 in (config.tile_m, config.tile_n):
         got = f"{config.tile_m}, {config.tile_n} with waves 2x2x1, instruction 32x32x32 and A row-major"
         needed = "another: CK's kernels of this cluster give wrong results (ROCm/rocm-libraries#10439)"
-        return [Refusal("tile_m, tile_n", got, needed, words=f"tile_m, tile_n: got {got}, want {needed}")]
+        return [wrong("tile_m, tile_n", (config.tile_m, config.tile_n), needed, got)]
     return []

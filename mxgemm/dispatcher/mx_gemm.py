@@ -79,7 +79,8 @@ class MxGemmKernelConfig(KernelConfig):
         found += tile_refusals(self) + flag_refusals(self)
         instruction = (self.warp_tile_m, self.warp_tile_n, self.warp_tile_k)
         if not size_refusals(self) and instruction != INSTRUCTION:
-            found.append(wrong("warp_tile", instruction, f"{INSTRUCTION}, the scaled instruction of gfx950"))
+            needed = f"{INSTRUCTION}, the scaled instruction of gfx950"
+            found.append(wrong("warp_tile", instruction, needed, str(instruction)))
         if arch is not None:
             other = wrong_arch("gpu_target", arch, ARCHES)
             found += [replace(why, words=f"{why}: no other has the scaled instruction") for why in other]

@@ -76,7 +76,7 @@ class QuantKernelConfig(KernelConfig):
     def _instruction_refusals(self, arch: str) -> list[Refusal]:
         instruction = (self.warp_tile_m, self.warp_tile_n)
         if instruction not in ((16, 16), (32, 32)):
-            return [wrong("warp_tile_m, warp_tile_n", instruction, "(16, 16) or (32, 32)")]
+            return [wrong("warp_tile_m, warp_tile_n", instruction, "(16, 16) or (32, 32)", str(instruction))]
         wanted = fp8_warp_tile_k(arch, self.warp_tile_m)
         if self.warp_tile_k not in wanted:
             choices = " or ".join(map(str, wanted))

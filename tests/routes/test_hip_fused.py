@@ -130,7 +130,7 @@ def test_the_grid_has_its_limits() -> None:
 
 def test_a_step_must_divide_k() -> None:
     refusal = ROUTE.check_config(problem(k=384), FusedConfig(block_k=256, waves=1))
-    assert str(refusal) == "hip_fused: block_k is 256; needs a divisor of K = 384"
+    assert str(refusal) == "block_k is 256; needs a divisor of K = 384"
 
 
 @pytest.mark.parametrize("m", [1, 17, 64, 1000, 100_000])

@@ -19,7 +19,7 @@ import mxgemm
 from mxgemm import notices
 from mxgemm.aiter import direct, installed
 from mxgemm.device import KNOWN_MACHINES, Machine
-from mxgemm.errors import Refusal, by_reason
+from mxgemm.errors import Refusal, Refused, by_reason
 from mxgemm.hip import build, shuffle
 from mxgemm.measure import doctor
 from mxgemm.mx.formats import E2M1
@@ -134,7 +134,7 @@ def test_doctors_command(arch: str, made: str, monkeypatch: pytest.MonkeyPatch) 
     lines = text.splitlines()
     routes = doctor.examine().routes
     said = [line.removeprefix("missing ") for line in lines if line.startswith("missing ")]
-    assert said == by_reason(route.missing for route in routes if route.missing)
+    assert said == by_reason(Refused(route.name, route.missing) for route in routes if route.missing)
     assert not any("prepare()" in line or "a_format" in line or "quantised" in line for line in said), said
     for route in routes:
         (line,) = [line for line in lines if line.startswith(f"│ {route.name} ")]
