@@ -121,7 +121,8 @@ def grid_refusal(
     problem: Problem, grid: tuple[int, int, int], num_warps: int, fields: tuple[str, str]
 ) -> Refusal | None:
     """Say why a grid cannot be launched, or None if it can; ``fields`` are the sizes that x and y stand for."""
-    most = _AMD_ITEMS // (64 * num_warps) if problem.arch.startswith("gfx") else INT32_MAX
+    lanes = problem.machine.wave_size or 64  # of a machine in no table the largest there is
+    most = _AMD_ITEMS // (lanes * num_warps) if problem.arch.startswith("gfx") else INT32_MAX
     for field, programs, limit in (*zip(fields, grid, (most, MAX_GRID_YZ), strict=False), ("z", grid[2], MAX_GRID_YZ)):
         if programs > limit:
             got = getattr(problem, field, programs)
