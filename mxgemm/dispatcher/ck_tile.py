@@ -18,7 +18,8 @@ from typing import Any, Final
 
 from mxgemm.dispatcher.arch import bare_arch, fp8_is_ocp
 from mxgemm.dispatcher.config import KernelConfig
-from mxgemm.dispatcher.errors import BuildError, ToolchainMissing
+from mxgemm.dispatcher.errors import ToolchainMissing
+from mxgemm.errors import BuildError
 from mxgemm.hip.build import FLAGS_FROM
 
 INCLUDE_VARIABLE: Final = "MXGEMM_CK_INCLUDE"

@@ -17,17 +17,18 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
+from mxgemm.device import KNOWN_MACHINES
 from mxgemm.dispatcher.arch import bare_arch
-from mxgemm.dispatcher.config import KernelConfig
-from mxgemm.dispatcher.errors import BuildError, ToolchainMissing
+from mxgemm.dispatcher.config import KernelConfig, joined
+from mxgemm.dispatcher.errors import ToolchainMissing
 from mxgemm.dispatcher.kernel_arguments import Argument, ArgumentTable
 from mxgemm.dispatcher.native_kernel import (
     ARGUMENTS,
-    LDS_BYTES,
     native_refusals,
     persistent_programs,
     wanted_instruction,
 )
+from mxgemm.errors import BuildError
 from mxgemm.import_closure import sources_of
 
 PACKAGE: Final = Path(__file__).resolve().parent.parent
@@ -49,10 +50,6 @@ _COMPILERS: Final = (
     "CCC_OVERRIDE_OPTIONS",
 )
 """Variables by which gcc and clang take further folders and flags."""
-
-
-class NativeBuildError(BuildError):
-    """A native library could not be built; the text ends with what the compiler said."""
 
 
 def library_name(config: KernelConfig, gfx_arch: str) -> str:
@@ -93,13 +90,13 @@ def build_native(config: KernelConfig, gfx_arch: str, folder: Path) -> Path:
 
     Raises:
         ValueError: there is no native kernel of this configuration; every reason is named.
-        NativeBuildError: a compiler is missing or failed, or the kernel came out wrong (another matrix instruction than
+        BuildError: a compiler is missing or failed, or the kernel came out wrong (another matrix instruction than
             the configuration's, more LDS than the architecture has).
     """
     arch = bare_arch(gfx_arch)
     refusals = native_refusals(config, arch)
     if refusals:
-        raise ValueError(f"{config.name}: " + "; ".join(refusals))
+        raise ValueError(f"{config.name}: {joined(refusals)}")
     compiler = c_compiler()
     folder = Path(folder)
     described = _cross_compile(config.pinned(arch), arch, folder)
@@ -112,7 +109,7 @@ def build_native(config: KernelConfig, gfx_arch: str, folder: Path) -> Path:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         # The first errors of C are the cause; of a Python worker, below, the last lines are.
-        raise NativeBuildError(f"{' '.join(command)} failed:\n{done.stderr[:4000]}")
+        raise BuildError(f"{' '.join(command)} failed:\n{done.stderr[:4000]}")
     return library
 
 
@@ -178,7 +175,7 @@ def _cross_compile(config: KernelConfig, arch: str, folder: Path) -> dict[str, A
     job = worker_job(config, arch, folder)
     done = subprocess.run(command, input=job, capture_output=True, text=True, env=worker_environment(), check=False)
     if done.returncode:
-        raise NativeBuildError(f"{config.name}: the kernel did not compile for {arch}:\n{done.stderr[-4000:]}")
+        raise BuildError(f"{config.name}: the kernel did not compile for {arch}:\n{done.stderr[-4000:]}")
     described: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return described
 
@@ -186,12 +183,13 @@ def _cross_compile(config: KernelConfig, arch: str, folder: Path) -> dict[str, A
 def _check_variant(config: KernelConfig, arch: str, variant: dict[str, Any]) -> None:
     wanted, found = wanted_instruction(config, arch), variant["matrix_instructions"]
     if not found or any(not name.startswith(wanted) for name in found):
-        raise NativeBuildError(
+        raise BuildError(
             f"{config.name}, variant {variant['name']}: matrix instructions: got {found or 'none'}, want only {wanted}*"
         )
-    if variant["lds"] > LDS_BYTES[arch]:
-        raise NativeBuildError(
-            f"{config.name}, variant {variant['name']}: LDS: got {variant['lds']} bytes, want at most {LDS_BYTES[arch]}"
+    most = KNOWN_MACHINES[arch].lds_bytes
+    if variant["lds"] > most:
+        raise BuildError(
+            f"{config.name}, variant {variant['name']}: LDS: got {variant['lds']} bytes, want at most {most}"
         )
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mxgemm.device import machine_of
-from mxgemm.errors import RouteUnavailable
+from mxgemm.errors import Refusal, Refused, RouteUnavailable
 from mxgemm.gemm import gemm, gemm_mx
 from mxgemm.measure.contender import BEFOREHAND, Contender
 from mxgemm.measure.oracle import Exact, Oracle
@@ -86,10 +86,10 @@ class QuantizedContender(RouteContender):
         super().__init__(name, a_format=a_format, form=form, chosen=False)
         self.statement = f"activations quantised to MX {a_format} {BEFOREHAND}; MXFP4 weight"
 
-    def refuses(self, m: int, n: int, k: int) -> str:
+    def refuses(self, m: int, n: int, k: int) -> Refusal | None:
         """Only MX activations are multiplied."""
         del m, n, k
-        return "a_format is bf16; needs an MX format: e2m1 or e4m3" if self.a_format == "bf16" else ""
+        return Refusal("a_format", "bf16", "an MX format: e2m1 or e4m3") if self.a_format == "bf16" else None
 
     def traffic_bytes(self, m: int, n: int, k: int) -> int:
         """Return the bytes with A in an MX format."""
@@ -119,7 +119,7 @@ def route_contenders(
     form: Form,
     only: str | None,
     every: bool,
-) -> tuple[list[RouteContender], list[tuple[str, str]], str]:
+) -> tuple[list[RouteContender], list[Refused], str]:
     """Return the routes to measure for one size.
 
     Args:
@@ -133,7 +133,7 @@ def route_contenders(
         every: every route that can, and the reasons of the others.
 
     Returns:
-        the contenders; (route, reason) of those that cannot; why the router would choose what it chooses.
+        the contenders; those that cannot; why the router would choose what it chooses.
     """
     kind = weight.derived_kind
     prepared = weight.prepared is not None
@@ -144,33 +144,32 @@ def route_contenders(
     else:
         wanted = list(ROUTES) if every else [choice.route]
     found: list[RouteContender] = []
-    refused: list[tuple[str, str]] = []
+    refused: list[Refused] = []
     for name in wanted:
         if name == "gemm_mx" and name != choice.route:
             quantized = QuantizedContender(name, a_format=a_format, form=form)
-            reason = quantized.refuses(m, n, k) or _gemm_mx_refusal(m, n, k, weight)
-            if reason:
-                refused.append((name, reason))
+            refusal = quantized.refuses(m, n, k) or _gemm_mx_refusal(m, n, k, weight)
+            if refusal:
+                refused.append(Refused(name, refusal))
             else:
                 found.append(quantized)
             continue
         try:
             explain(m, n, k, route=name, **ask)
         except RouteUnavailable as error:
-            refused.append((name, error.refusal.reason))
+            refused.append(Refused(name, error.refusal))
             continue
         found.append(RouteContender(name, a_format=a_format, form=form, chosen=name == choice.route))
     return found, refused, choice.reason
 
 
-def _gemm_mx_refusal(m: int, n: int, k: int, weight: MXTensor) -> str:
+def _gemm_mx_refusal(m: int, n: int, k: int, weight: MXTensor) -> Refusal | None:
     layout = (weight.prepared or weight).layout
     problem = Problem(
         m, n, k, machine_of(weight.device), a_quantized=True, a_dtype=torch.uint8, weight_layout=layout.data,
         scale_layout=layout.scales,
     )  # fmt: skip
-    refusal = ROUTES["gemm_mx"].refusal(problem)
-    return refusal.reason if refusal else ""
+    return ROUTES["gemm_mx"].refusal(problem)
 
 
 def _clone(weight: MXTensor) -> MXTensor:

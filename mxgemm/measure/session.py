@@ -287,9 +287,9 @@ def _contenders(
     for peer in (PEERS[name] for name in request.peers):
         if peer.absent(request.device):
             continue
-        reason = peer.refuses(*shape)
-        if reason:
-            refused.append({**_who(shape, peer), "reason": reason})
+        refusal = peer.refuses(*shape)
+        if refusal:
+            refused.append({**_who(shape, peer), "reason": refusal.reason})
         else:
             found.append((peer, ""))
     routes, refusals, reason = route_contenders(
@@ -297,7 +297,7 @@ def _contenders(
         a_format=request.a_format, form=request.form, only=request.route, every=request.all_routes,
     )  # fmt: skip
     given = {**_size(shape), "kind": "route", "a_format": request.a_format, "form": request.form}
-    refused += [{**given, "name": name, "reason": why} for name, why in refusals]
+    refused += [{**given, "name": one.route, "reason": one.refusal.reason} for one in refusals]
     return [*((route, reason if route.chosen else "") for route in routes), *found], refused
 
 
@@ -317,13 +317,13 @@ def _who(shape: Shape, contender: Contender) -> dict[str, Any]:
 
 
 def _describe(peer: Peer, device: torch.device) -> dict[str, Any]:
-    reason = peer.absent(device)
+    absent = peer.absent(device)
     return {
         "name": peer.name,
         "statement": peer.statement,
-        "present": not reason,
-        "reason": reason,
-        "version": None if reason else peer.version(),
+        "present": absent is None,
+        "reason": absent.reason if absent else "",
+        "version": None if absent else peer.version(),
     }
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from mxgemm import build_cache
+from mxgemm.errors import BuildError
 from mxgemm.hip import build, code_object, compilers
-from mxgemm.hip.compilers import BuildError
 from tests.hip.test_compilers import CLANG, command, needs_clang
 
 SOURCE = "preshuffle_weight.hip"
@@ -161,7 +161,7 @@ def test_sources_have_no_warnings(source: str, monkeypatch: pytest.MonkeyPatch) 
 def test_sources_build_as_cuda(source: str) -> None:
     reason = build.compiler_refusal("sm_90")
     if reason:
-        pytest.skip(reason)
+        pytest.skip(str(reason))
     code = code_object.inspect(build.build(source, arch="sm_90"))
     amd = {"preshuffle_weight.hip": 32, "shuffle_scales.hip": 40}[source]
     assert code.arch == "sm_90"
