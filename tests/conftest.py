@@ -15,7 +15,7 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # which must be chosen before import
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # triton 3.9 warns unless it is set
 
-ADDRESS: Final = re.compile("0x[0-9a-f]{8}")
+ADDRESS: Final = re.compile(r"\bat 0x[0-9a-f]+")
 SLOW_FOLDERS: Final = ("dispatcher", "evidence", "gfx950emu", "hip", "submission")
 """Compilers and the emulator: minutes, and not what a change of the library mostly breaks."""
 
