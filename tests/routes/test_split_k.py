@@ -10,6 +10,7 @@ from tests.cases import DEVICES, make, run_route, skip_without_kernels
 FORMS = [pytest.param(False, id="two launches"), pytest.param(True, id="one launch")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("one_launch", FORMS)
 @pytest.mark.parametrize("route, a_format", [("a16wfp4", "e2m1"), ("w4a16", "bf16"), ("gemm_mx", "e4m3")])
