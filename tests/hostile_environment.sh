@@ -6,8 +6,8 @@
 #   SEED=7 tests/hostile_environment.sh tests/mx        # in the order of an earlier run
 #
 # A copy of the tree, in a folder whose name has spaces, belongs to a user who is not root and has no home; HOME, USER
-# and the XDG folders are unset, TMPDIR has spaces, the locale is C and Python takes it at its word (ASCII), the umask
-# is 077, no byte code is written, and the order is random. Started by anyone but root it keeps the user.
+# and the XDG folders are unset, TMPDIR has spaces, the locale is C, the umask is 077, no byte code is written, and the
+# order is random. Started by anyone but root it keeps the user.
 #
 #   PYTHON   an interpreter that has the test dependencies; the default is .venv/bin/python
 #   SEED     of the order; drawn, and printed, by default
@@ -70,6 +70,6 @@ fi | tar --null --files-from - --ignore-failed-read -cf - | tar -C "$folder/chec
 cd "$folder/check out"
 echo "SEED=$seed"
 # shellcheck disable=SC2086  # $become is words
-$become env -u HOME -u USER -u LOGNAME -u LANG -u LANGUAGE -u XDG_CACHE_HOME -u XDG_CONFIG_HOME -u XDG_RUNTIME_DIR \
-  LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 TMPDIR="$folder/temporary files" MXGEMM_TRITON36="$triton" \
+$become env -u HOME -u USER -u LOGNAME -u LANG -u LANGUAGE -u PYTHONUTF8 -u XDG_CACHE_HOME \
+  -u XDG_CONFIG_HOME -u XDG_RUNTIME_DIR LC_ALL=C TMPDIR="$folder/temporary files" MXGEMM_TRITON36="$triton" \
   PYTHONPATH=. PYTHONDONTWRITEBYTECODE=1 "$python" -m pytest -p no:cacheprovider --shuffle "$seed" "$@"
