@@ -99,7 +99,7 @@ def _find(arch: str, environment: tuple[str | None, ...]) -> Compiler | str:
         try:
             return _proved(candidate)
         except BuildError as error:
-            missed.append(" ".join(str(error).split())[:300])
+            missed.append(" ".join(str(error).split())[:600])
     return f"no compiler for {arch} found ({'; '.join(missed)})"
 
 
