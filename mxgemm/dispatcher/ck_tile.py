@@ -156,7 +156,9 @@ def build_ck_tile(config: KernelConfig, gfx_arch: str, folder: Path, toolchain: 
 
 def _run(command: list[str], seconds: float, text: str | None = None) -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(command, input=text, capture_output=True, text=True, timeout=seconds, check=False)
+        return subprocess.run(
+            command, input=text, capture_output=True, text=True, errors="replace", timeout=seconds, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BuildError(f"{command[0]}: {error}") from error
 

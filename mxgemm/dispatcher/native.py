@@ -66,7 +66,7 @@ def native_key(config: KernelConfig, gfx_arch: str) -> dict[str, Any]:
     sources = sources_of([__name__, WORKER])
     sources |= {f"shim/{file.name}": file.read_bytes() for file in sorted(SHIM.iterdir()) if file.is_file()}
     compiler = c_compiler()
-    said = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
+    said = subprocess.run([compiler, "--version"], capture_output=True, text=True, errors="replace", check=False).stdout
     return {
         "name": config.name,
         "operation": config.operation,
@@ -106,7 +106,7 @@ def build_native(config: KernelConfig, gfx_arch: str, folder: Path) -> Path:
     (folder / "kernel.h").write_text(_header(config, arch, described, folder), encoding="utf-8")
     library = folder / library_name(config, arch)
     command = [compiler, *FLAGS, f"-I{folder}", str(SHIM / "shim.c"), "-o", str(library), *LIBRARIES]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode:
         # The first errors of C are the cause; of a Python worker, below, the last lines are.
         raise BuildError(f"{' '.join(command)} failed:\n{done.stderr[:4000]}")

@@ -131,7 +131,7 @@ def judge(problem: Problem, out: NDArray[Any], expected: NDArray[np.float16], ti
 
 def _numbers(name: str, values: Any, problem: Problem) -> NDArray[np.float64]:
     if not isinstance(values, np.ndarray) or values.dtype.kind not in "fiu":
-        raise TypeError(f"{name}: got {shown(values)}, want an array of real numbers")
+        raise TypeError(f"{name}: got {shown(values)}, want real numbers in a numpy array")
     if values.shape != (problem.m, problem.n):
         raise ValueError(f"{name}: got shape {values.shape}, want {(problem.m, problem.n)}")
     return values.astype(np.float64)

@@ -96,7 +96,7 @@ def _find(arch: str, environment: tuple[str | None, ...]) -> Compiler | Refusal:
         try:
             return _proved(candidate)
         except BuildError as error:
-            missed.append(" ".join(str(error).split())[:300])
+            missed.append(" ".join(str(error).split())[:600])
     words = f"no compiler for {arch} found ({'; '.join(missed)})"
     return Refusal("compiler", "missing", f"one for {arch}", "installation", words)
 
@@ -138,7 +138,9 @@ def _run_time(api: rtc.Api, arch: str, flags: tuple[str, ...]) -> Compiler | str
 
 def _command(arch: str, path: str, flags: tuple[str, ...]) -> Compiler | str:
     try:
-        done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, errors="replace", timeout=60, check=True
+        )
     except (OSError, subprocess.SubprocessError) as error:
         return f"{path} --version failed: {error}"
     lines = [line.strip() for line in done.stdout.splitlines() if "ersion" in line or "release" in line]

@@ -23,7 +23,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A fresh cache, and a compiler that writes down each of its runs."""
     monkeypatch.setenv("MXGEMM_CACHE", str(tmp_path / "cache"))
     file = tmp_path / "log"
-    path = command(tmp_path / "bin" / "cc", f'echo "$@" >> {file}\nexec {CLANG} "$@"')
+    path = command(tmp_path / "bin" / "cc", f'echo "$@" >> "{file}"\nexec {CLANG} "$@"')
     monkeypatch.setenv(compilers.HIPCC_VARIABLE, str(path))
     monkeypatch.setattr(build_cache, "_in_memory", {})
     monkeypatch.setattr(build_cache, "_told", [])
@@ -141,7 +141,8 @@ def test_the_compilers_words_are_in_the_error(log: Path, tmp_path: Path) -> None
 
 @needs_clang
 def test_a_compiler_for_something_else_is_caught(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = command(tmp_path / "bin" / "other", f'exec {CLANG} $(echo "$@" | sed s/gfx950/gfx942/)')
+    replaced = 'for each; do shift; set -- "$@" "$(echo "$each" | sed s/gfx950/gfx942/)"; done'
+    other = command(tmp_path / "bin" / "other", f'{replaced}\nexec {CLANG} "$@"')
     monkeypatch.setenv(compilers.HIPCC_VARIABLE, str(other))
     with pytest.raises(BuildError, match="the code object is for gfx942; this device is gfx950"):
         build.build(SOURCE, arch="gfx950")
