@@ -87,7 +87,16 @@ def test_text_is_what_the_leaderboard_takes(text: str) -> None:
 
 def test_names_and_comments_survive(text: str) -> None:
     kernels = ROOT / "mxgemm" / "triton" / "kernels"
-    for name in ("block_order", "convert_gfx950", "epilogue", "load_operand", "quantize_block", "split_k", "gemm_a16w"):
+    for name in (
+        "block_order",
+        "convert_gfx950",
+        "epilogue",
+        "load_operand",
+        "quantize_block",
+        "split_k",
+        "gemm_program",
+        "gemm_a16w",
+    ):
         source = (kernels / f"{name}.py").read_text(encoding="utf-8")
         lines = [line.split("  # fmt: skip")[0] for line in source.splitlines()]
         start = next(index for index, line in enumerate(lines) if line.startswith(("@triton.jit", "def ", "BLOCK =")))
