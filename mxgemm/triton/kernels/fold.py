@@ -113,7 +113,7 @@ def quantize_fold_kernel(
         amax, exponent = block_scales(blocks, ADDEND, 2)
         bad = amax >= FP32_INF_BITS
     base_byte, base_bits, is_unfolded = row_base(exponent, (amax > 0) & (bad == 0), bad)
-    # Relative to the base a block's unit is 2**shift, exact in e4m3 while -8 <= shift <= 6; clamped where it does not fold.
+    # Relative to the base a block's unit is 2**shift, exact in e4m3 while -8 <= shift <= 6; clamped for other rows.
     shift = tl.minimum(tl.maximum(exponent - base_byte, -14), 6)
     if PAIRS:
         unit = (shift + 15) << 10
