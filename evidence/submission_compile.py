@@ -1,25 +1,25 @@
-"""Compile the Triton kernels of a submission file for gfx950, from that file's own source.
+"""Compile the Triton launches of a submission file for gfx950, from that file's own source, and the library's.
 
-    python -m evidence.submission_compile SUBMISSION FOLDER < shapes.json
+    python -m evidence.submission_compile SUBMISSION < shapes.json
 
-Shapes are a list of [m, n, k]. For each, ``submission-MxNxK.json`` lists launches as evidence/gfx950_compile.py does,
-so that evidence/gfx950_cases.py runs them, and ``submission-MxNxK.figures.json`` the figures of their machine code.
+Shapes are a list of [m, n, k]. For each a line of JSON has the instructions of every launch, in order, of both:
+{"submission": [[[mnemonic, arguments], ...], ...], "library": ...}.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import json
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import torch
 
-from evidence.gfx950_compile import ARCH, write_launches
-from evidence.isa import analyse
+from evidence.gfx950_compile import ARCH
+from evidence.isa import instruction_order
+from mxgemm.submission.triton_text import kernel_calls
+from mxgemm.triton.compile import compile_call
 from mxgemm.triton.launch import KernelCall
 
 BF16, U8 = torch.bfloat16, torch.uint8
@@ -36,39 +36,29 @@ def load(path: Path) -> ModuleType:
     return module
 
 
-def calls_of(submission: ModuleType, m: int, n: int, k: int) -> tuple[list[KernelCall], dict[str, Any]]:
-    """Return the launches of a shape on gfx950 and its tile."""
-    tile = submission.tile_for_gfx950(m, n, k)
-    split = tile.split_k > 1
-    partials, counters = (torch.float32, torch.int32 if tile.one_launch else BF16) if split else (BF16, BF16)
-    dtypes = [(BF16, U8, U8, BF16, BF16, partials, counters), (torch.float32, BF16, BF16)]
-    launches = submission.triton_launches(m, n, k, ARCH, tile)
-    calls = []
-    for launch, tensors in zip(launches, dtypes, strict=False):
-        x, y, z = (*launch.grid, 1, 1)[:3]
-        calls.append(KernelCall(launch.kernel, tensors, launch.scalars, launch.constants, launch.options, (x, y, z)))
-    return calls, tile._asdict()
+def calls_of(submission: ModuleType, m: int, n: int, k: int) -> list[KernelCall]:
+    """Return the launches that a submission file writes down for a shape."""
+    gemm, *sums = submission.TRITON_LAUNCHES[m, n, k]
+    partials = torch.float32 if gemm.constants["SPLIT_K"] > 1 else BF16
+    counters = torch.int32 if gemm.constants["ONE_LAUNCH"] else BF16
+    dtypes = [(BF16, U8, U8, BF16, BF16, partials, counters), *((torch.float32, BF16, BF16) for _ in sums)]
+    return [
+        KernelCall(launch.kernel, tensors, launch.scalars, launch.constants, launch.options, launch.grid)
+        for launch, tensors in zip([gemm, *sums], dtypes, strict=True)
+    ]
 
 
-def name_of(m: int, n: int, k: int) -> str:
-    """Return the name of a shape's files."""
-    return f"submission-{m}x{n}x{k}"
+def instructions(calls: list[KernelCall]) -> list[list[tuple[str, str]]]:
+    """Compile launches and return the instructions of each, in order."""
+    return [instruction_order(compile_call(call, ARCH).asm["amdgcn"]) for call in calls]
 
 
 def main() -> None:
     """Compile every shape on standard input."""
-    submission, folder = load(Path(sys.argv[1])), Path(sys.argv[2])
-    folder.mkdir(parents=True, exist_ok=True)
+    submission = load(Path(sys.argv[1]))
     for m, n, k in json.load(sys.stdin):
-        calls, tile = calls_of(submission, m, n, k)
-        kernels = write_launches(name_of(m, n, k), calls, tile, folder)
-        figures = [
-            dataclasses.asdict(
-                analyse(kernel.asm["amdgcn"], waves=call.options["num_warps"], lds=kernel.metadata.shared, arch=ARCH)
-            )
-            for call, kernel in zip(calls, kernels, strict=True)
-        ]
-        (folder / f"{name_of(m, n, k)}.figures.json").write_text(json.dumps(figures), encoding="utf-8")
+        own = instructions(calls_of(submission, m, n, k))
+        print(json.dumps({"submission": own, "library": instructions(kernel_calls(m, n, k))}), flush=True)
 
 
 if __name__ == "__main__":

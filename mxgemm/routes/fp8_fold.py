@@ -181,7 +181,7 @@ class _Launch:
 
 
 def quantize_fold_call(problem: Problem) -> KernelCall:
-    """Describe the launch of ``quantize_fold_kernel``: x, folded, base, wide."""
+    """Describe the launch of ``quantize_fold_kernel``: x, folded, base, unfolded."""
     from mxgemm.triton.kernels.fold import quantize_fold_kernel
 
     p, s = problem, problem.strides
@@ -211,7 +211,7 @@ def quantize_fold_call(problem: Problem) -> KernelCall:
 
 
 def wide_rows_call(problem: Problem) -> KernelCall:
-    """Describe the launch that recomputes wide rows: wide, a, weight, its scales or bases, bias, out."""
+    """Describe the launch that recomputes wide rows: unfolded, a, weight, its scales or bases, bias, out."""
     from mxgemm.triton.kernels.fold import wide_rows_folded_kernel, wide_rows_kernel
 
     p, s = problem, problem.strides

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from mxgemm.errors import RouteUnavailable
 from mxgemm.submission.generate import FORMS, write
 
 
@@ -13,11 +14,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m mxgemm.submission", description=__doc__)
     parser.add_argument("-o", "--output", default="submission.py")
     parser.add_argument("--form", action="append", choices=FORMS, help="carry this form; repeat; default: all")
+    parser.add_argument(
+        "--arch", default="gfx950", help="write down this machine's Triton launches, to judge the file there"
+    )
     parser.add_argument("--force", action="store_true", help="replace a file that is no submission made by mxgemm")
     options = parser.parse_args()
     try:
-        print(f"wrote {write(options.output, options.form or tuple(FORMS), force=options.force)}")
-    except (ValueError, OSError) as error:
+        print(f"wrote {write(options.output, options.form or tuple(FORMS), arch=options.arch, force=options.force)}")
+    except (ValueError, OSError, RouteUnavailable) as error:
         sys.exit(f"mxgemm.submission: {error}")
 
 

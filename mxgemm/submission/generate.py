@@ -11,9 +11,11 @@ from typing import Final
 
 from mxgemm import files
 from mxgemm._version import __version__
+from mxgemm.device import KNOWN_MACHINES
 from mxgemm.files import Name
-from mxgemm.submission import hip_text, tiles
+from mxgemm.submission import hip_text, triton_text
 from mxgemm.submission.bundle import PACKAGE, bundle
+from mxgemm.submission.parts.shapes import PUBLISHED
 
 FORMS: Final = {
     "hip": "one HIP launch, compiled by hiprtc, for the published shapes on gfx950",
@@ -30,44 +32,69 @@ MARK: Final = files.Mark(
     "a submission made by mxgemm", rb"\A%b\s*\"\"\"MXFP4 GEMM(?s:.)*Made by mxgemm" % re.escape(TAGS.encode())
 )
 
+Shape = tuple[int, int, int]
+
 _PARTS: Final = "mxgemm.submission.parts"
 
 
-def render(forms: Sequence[str] = tuple(FORMS)) -> str:
+def render(
+    forms: Sequence[str] = tuple(FORMS), *, arch: str = triton_text.ARCH, shapes: Sequence[Shape] = PUBLISHED
+) -> str:
     """Return the text of a submission.
 
     Args:
         forms: which to carry, in the order in which they are tried.
+        arch: the machine whose Triton launches are written down, a key of ``KNOWN_MACHINES``; the leaderboard's is
+            gfx950. "sm_90" and "cpu" (Triton's interpreter) are for judging the file on another one.
+        shapes: (m, n, k) of those launches, built at import.
 
     Raises:
-        ValueError: a form that there is none of, none at all, or a text that the leaderboard would refuse.
+        ValueError: a form that there is none of, none at all, another ``arch``, or a text that the leaderboard would
+            refuse.
+        RouteUnavailable: the form "triton" is wanted, and triton is missing or does not compile it for ``arch``.
     """
-    if not forms or len(set(forms)) != len(forms) or not set(forms) <= FORMS.keys():
-        raise ValueError(f"forms: got {', '.join(forms) or 'none'}, want some of {', '.join(FORMS)}, each once")
-    replacements = {
-        f"{_PARTS}.table": tiles.render(),
-        f"{_PARTS}.hip_data": hip_text.render(),
-        f"{_PARTS}.forms": _forms_module(forms),
-    }
+    _check_forms(forms)
+    if arch not in KNOWN_MACHINES:
+        raise ValueError(f"arch: got {arch!r}, want one of {', '.join(KNOWN_MACHINES)}")
+    replacements = {f"{_PARTS}.shapes": _shapes_module(shapes), f"{_PARTS}.forms": _forms_module(forms)}
+    if "hip" in forms:
+        replacements[f"{_PARTS}.hip_data"] = hip_text.render()
+    if "triton" in forms:
+        replacements[f"{_PARTS}.triton_data"] = triton_text.render(shapes, arch)
     text = f"{TAGS}\n{_description(forms)}\n{bundle(f'{_PARTS}.entry', replacements)}"
     check(text)
     return text
 
 
-def write(path: Name, forms: Sequence[str] = tuple(FORMS), *, force: bool = False) -> Path:
+def write(
+    path: Name,
+    forms: Sequence[str] = tuple(FORMS),
+    *,
+    arch: str = triton_text.ARCH,
+    shapes: Sequence[Shape] = PUBLISHED,
+    force: bool = False,
+) -> Path:
     """Write a submission and return its path.
 
     Args:
         path: a new file, or an earlier submission made here, which is told by its first lines.
-        forms: as in :func:`render`.
+        forms: as in :func:`render`, like ``arch`` and ``shapes``.
+        arch: as there.
+        shapes: as there.
         force: replace whatever file is there.
 
     Raises:
-        ValueError: as :func:`render`.
+        ValueError, RouteUnavailable: as :func:`render`.
         FileError: a ValueError: the file cannot be written, or is there and is no submission made here.
     """
+    _check_forms(forms)  # before a folder is made for the file
     files.check_writable(path, MARK, force=force)
-    return files.save(path, render(forms), MARK, force=force)
+    return files.save(path, render(forms, arch=arch, shapes=shapes), MARK, force=force)
+
+
+def _check_forms(forms: Sequence[str]) -> None:
+    if not forms or len(set(forms)) != len(forms) or not set(forms) <= FORMS.keys():
+        raise ValueError(f"forms: got {', '.join(forms) or 'none'}, want some of {', '.join(FORMS)}, each once")
 
 
 def check(text: str) -> None:
@@ -87,6 +114,11 @@ def check(text: str) -> None:
             raise ValueError(f"line {node.lineno}: imports {PACKAGE}; a submission must stand alone")
     if not text.startswith(TAGS):
         raise ValueError(f"line 1: want the tags {TAGS!r}")
+
+
+def _shapes_module(shapes: Sequence[Shape]) -> str:
+    rows = "\n".join(f"    {shape}," for shape in shapes)
+    return f'"""The published shapes (m, n, k)."""\n\nPUBLISHED = (\n{rows}\n)\n'
 
 
 def _forms_module(forms: Sequence[str]) -> str:

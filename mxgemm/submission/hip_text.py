@@ -50,9 +50,10 @@ def render() -> str:
     rows = "\n".join(f"    {shape}: {config}," for shape, config in configurations().items())
     return f'''"""The HIP kernel's text (mxgemm/hip/kernels), and its configurations for the published shapes (m, n, k).
 
-They are estimated, not measured on an MI355X. The fields are those of HipConfig.
+Configurations are estimated, not measured on an MI355X; the fields are those of HipConfig. XCDS: its dies.
 """
 
+XCDS = {KNOWN_MACHINES["gfx950"].xcds}
 HIP_TABLE = {{
 {rows}
 }}

@@ -2,7 +2,7 @@
 
 import torch
 
-from mxgemm.submission.parts.triton_form import Form
+from mxgemm.submission.parts.form import Form
 
 
 def aiter_form(m: int, n: int, k: int, device: torch.device, arch: str) -> Form:

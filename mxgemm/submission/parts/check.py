@@ -2,7 +2,7 @@
 
 import torch
 
-from mxgemm.submission.parts.triton_form import EVEN_RULE, Form
+from mxgemm.submission.parts.form import EVEN_RULE, Form
 
 
 def e2m1_values(codes: torch.Tensor) -> torch.Tensor:

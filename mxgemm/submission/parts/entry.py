@@ -6,9 +6,9 @@ import sys
 import torch
 
 from mxgemm.submission.parts.check import disagrees, synthetic_operands
+from mxgemm.submission.parts.form import Form, NotHere
 from mxgemm.submission.parts.forms import FORMS
 from mxgemm.submission.parts.shapes import PUBLISHED
-from mxgemm.submission.parts.triton_form import Form, NotHere
 
 chosen_forms: dict[tuple[int, int, int, torch.device], Form] = {}
 said: set[str] = set()
@@ -61,10 +61,13 @@ def choose_form(m: int, n: int, k: int, device: torch.device) -> Form:
 
 
 def architecture_of(device: torch.device) -> str:
-    """Return "gfx950" and the like for an AMD GPU, else the device's type."""
-    if device.type == "cuda" and torch.version.hip:
-        return str(torch.cuda.get_device_properties(device).gcnArchName).split(":")[0]
-    return device.type
+    """Return "gfx950" and the like for an AMD GPU, "sm_90" and the like for another, else the device's type."""
+    if device.type != "cuda":
+        return device.type
+    properties = torch.cuda.get_device_properties(device)
+    if torch.version.hip:
+        return str(properties.gcnArchName).split(":")[0]
+    return f"sm_{properties.major}{properties.minor}"
 
 
 def say_once(text: str) -> None:

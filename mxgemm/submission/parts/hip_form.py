@@ -7,10 +7,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from mxgemm.submission.parts.hip_data import HIP_SOURCE, HIP_TABLE
-from mxgemm.submission.parts.table import XCDS
-from mxgemm.submission.parts.tile import ceil_divide
-from mxgemm.submission.parts.triton_form import EVEN_RULE, Form, NotHere
+from mxgemm.submission.parts.form import EVEN_RULE, Form, NotHere
+from mxgemm.submission.parts.hip_data import HIP_SOURCE, HIP_TABLE, XCDS
 
 LANES = 64
 KERNEL_NAME = b"fused_gemm"
@@ -110,6 +108,11 @@ def compiled_code(n: int, k: int, config: HipConfig) -> bytes:
     checked(rtc, "hiprtcGetCode", program, code)
     checked(rtc, "hiprtcDestroyProgram", ctypes.byref(program))
     return code.raw
+
+
+def ceil_divide(a: int, b: int) -> int:
+    """Return ``a / b`` rounded up."""
+    return -(-a // b)
 
 
 def rocm_library(name: str) -> Any:

@@ -3,6 +3,7 @@
 import triton
 import triton.language as tl
 
+from mxgemm.triton.kernels.convert import from_e4m3, power_of_two, round_e2m1, to_e4m3
 from mxgemm.triton.kernels.convert_gfx950 import bf16_pair_scales
 from mxgemm.triton.kernels.epilogue import round_to
 from mxgemm.triton.kernels.interpreted import widen
@@ -12,55 +13,11 @@ from mxgemm.triton.kernels.quantize_block import (
     FP32_INF_BITS,
     block_scales,
     divide,
-    element_codes,
     quantize_e2m1,
 )
 
 NO_BLOCK = tl.constexpr(512)  # above every exponent byte
 E4M3_NAN = tl.constexpr(0x7F)
-
-
-@triton.jit
-def round_e2m1(y, unit):
-    """fp32 -> the nearest e2m1 value times ``unit``, a power of two: ties to even, saturating; no sign of zero.
-
-    Adding 1.5 * 2**23 steps makes the float's own rounding round to steps: half a unit below 2 units, a unit below 4,
-    then two.
-    """
-    m = tl.abs(y)
-    y = tl.minimum(tl.maximum(y, -6.0 * unit), 6.0 * unit)
-    magic = 6291456.0 * unit
-    magic = tl.where(m < 2.0 * unit, magic, tl.where(m < 4.0 * unit, 2.0 * magic, 4.0 * magic))
-    return (y + magic) - magic
-
-
-@triton.jit
-def power_of_two(byte):
-    """E8M0 byte (int32) -> fp32, byte 0 as the subnormal that it is."""
-    return tl.where(byte == 0, 1 << 22, byte << 23).to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def to_e4m3(value, INTERPRETED: tl.constexpr):
-    """fp32 that e4m3 holds exactly -> its byte; by arithmetic in the interpreter, which converts subnormals wrongly."""
-    if INTERPRETED:
-        byte = element_codes(value, 8, 3).to(tl.uint8)
-    else:
-        byte = value.to(tl.float8e4nv).to(tl.uint8, bitcast=True)
-    return byte
-
-
-@triton.jit
-def from_e4m3(byte, INTERPRETED: tl.constexpr):
-    """e4m3 byte -> fp32; by arithmetic in the interpreter."""
-    if INTERPRETED:
-        bits = byte.to(tl.int32)
-        half = (((bits & 0x7F) << 7) | ((bits & 0x80) << 8)).to(tl.int16).to(tl.float16, bitcast=True)
-        value = half.to(tl.float32) * 256.0
-        value = tl.where((bits & 0x7F) == 0x7F, float("nan"), value)
-    else:
-        value = byte.to(tl.float8e4nv, bitcast=True).to(tl.float32)
-    return value
 
 
 # Two bf16 in a word -> two e4m3 in half a word, relative to a row's base, on sm_89 and newer. In order: to the block's
@@ -108,7 +65,7 @@ def max_and_min(highest_a, lowest_a, highest_b, lowest_b):
 
 @triton.jit
 def row_base(exponent, live, bad):
-    """Exponent bytes ``[R, G, 1]`` -> base byte, base as fp32 bits (NaN: a bad row), wide flag, each ``[R, 1, 1]``."""
+    """Exponent bytes ``[R, G, 1]`` -> base byte, base as fp32 bits (NaN: a bad row), unfolded, each ``[R, 1, 1]``."""
     highest, lowest = tl.reduce(
         (tl.where(bad, BAD_BLOCK, tl.where(live, exponent, -1)), tl.where(live, exponent, NO_BLOCK)),
         axis=1,
@@ -118,21 +75,22 @@ def row_base(exponent, live, bad):
     # At least 1, so that the base itself is a normal fp32.
     byte = tl.where(highest < 0, 127, tl.minimum(tl.maximum(highest - 6, 1), 250))
     bits = tl.where(highest == BAD_BLOCK, 0x7FC00000, byte << 23)
-    wide = ((lowest < byte - 8) & (highest != BAD_BLOCK)).to(tl.int32)
-    return byte, bits, wide
+    unfolded = ((lowest < byte - 8) & (highest != BAD_BLOCK)).to(tl.int32)
+    return byte, bits, unfolded
 
 
 @triton.jit(do_not_specialize=["M"])
 def quantize_fold_kernel(
-    x, folded, base, wide, M, K, stride_xm, stride_xk,
+    x, folded, base, unfolded, M, K, stride_xm, stride_xk,
     ADDEND: tl.constexpr, PAIRS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, EVEN: tl.constexpr,
     WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """Quantise rows of ``x[M, K]`` to MXFP4 and fold them: e4m3 bytes ``folded[M, K]``, fp32 ``base[M]``.
 
-    ``wide[m]`` becomes 1 for a row that does not fold (its bytes are then meaningless), else 0. The base of a row with
-    a NaN or an infinity is NaN: every column of it is. Grid: ``cdiv(M, BLOCK_M)`` programs, each holds whole rows in
-    registers. ``PAIRS``: bf16 rows of words, in packed arithmetic. ``EVEN``: no masks are needed.
+    ``unfolded[m]`` becomes 1 for a row that does not fold (its bytes are then meaningless), else 0. The base of a row
+    with a NaN or an infinity is NaN: every column of it is. Grid: ``cdiv(M, BLOCK_M)`` programs, each holds whole rows
+    in registers. ``PAIRS``: bf16 rows of words, in packed arithmetic. ``EVEN``: no masks are needed. ``WIDE``: 64-bit
+    offsets.
     """
     GROUPS: tl.constexpr = BLOCK_K // BLOCK
     row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -154,8 +112,8 @@ def quantize_fold_kernel(
         blocks = widen(value, INTERPRETED).reshape(BLOCK_M, GROUPS, BLOCK)
         amax, exponent = block_scales(blocks, ADDEND, 2)
         bad = amax >= FP32_INF_BITS
-    base_byte, base_bits, is_wide = row_base(exponent, (amax > 0) & (bad == 0), bad)
-    # Relative to the base a block's unit is 2**shift, exact in e4m3 while -8 <= shift <= 6; clamped for wide rows.
+    base_byte, base_bits, is_unfolded = row_base(exponent, (amax > 0) & (bad == 0), bad)
+    # Relative to the base a block's unit is 2**shift, exact in e4m3 while -8 <= shift <= 6; clamped for other rows.
     shift = tl.minimum(tl.maximum(exponent - base_byte, -14), 6)
     if PAIRS:
         unit = (shift + 15) << 10
@@ -177,7 +135,7 @@ def quantize_fold_kernel(
         tl.store(target, element)
     else:
         tl.store(target, element, mask=inside)
-    tl.store(wide + row, is_wide.reshape(BLOCK_M), mask=row < M)
+    tl.store(unfolded + row, is_unfolded.reshape(BLOCK_M), mask=row < M)
     tl.store(base + row, base_bits.to(tl.float32, bitcast=True).reshape(BLOCK_M), mask=row < M)
 
 
@@ -239,53 +197,53 @@ def store_chosen(
 
 @triton.jit(do_not_specialize=["M"])
 def wide_rows_kernel(
-    wide, a, b, b_scales, bias, out, M, N, K,
+    unfolded, a, b, b_scales, bias, out, M, N, K,
     stride_am, stride_ak, stride_bn, stride_bk, stride_sn, stride_sk, stride_om, stride_on, stride_bias,
     ADDEND: tl.constexpr, PRESHUFFLED: tl.constexpr, SCALE_ORDER: tl.constexpr, HAS_BIAS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, EVEN_N: tl.constexpr, WIDE: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):  # fmt: skip
-    """Compute the rows that did not fold (``wide[m] != 0``) from packed weights, and store those only.
+    """Compute the rows that did not fold (``unfolded[m] != 0``) from packed weights, and store those only.
 
     Grid: ``(cdiv(M, BLOCK_M), programs)``; the programs of a row tile share its columns, and leave at once when it has
     no such row.
     """
-    pm = tl.program_id(0)
-    row = pm * BLOCK_M + tl.arange(0, BLOCK_M)
-    chosen = tl.load(wide + row, mask=row < M, other=0) != 0
-    if tl.max(chosen.to(tl.int32), axis=0) != 0:
-        rows = clamped_rows(pm, M, BLOCK_M, False, WIDE)
-        inner = tl.arange(0, BLOCK_K)
-        for pn in range(tl.program_id(1), tl.cdiv(N, BLOCK_N), tl.num_programs(1)):
-            acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-            for k in range(0, K, BLOCK_K):
-                columns = (k + inner).to(tl.int64) if WIDE else k + inner
-                pointers = a + rows[:, None] * stride_am + columns[None, :] * stride_ak
-                x = tl.load(pointers, mask=(inner < K - k)[None, :], other=0.0)
-                w = load_packed(
-                    b, pn, k, N, K, stride_bn, stride_bk, PRESHUFFLED, 2, BLOCK_N, BLOCK_K, EVEN_N, True, WIDE, ""
-                )
-                s = load_scales(
-                    b_scales, pn, k, N, K, stride_sn, stride_sk, SCALE_ORDER, BLOCK_N, BLOCK_K, EVEN_N, True, WIDE, ""
-                )
-                q, q_scale = quantize_e2m1(x, BLOCK_M, BLOCK_K, ADDEND, INTERPRETED)
-                acc = tl.dot_scaled(q, q_scale, "e2m1", w.T, s, "e2m1", acc)
-            column = pn * BLOCK_N + tl.arange(0, BLOCK_N)
-            store_chosen(
-                acc, chosen, bias, out, rows, column, N, stride_om, stride_on, stride_bias, HAS_BIAS, WIDE, INTERPRETED
-            )
+    recompute_rows(
+        multiply_packed,
+        (b, b_scales, stride_bn, stride_bk, stride_sn, stride_sk, PRESHUFFLED, SCALE_ORDER, EVEN_N),
+        unfolded, a, b, bias, out, M, N, K, stride_am, stride_ak, stride_om, stride_on, stride_bias,
+        ADDEND, False, HAS_BIAS, BLOCK_M, BLOCK_N, BLOCK_K, WIDE, INTERPRETED,
+    )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["M"])
 def wide_rows_folded_kernel(
-    wide, a, folded, base, bias, out, M, N, K, stride_am, stride_ak, stride_om, stride_on, stride_bias,
+    unfolded, a, folded, base, bias, out, M, N, K, stride_am, stride_ak, stride_om, stride_on, stride_bias,
     ADDEND: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr, WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """The same from a folded weight: e4m3 ``folded[>= N, K]`` times fp32 ``base[>= N]``; bf16 holds both operands."""
+    recompute_rows(
+        multiply_folded, (folded,), unfolded, a, base, bias, out, M, N, K, stride_am, stride_ak, stride_om, stride_on,
+        stride_bias, ADDEND, True, HAS_BIAS, BLOCK_M, BLOCK_N, BLOCK_K, WIDE, INTERPRETED,
+    )  # fmt: skip
+
+
+@triton.jit
+def recompute_rows(
+    step: tl.constexpr, weight, unfolded, a, base, bias, out, M, N, K, stride_am, stride_ak, stride_om, stride_on,
+    stride_bias, ADDEND: tl.constexpr, HAS_BASE: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
+):  # fmt: skip
+    """Compute and store a row tile's chosen rows, if it has any.
+
+    ``step`` returns the sums ``acc[BLOCK_M, BLOCK_N]`` with the block of K added that starts at ``k``; ``weight`` are
+    its own parameters, its last ones, and ``weight_rows`` the tile's rows of a row-major weight, none past the last.
+    ``HAS_BASE``: columns of the sums are then multiplied by ``base[>= N]``.
+    """
     pm = tl.program_id(0)
     row = pm * BLOCK_M + tl.arange(0, BLOCK_M)
-    chosen = tl.load(wide + row, mask=row < M, other=0) != 0
+    chosen = tl.load(unfolded + row, mask=row < M, other=0) != 0
     if tl.max(chosen.to(tl.int32), axis=0) != 0:
         rows = clamped_rows(pm, M, BLOCK_M, False, WIDE)
         inner = tl.arange(0, BLOCK_K)
@@ -296,18 +254,47 @@ def wide_rows_folded_kernel(
                 inside = (inner < K - k)[None, :]
                 columns = (k + inner).to(tl.int64) if WIDE else k + inner
                 x = tl.load(a + rows[:, None] * stride_am + columns[None, :] * stride_ak, mask=inside, other=0.0)
-                w = tl.load(folded + weight_rows[:, None] * K + (k + inner)[None, :], mask=inside, other=0)
-                blocks = widen(x, INTERPRETED).reshape(BLOCK_M, BLOCK_K // BLOCK, BLOCK)
-                amax, exponent = block_scales(blocks, ADDEND, 2)
-                scale = tl.where(amax >= FP32_INF_BITS, 0x7FC00000, power_of_two(exponent).to(tl.int32, bitcast=True))
-                left = round_e2m1(divide(blocks, exponent), 1.0) * scale.to(tl.float32, bitcast=True)
-                left = left.reshape(BLOCK_M, BLOCK_K)
-                right = from_e4m3(w, INTERPRETED)
-                if not INTERPRETED:  # whose dot multiplies the bits of bf16 as integers
-                    left, right = left.to(tl.bfloat16), right.to(tl.bfloat16)
-                acc = tl.dot(left, right.T, acc)
+                acc = step(
+                    acc, x, pn, weight_rows, k, N, K, ADDEND, BLOCK_M, BLOCK_N, BLOCK_K, WIDE, INTERPRETED, *weight
+                )
             column = pn * BLOCK_N + tl.arange(0, BLOCK_N)
-            acc *= tl.load(base + column, mask=column < N, other=0.0)[None, :]
+            if HAS_BASE:
+                acc *= tl.load(base + column, mask=column < N, other=0.0)[None, :]
             store_chosen(
                 acc, chosen, bias, out, rows, column, N, stride_om, stride_on, stride_bias, HAS_BIAS, WIDE, INTERPRETED
             )
+
+
+@triton.jit
+def multiply_packed(
+    acc, x, pn, weight_rows, k, N, K, ADDEND: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
+    b, b_scales, stride_bn, stride_bk, stride_sn, stride_sk,
+    PRESHUFFLED: tl.constexpr, SCALE_ORDER: tl.constexpr, EVEN_N: tl.constexpr,
+):  # fmt: skip
+    """A step of ``recompute_rows``: quantised rows times packed weights."""
+    w = load_packed(b, pn, k, N, K, stride_bn, stride_bk, PRESHUFFLED, 2, BLOCK_N, BLOCK_K, EVEN_N, True, WIDE, "")
+    s = load_scales(b_scales, pn, k, N, K, stride_sn, stride_sk, SCALE_ORDER, BLOCK_N, BLOCK_K, EVEN_N, True, WIDE, "")
+    q, q_scale = quantize_e2m1(x, BLOCK_M, BLOCK_K, ADDEND, INTERPRETED)
+    return tl.dot_scaled(q, q_scale, "e2m1", w.T, s, "e2m1", acc)
+
+
+@triton.jit
+def multiply_folded(
+    acc, x, pn, weight_rows, k, N, K, ADDEND: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
+    folded,
+):  # fmt: skip
+    """A step of ``recompute_rows``: rounded rows times folded weights, both in bf16."""
+    inner = tl.arange(0, BLOCK_K)
+    inside = (inner < K - k)[None, :]
+    w = tl.load(folded + weight_rows[:, None] * K + (k + inner)[None, :], mask=inside, other=0)
+    blocks = widen(x, INTERPRETED).reshape(BLOCK_M, BLOCK_K // BLOCK, BLOCK)
+    amax, exponent = block_scales(blocks, ADDEND, 2)
+    scale = tl.where(amax >= FP32_INF_BITS, 0x7FC00000, power_of_two(exponent).to(tl.int32, bitcast=True))
+    left = round_e2m1(divide(blocks, exponent), 1.0) * scale.to(tl.float32, bitcast=True)
+    left = left.reshape(BLOCK_M, BLOCK_K)
+    right = from_e4m3(w, INTERPRETED)
+    if not INTERPRETED:  # whose dot multiplies the bits of bf16 as integers
+        left, right = left.to(tl.bfloat16), right.to(tl.bfloat16)
+    return tl.dot(left, right.T, acc)

@@ -3,13 +3,12 @@
 import triton
 import triton.language as tl
 
-from mxgemm.triton.kernels.block_order import contiguous_on_xcd
 from mxgemm.triton.kernels.convert_gfx950 import quantize_e2m1_bf16_pairs, quantize_e2m1_f32
 from mxgemm.triton.kernels.epilogue import round_to
+from mxgemm.triton.kernels.gemm_program import gemm_program
 from mxgemm.triton.kernels.interpreted import decode_for_dot, dot_mx, widen
 from mxgemm.triton.kernels.load_operand import clamped_rows, load_packed, load_scales
 from mxgemm.triton.kernels.quantize_block import quantize_e2m1, quantize_fp8
-from mxgemm.triton.kernels.split_k import finish_tile
 
 
 @triton.jit(do_not_specialize=["M"])  # one compiled kernel serves every M
@@ -33,50 +32,26 @@ def gemm_a16w_kernel(
       added by the last of them (``ONE_LAUNCH``) or by ``reduce_partials_kernel``.
     * ``EVEN_*``: the dimension is a multiple of its block, so no mask is needed. ``WIDE``: 64-bit offsets.
     """
-    tiles_m = tl.cdiv(M, BLOCK_M)
-    tiles_n = tl.cdiv(N, BLOCK_N)
-    pid = contiguous_on_xcd(tl.program_id(0), tiles_m * tiles_n * SPLIT_K, XCDS)
-    pm = pid % tiles_m
-    pn = (pid // tiles_m) % tiles_n
-    split = pid // (tiles_m * tiles_n)
-
-    if SPLIT_K == 1:
-        first, last = 0, K
-    else:
-        first = split * (STEPS * BLOCK_K)
-        last = tl.minimum(first + STEPS * BLOCK_K, K)
-    whole = last if EVEN_K else first + (last - first) // BLOCK_K * BLOCK_K
-    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    for k in range(first, whole, BLOCK_K):
-        acc = multiply_step(
-            acc, a, b, b_scales, pm, pn, k, M, N, K, stride_am, stride_ak, stride_bn, stride_bk, stride_sn, stride_sk,
-            A_FORMAT, B_FORMAT, ADDEND, CONVERT, PRESHUFFLED, SCALE_ORDER, BLOCK_M, BLOCK_N, BLOCK_K, EVEN_M, EVEN_N,
-            False, WIDE, CACHE, INTERPRETED,
-        )  # fmt: skip
-    if not EVEN_K:
-        if whole < last:  # the one step that needs masks along K
-            acc = multiply_step(
-                acc, a, b, b_scales, pm, pn, whole, M, N, K, stride_am, stride_ak, stride_bn, stride_bk, stride_sn,
-                stride_sk, A_FORMAT, B_FORMAT, ADDEND, CONVERT, PRESHUFFLED, SCALE_ORDER, BLOCK_M, BLOCK_N, BLOCK_K,
-                EVEN_M, EVEN_N, True, WIDE, CACHE, INTERPRETED,
-            )  # fmt: skip
-
-    finish_tile(
-        acc, partials, counters, bias, out, split, M, N, pm, pn, stride_om, stride_on, stride_bias, SPLIT_K, ONE_LAUNCH,
-        HAS_BIAS, BLOCK_M, BLOCK_N, EVEN_M, EVEN_N, WIDE, AMD, INTERPRETED,
+    gemm_program(
+        quantize_and_multiply,
+        (
+            a, b, b_scales, stride_am, stride_ak, stride_bn, stride_bk, stride_sn, stride_sk,
+            A_FORMAT, B_FORMAT, ADDEND, CONVERT, PRESHUFFLED, SCALE_ORDER, CACHE,
+        ),
+        bias, out, partials, counters, M, N, K, stride_om, stride_on, stride_bias, HAS_BIAS, BLOCK_M, BLOCK_N, BLOCK_K,
+        SPLIT_K, STEPS, ONE_LAUNCH, EVEN_M, EVEN_N, EVEN_K, WIDE, XCDS, AMD, INTERPRETED,
     )  # fmt: skip
 
 
 @triton.jit
-def multiply_step(
-    acc, a, b, b_scales, pm, pn, k, M, N, K,
-    stride_am, stride_ak, stride_bn, stride_bk, stride_sn, stride_sk,
+def quantize_and_multiply(
+    acc, pm, pn, k, M, N, K, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    EVEN_M: tl.constexpr, EVEN_N: tl.constexpr, TAIL: tl.constexpr, WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
+    a, b, b_scales, stride_am, stride_ak, stride_bn, stride_bk, stride_sn, stride_sk,
     A_FORMAT: tl.constexpr, B_FORMAT: tl.constexpr, ADDEND: tl.constexpr, CONVERT: tl.constexpr,
-    PRESHUFFLED: tl.constexpr, SCALE_ORDER: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr, EVEN_M: tl.constexpr, EVEN_N: tl.constexpr, TAIL: tl.constexpr, WIDE: tl.constexpr,
-    CACHE: tl.constexpr, INTERPRETED: tl.constexpr,
+    PRESHUFFLED: tl.constexpr, SCALE_ORDER: tl.constexpr, CACHE: tl.constexpr,
 ):  # fmt: skip
-    """``acc[BLOCK_M, BLOCK_N] += quantize(a tile) @ decode(b tile).T`` for the block of K that starts at ``k``."""
+    """A step of ``gemm_program``: ``acc += quantize(a tile) @ decode(b tile).T``."""
     PACK: tl.constexpr = 2 if B_FORMAT == "e2m1" else 1
     rows = clamped_rows(pm, M, BLOCK_M, EVEN_M, WIDE)
     if CONVERT == "bf16_pairs":

@@ -3,8 +3,8 @@
 import triton
 import triton.language as tl
 
+from mxgemm.triton.kernels.convert import from_e4m3, power_of_two, round_e2m1, to_e4m3
 from mxgemm.triton.kernels.epilogue import round_to
-from mxgemm.triton.kernels.fold import from_e4m3, power_of_two, round_e2m1, to_e4m3
 from mxgemm.triton.kernels.interpreted import widen
 from mxgemm.triton.kernels.quantize_block import BLOCK, FP32_INF_BITS, block_scales, divide
 

@@ -1,0 +1,91 @@
+"""The launches of the library's Triton route, as literals: what a submission runs is what the library would run."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from mxgemm.device import KNOWN_MACHINES
+from mxgemm.mx.formats import E2M1
+from mxgemm.mx.layouts import padded_scale_shape
+from mxgemm.problem import Problem, contiguous_strides
+from mxgemm.routes.triton_gemm import TritonGemm
+from mxgemm.routing.router import choose
+from mxgemm.triton.launch import KernelCall
+from mxgemm.triton.tile import TileConfig
+
+ARCH: Final = "gfx950"
+ROUTE: Final = "a16wfp4"
+_WIDTH: Final = 100
+_UNBROKEN: Final = "\N{NO-BREAK SPACE}"
+
+
+def kernel_calls(m: int, n: int, k: int, arch: str = ARCH) -> list[KernelCall]:
+    """Return the launches of a shape: those of the library's choice by its shipped tables.
+
+    Raises:
+        RouteUnavailable: triton is missing, or does not compile the kernel for ``arch``.
+    """
+    strides = contiguous_strides(n, k, E2M1, padded_scale_shape(n, k)[1])
+    machine = KNOWN_MACHINES[arch]
+    problem = Problem(m, n, k, machine, strides=strides, weight_layout="preshuffled", scale_layout="shuffled")
+    chosen = choose(problem, route=ROUTE, tables=())
+    assert isinstance(chosen.route, TritonGemm)
+    assert isinstance(chosen.config, TileConfig)
+    # Where this runs says nothing about where the file will: only a CPU interprets.
+    interpreted = {"INTERPRETED": arch == "cpu"}
+    calls = chosen.route.calls(problem, chosen.config)
+    return [replace(call, constants={**call.constants, **interpreted}) for call in calls]
+
+
+def render(shapes: Sequence[tuple[int, int, int]], arch: str = ARCH) -> str:
+    """Return the launches of some shapes as the text of a module.
+
+    Raises:
+        RouteUnavailable: as :func:`kernel_calls`.
+    """
+    calls = {shape: kernel_calls(*shape, arch) for shape in shapes}
+    kernels = {call.kernel.fn for launches in calls.values() for call in launches}
+    imports = sorted(f"from {kernel.__module__} import {kernel.__name__}" for kernel in kernels)
+    lines = [
+        f'"""The launches of each shape (m, n, k), as the library makes them by its route {ROUTE} on {arch}.',
+        "",
+        "Scalars are m, n, k, then strides (row, column) of A, of the weight's bytes, of its scales and of C, and the",
+        "stride of the absent bias.",
+        '"""',
+        "",
+        *imports,
+        "from mxgemm.submission.parts.kernel_launch import KernelLaunch",
+        "",
+        f'TRITON_ARCH = "{arch}"',
+        "TRITON_LAUNCHES = {",
+    ]
+    for shape, launches in calls.items():
+        lines += [f"    {shape}: [", *(line for call in launches for line in _launch(call)), "    ],"]
+    return "\n".join([*lines, "}", ""])
+
+
+def _launch(call: KernelCall) -> list[str]:
+    fields = [
+        f"{call.kernel.fn.__name__},",
+        f"grid={call.grid},",
+        f"scalars={call.scalars},",
+        *_dictionary("constants", call.constants),
+        *_dictionary("options", call.options),
+    ]
+    return ["        KernelLaunch(", *(f"            {line}" for line in fields), "        ),"]
+
+
+def _dictionary(name: str, items: Mapping[str, Any]) -> list[str]:
+    text = ", ".join(f'"{key}":{_UNBROKEN}{_literal(value)}' for key, value in items.items())
+    lines = [line.replace(_UNBROKEN, " ") for line in textwrap.wrap(text, _WIDTH, break_on_hyphens=False)]
+    if len(lines) == 1:
+        return [f"{name}={{{lines[0]}}},"]
+    return [f"{name}={{", *(f"    {line}" for line in lines[:-1]), f"    {lines[-1]},", "},"]
+
+
+def _literal(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, str) else repr(value)
