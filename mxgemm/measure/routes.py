@@ -14,8 +14,9 @@ from mxgemm.gemm import gemm, gemm_mx
 from mxgemm.measure.contender import BEFOREHAND, Contender
 from mxgemm.measure.oracle import Exact, Oracle
 from mxgemm.mx.formats import ActivationFormat
-from mxgemm.mx.tensor import MXTensor, quantize
+from mxgemm.mx.tensor import MXTensor
 from mxgemm.problem import Problem
+from mxgemm.quantize import quantize
 from mxgemm.routes import ROUTES
 from mxgemm.routing.explain import explain
 

@@ -18,8 +18,9 @@ from mxgemm.device import machine_of
 from mxgemm.measure.timing import call_us
 from mxgemm.mx.accuracy import Accuracy, judge
 from mxgemm.mx.layouts import Layout, preshuffle_refusal, preshuffle_weight, shuffle_scales
-from mxgemm.mx.tensor import MXTensor, quantize
+from mxgemm.mx.tensor import MXTensor
 from mxgemm.problem import Problem, Strides, matrix_strides
+from mxgemm.quantize import quantize
 from mxgemm.routes import Config, Operands, Route
 
 _GUARD: Final = 64

@@ -1,21 +1,19 @@
-"""MXTensor, and how tensors become one and back: by ``mxgemm.mx.codec``, or on GPUs by a kernel of its own."""
+"""MXTensor, and how one becomes a tensor again; ``mxgemm.quantize`` makes one of a tensor."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pickle import UnpicklingError
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, SupportsIndex
+from typing import TYPE_CHECKING, Final, Literal, NoReturn
 
 import torch
 from torch import Tensor
 
-from mxgemm.ambient import is_differentiated, is_observed
+from mxgemm.ambient import is_observed
 from mxgemm.arguments import shown
-from mxgemm.memory import check_memory
-from mxgemm.mx.codec import decode_rows, encode_rows, row_chunks
-from mxgemm.mx.formats import BLOCK, ElementFormat, FormatName, ScaleRounding, element_format, scale_addend
+from mxgemm.mx.codec import decode_rows, row_chunks
+from mxgemm.mx.formats import BLOCK, ElementFormat, FormatName, element_format
 from mxgemm.mx.layouts import (
     ROW_MAJOR,
     Layout,
@@ -195,51 +193,13 @@ class MXTensor:
         moved = MXTensor(data, scales, self.format, self.shape, self.layout)
         return moved if self.preparation is None else moved.prepare(self.preparation[0], memory=self.preparation[1])
 
-    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Callable[..., MXTensor], tuple[Any, ...]]:
-        from mxgemm.saved import load
-
-        sizes = tuple(int(size) for size in self.shape)
-        return load, (self.data, self.scales, self.format.name, sizes, self.layout.data, self.layout.scales)
-
     def __setstate__(self, state: object) -> NoReturn:
-        # Only a pickle that was not made by __reduce_ex__ comes here, and would go past every check.
+        # Only a pickle that mxgemm.saved did not make comes here, and would go past every check.
         raise UnpicklingError(f"MXTensor: got fields as {describe(state)}, want a call of mxgemm.saved.load")
 
     def __repr__(self) -> str:
         extra = "" if self.layout == ROW_MAJOR else f", {self.layout.data} data, {self.layout.scales} scales"
         return f"MXTensor({self.format}, shape={self.shape}, device={self.device}{extra})"
-
-
-def quantize(x: Tensor, *, format: FormatName = "e2m1", scale_rounding: ScaleRounding = "even") -> MXTensor:
-    """Quantise to an MX format, in blocks of 32 along the last dimension.
-
-    The scale rule is :func:`mxgemm.mx.formats.scale_addend`. Elements are divided by the scale, rounded to nearest
-    (ties to even) and saturated; the sign of a zero is kept. A block of zeros gets scale byte 0 and codes 0. A
-    block that holds a NaN or an infinity gets scale byte 255 and codes 0: it decodes to NaN, never to a number.
-
-    Args:
-        x: ``[..., K]``, bf16, fp16 or fp32, any strides, K % 32 == 0.
-        format: "e2m1", "e4m3" or "e5m2".
-        scale_rounding: "even", "floor", "ceil" or "rceil".
-
-    Returns:
-        a row-major :class:`MXTensor` on the same device. Its bytes carry no gradient, as torch's own conversions to
-        integers do not: ``x`` may require grad, as a model's weights do.
-
-    Raises:
-        TypeError: ``x`` is not a tensor of one of those dtypes.
-        ValueError: a wrong shape, format or rounding rule.
-        RuntimeError: torch.func or forward mode takes a derivative with respect to ``x``.
-    """
-    fmt = check_quantizable(x, format, scale_rounding)
-    if is_observed(x):
-        if not torch.compiler.is_compiling():
-            refuse_differentiated(x)
-            x = x.detach()
-        data, scales = torch.ops.mxgemm.quantize(x, fmt.name, scale_rounding)
-    else:
-        data, scales = encode(x, fmt.name, scale_rounding)
-    return MXTensor(data, scales, fmt, tuple(x.shape), ROW_MAJOR)  # torch.compile does not trace that default
 
 
 def dequantize(x: MXTensor, *, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -261,66 +221,6 @@ def dequantize(x: MXTensor, *, dtype: torch.dtype = torch.float32) -> Tensor:
         layout = x.layout
         return torch.ops.mxgemm.dequantize(x.data, x.scales, x.format.name, layout.data, layout.scales, dtype)  # type: ignore[no-any-return]
     return decode(x, dtype)
-
-
-def refuse_differentiated(x: Tensor) -> None:
-    """Refuse to quantise what a derivative is being taken with respect to: it would be lost without a word.
-
-    Raises:
-        RuntimeError: torch.func or forward mode takes one.
-    """
-    if is_differentiated(x):
-        raise RuntimeError("x: a derivative is taken with respect to it, but bytes have none; detach() it")
-
-
-def check_quantizable(x: object, format: str, scale_rounding: str) -> ElementFormat:
-    """Check the arguments of :func:`quantize` and return the format.
-
-    Raises:
-        TypeError, ValueError: as :func:`quantize`.
-    """
-    if not isinstance(x, Tensor) or x.dtype not in FLOAT_DTYPES:
-        raise TypeError(f"x: got {describe(x)}, want a bf16, fp16 or fp32 tensor")
-    check_memory("x", x)
-    if x.dim() == 0 or x.shape[-1] % BLOCK:
-        raise ValueError(f"x: got shape {tuple(x.shape)}, want a last dimension that is a multiple of {BLOCK}")
-    fmt = element_format(format)
-    scale_addend(fmt, scale_rounding)
-    return fmt
-
-
-def encode(x: Tensor, format: str, scale_rounding: str) -> tuple[Tensor, Tensor]:
-    """Return the row-major bytes and scales of :func:`quantize`, eagerly.
-
-    Raises:
-        TypeError, ValueError: as :func:`quantize`.
-    """
-    data, scales = encoded_like(x, format, scale_rounding)
-    if x.is_meta:
-        return data, scales
-    fmt = element_format(format)
-    addend, k = scale_addend(fmt, scale_rounding), x.shape[-1]
-    rows = math.prod(x.shape[:-1])
-    # What follows reads bits, which a lazily negated view negates later.
-    flat = x.detach().resolve_neg().reshape(rows, k)
-    flat_data, flat_scales = data.view(rows, k // fmt.pack), scales.view(rows, k // BLOCK)
-    if x.is_cuda and rows and k and _kernel_available(x.device):
-        from mxgemm.triton.quantize import quantize_rows
-
-        with torch.cuda.device(x.device):
-            quantize_rows(flat, fmt, addend, flat_data, flat_scales)
-    else:
-        for part in row_chunks(rows, k):
-            flat_data[part], flat_scales[part] = encode_rows(flat[part], fmt, addend)
-    return data, scales
-
-
-def encoded_like(x: Tensor, format: str, scale_rounding: str) -> tuple[Tensor, Tensor]:
-    """Return the memory of :func:`encode`, unfilled: all there is to it on meta or fake tensors."""
-    fmt = check_quantizable(x, format, scale_rounding)
-    *leading, k = x.shape
-    data = torch.empty((*leading, k // fmt.pack), dtype=torch.uint8, device=x.device)
-    return data, torch.empty((*leading, k // BLOCK), dtype=torch.uint8, device=x.device)
 
 
 def decode(x: MXTensor, dtype: torch.dtype) -> Tensor:
@@ -347,9 +247,3 @@ def decoded_like(x: MXTensor, dtype: torch.dtype) -> Tensor:
     if not isinstance(dtype, torch.dtype) or dtype not in FLOAT_DTYPES:
         raise TypeError(f"dtype: got {shown(dtype)}, want torch.bfloat16, torch.float16 or torch.float32")
     return torch.empty(x.shape, dtype=dtype, device=x.device)
-
-
-def _kernel_available(device: torch.device) -> bool:
-    from mxgemm.triton.quantize import available
-
-    return available(device)
