@@ -14,7 +14,7 @@ import json
 import math
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
 from typing import Any
@@ -115,10 +115,11 @@ def measure_weight(n: int, k: int, ms: list[int], variants: list[Variant]) -> li
 def measure_variant(variant: Variant, a: Tensor, packed: MXTensor, exact_us: float) -> dict[str, Any]:
     """Time one variant and judge it."""
     weight = packed if variant.memory is None else packed.prepare(memory=variant.memory)  # type: ignore[arg-type]
-    tensors = [weight.data, weight.scales, *weight.derived]
-    size = sum(t.nbytes for t in (weight.derived if variant.memory == "fast" else tensors[:2]))
+    _, _, _, _, derived = weight.operand()
+    tensors = [weight.data, weight.scales, *derived]
+    size = sum(t.nbytes for t in (derived if variant.memory == "fast" else tensors[:2]))
     count = max(1, min(MAX_COPIES, math.ceil(ROTATE_BYTES / size)))
-    weights = [weight, *(copy_of(weight) for _ in range(count - 1))]
+    weights = [weight, *(weight.clone() for _ in range(count - 1))]
 
     call = partial(mxgemm.gemm, a, a_format=variant.a_format, route=variant.route)  # type: ignore[arg-type]
     us = graph_us([partial(call, w) for w in weights])
@@ -133,12 +134,6 @@ def measure_variant(variant: Variant, a: Tensor, packed: MXTensor, exact_us: flo
         "element": float(f"{judged.element:.3g}"),
         "passed": judged.passed,
     }
-
-
-def copy_of(weight: MXTensor) -> MXTensor:
-    """Copy a weight with everything that was prepared."""
-    copy = replace(weight, data=weight.data.clone(), scales=weight.scales.clone())
-    return copy if weight.preparation is None else copy.prepare(weight.preparation[0], memory=weight.preparation[1])
 
 
 def copies(tensor: Tensor) -> list[Tensor]:

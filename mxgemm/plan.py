@@ -113,7 +113,7 @@ def multiply(
             return multiply(a, a_scales, b, b_scales, bias, out, options, derived)
         plan = _make_plan(plans, key, *inputs, out, options)
         for i, tensor in enumerate(derived):
-            check_memory(f"b.derived[{i}]", tensor, as_it_lies=True)
+            check_memory(f"b.prepared.tensors[{i}]", tensor, as_it_lies=True)
     _check_no_alias(out, a, a_scales, b, b_scales, bias, derived)
     if b.dtype != torch.uint8:  # checked when the plan was made: torch's own dtypes for these bytes
         b = b.view(torch.uint8)
@@ -172,7 +172,7 @@ def _check_no_alias(
     if out is not None:
         validation.check_no_alias(out, {"a": a, "a.scales": a_scales, "b": b, "b_scales": b_scales, "bias": bias})
         if derived:
-            validation.check_no_alias(out, {f"b.derived[{i}]": tensor for i, tensor in enumerate(derived)})
+            validation.check_no_alias(out, {f"b.prepared.tensors[{i}]": tensor for i, tensor in enumerate(derived)})
 
 
 def _make_plan(

@@ -36,6 +36,8 @@ def load(
 
 
 def _reduce(tensor: MXTensor) -> tuple[Callable[..., MXTensor], tuple[Any, ...]]:
+    if tensor.prepared is not None and not tensor.prepared.arguments.keep:
+        tensor = tensor.row_major()
     sizes = tuple(int(size) for size in tensor.shape)
     return load, (tensor.data, tensor.scales, tensor.format.name, sizes, tensor.layout.data, tensor.layout.scales)
 

@@ -14,7 +14,6 @@ from torch import Tensor
 from mxgemm.ambient import check_no_grad
 from mxgemm.arguments import one_of
 from mxgemm.memory import check_memory, extent, overlap, overlaps_itself
-from mxgemm.mx.fold import check_form
 from mxgemm.mx.formats import (
     ACTIVATION_FORMATS,
     BLOCK,
@@ -26,6 +25,7 @@ from mxgemm.mx.formats import (
 from mxgemm.mx.freshness import check_sources
 from mxgemm.mx.layouts import SCALE_LAYOUTS, WEIGHT_LAYOUTS, Layout, padded_scale_shape, preshuffle_refusal
 from mxgemm.mx.parts import DATA_DTYPES, SCALE_DTYPES, as_bytes, check_parts, describe
+from mxgemm.mx.prepared import check_form
 from mxgemm.mx.tensor import FLOAT_DTYPES, MXTensor
 from mxgemm.routes import ROUTES
 
@@ -191,9 +191,9 @@ def check_parts_apart(out: Any, **operands: MXTensor) -> None:
     check_memory("out", out)
     for name, operand in operands.items():
         check_no_alias(out, {f"{name}.data": operand.data, f"{name}.scales": operand.scales})
-        check_no_alias(out, {f"{name}.derived[{i}]": tensor for i, tensor in enumerate(operand.derived)})
         if operand.prepared is not None:
-            check_parts_apart(out, **{f"{name}.prepared": operand.prepared})
+            made = operand.prepared.tensors
+            check_no_alias(out, {f"{name}.prepared.tensors[{i}]": tensor for i, tensor in enumerate(made)})
 
 
 def check_mx_weight(b: MXTensor, b_scales: Any, weight_layout: str, scale_layout: str) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from pickle import UnpicklingError
-from typing import TYPE_CHECKING, Final, Literal, NoReturn
+from typing import Final, NoReturn, get_args
 
 import torch
 from torch import Tensor
 
 from mxgemm.ambient import is_observed
-from mxgemm.arguments import shown
+from mxgemm.arguments import check_bool, one_of, shown
+from mxgemm.device import arch_of
 from mxgemm.mx.codec import decode_rows, row_chunks
 from mxgemm.mx.formats import BLOCK, ElementFormat, FormatName, element_format
 from mxgemm.mx.layouts import (
@@ -23,16 +24,9 @@ from mxgemm.mx.layouts import (
     unshuffle_scales,
 )
 from mxgemm.mx.parts import DATA_DTYPES, SCALE_DTYPES, as_bytes, check_parts, describe
-
-if TYPE_CHECKING:
-    from mxgemm.mx.freshness import Stamp
-
-Memory = Literal["fast", "compact"]
+from mxgemm.mx.prepared import Memory, Preparation, PreparedWeight, prepare
 
 FLOAT_DTYPES: Final = (torch.bfloat16, torch.float16, torch.float32)
-
-PREPARED_LAYOUT: Final[dict[str, Layout]] = {"gfx950": Layout("preshuffled", "shuffled")}
-"""The layout that the fastest routes of an architecture read; elsewhere they read row-major bytes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,13 +47,8 @@ class MXTensor:
         format: the element format.
         shape: the logical shape ``[..., K]``.
         layout: how ``data`` and ``scales`` lie in memory.
-        prepared: the same values in the layout that this device's fastest routes read. Derived data: made by
+        prepared: what this device's fastest routes read, None before :meth:`prepare`. Derived data: made by
             :meth:`prepare` alone, never saved, rebuilt by :meth:`to`.
-        derived_kind: what else :meth:`prepare` made, see ``mxgemm.mx.fold``; "" for nothing.
-        derived: the tensors of that kind; derived data too.
-        preparation: the arguments of :meth:`prepare`, None before it; :meth:`to` repeats them.
-        stamp: the state of ``data``, ``scales`` and the derived data at :meth:`prepare`; None where every call reads
-            the bytes themselves.
 
     Raises:
         TypeError: a part of a wrong type or dtype.
@@ -71,11 +60,7 @@ class MXTensor:
     format: ElementFormat
     shape: tuple[int, ...]
     layout: Layout = ROW_MAJOR
-    prepared: MXTensor | None = field(default=None, init=False)
-    derived_kind: str = field(default="", init=False)
-    derived: tuple[Tensor, ...] = field(default=(), init=False)
-    preparation: tuple[str | None, Memory] | None = field(default=None, init=False)
-    stamp: Stamp | None = field(default=None, init=False)
+    prepared: PreparedWeight | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.check()
@@ -125,8 +110,23 @@ class MXTensor:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of data and scales, without what :meth:`prepare` added."""
-        return self.data.nbytes + self.scales.nbytes
+        """Bytes of data and scales, and of what :meth:`prepare` added to them."""
+        own = self.data.nbytes + self.scales.nbytes
+        added = self.prepared is not None and not any(tensor is self.data for tensor in self.prepared.tensors)
+        return own + (self.prepared.nbytes if added and self.prepared is not None else 0)
+
+    def operand(self) -> tuple[Tensor, Tensor, Layout, str, tuple[Tensor, ...]]:
+        """Return what a route gets of this weight: bytes, scales, their layout, and the form read beside them.
+
+        The form is its kind and its tensors, "" and none where there is none.
+        """
+        prepared = self.prepared
+        if prepared is None:
+            return self.data, self.scales, self.layout, "", ()
+        if prepared.layout is None:
+            return self.data, self.scales, self.layout, prepared.kind, prepared.tensors
+        data, scales = prepared.tensors
+        return data, scales, prepared.layout, "", ()
 
     def row_major(self) -> MXTensor:
         """Return the same values in row-major layout (itself, if they are)."""
@@ -139,16 +139,25 @@ class MXTensor:
         scales = unshuffle_scales(self.scales, n, k // BLOCK) if shuffled else self.scales
         return MXTensor(data, scales, self.format, self.shape, ROW_MAJOR)
 
+    def clone(self) -> MXTensor:
+        """Copy to fresh memory on the same device; what :meth:`prepare` had made is made anew there.
+
+        Raises:
+            ValueError: parts that no longer belong together.
+        """
+        self.check()
+        return self._made_again(self.data.clone(), self.scales.clone())
+
     def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """Return the values, ``[..., K]``; see :func:`dequantize`."""
         return dequantize(self, dtype=dtype)
 
-    def prepare(self, arch: str | None = None, *, memory: Memory = "fast") -> MXTensor:
+    def prepare(self, arch: str | None = None, *, memory: Memory = "fast", keep: bool = True) -> MXTensor:
         """Make, once and off the hot path, what the fastest routes on this device want of a weight.
 
-        On gfx950 that is another layout, in ``prepared``; a shape that cannot be preshuffled (N % 16, K % 64) goes
-        without. On sm_90 it is an fp8 or bf16 form of the weight, in ``derived`` (see ``mxgemm.mx.fold``), chosen after
-        looking at the scales, which waits for the device. Elsewhere nothing. The bytes stay, so it costs memory.
+        The routes say what that is (``Route.forms``). On gfx950 it is another order of the bytes; a shape that cannot
+        be preshuffled (N % 16, K % 64) goes without. On sm_90 it is an fp8 or bf16 form of the weight, chosen after
+        looking at the scales, which waits for the device. Elsewhere nothing.
 
         The result shares its bytes with this tensor. Once they are changed in place, or what was made of them is,
         multiplications refuse it until ``prepare()`` is called again. They notice what torch counts: see
@@ -158,17 +167,25 @@ class MXTensor:
         Args:
             arch: prepare for this architecture instead of that of the device that holds the bytes.
             memory: "fast", or "compact": only what takes less than a tenth of the weight's own memory.
+            keep: False lets go of the bytes as they lie here, where the form is the same bytes in another order: the
+                result's ``data``, ``scales`` and ``layout`` are the form's. :meth:`row_major` makes the row-major bytes
+                again, to the byte; pickles, ``torch.save`` files, copies and :meth:`to` do so by themselves. Memory is
+                free once nobody else holds the bytes either. Where no form is wanted, nothing is let go.
 
         Returns:
             an MXTensor with the same values. On the meta device nothing is made until :meth:`to` moves it.
 
         Raises:
-            TypeError: ``arch`` is no text.
-            ValueError: not two-dimensional, an unknown ``arch`` or ``memory``, or parts that no longer belong together.
+            TypeError: ``arch`` is no text, ``keep`` no bool.
+            ValueError: not two-dimensional, an unknown ``arch`` or ``memory``, or parts that no longer belong together;
+                or ``keep`` is False and the form is read beside the bytes, as all forms of sm_90 are.
         """
-        from mxgemm.prepare import prepare
-
-        return prepare(self, arch, memory)
+        self.check()
+        if len(self.shape) != 2:
+            raise ValueError(f"prepare: got shape {self.shape}, want a two-dimensional weight")
+        one_of("memory", memory, get_args(Memory))
+        check_bool("keep", keep)
+        return prepare(self, Preparation(None if arch is None else arch_of(arch), memory, keep))
 
     def to(self, device: torch.device | str | int) -> MXTensor:
         """Copy to a device; what :meth:`prepare` had made is made anew there, from the bytes as they are now.
@@ -188,10 +205,16 @@ class MXTensor:
         except RuntimeError as error:
             raise ValueError(f"device: got {device!r}, want one that torch knows") from error
         data, scales = self.data.to(target), self.scales.to(target)
-        if data is self.data and scales is self.scales and (self.stamp is None or self.stamp.fresh()):
+        stamp = None if self.prepared is None else self.prepared.stamp
+        if data is self.data and scales is self.scales and (stamp is None or stamp.fresh()):
             return self
-        moved = MXTensor(data, scales, self.format, self.shape, self.layout)
-        return moved if self.preparation is None else moved.prepare(self.preparation[0], memory=self.preparation[1])
+        return self._made_again(data, scales)
+
+    def _made_again(self, data: Tensor, scales: Tensor) -> MXTensor:
+        copy = MXTensor(data, scales, self.format, self.shape, self.layout)
+        if self.prepared is None:
+            return copy
+        return prepare(copy if self.prepared.arguments.keep else copy.row_major(), self.prepared.arguments)
 
     def __setstate__(self, state: object) -> NoReturn:
         # Only a pickle that mxgemm.saved did not make comes here, and would go past every check.
@@ -199,7 +222,9 @@ class MXTensor:
 
     def __repr__(self) -> str:
         extra = "" if self.layout == ROW_MAJOR else f", {self.layout.data} data, {self.layout.scales} scales"
-        return f"MXTensor({self.format}, shape={self.shape}, device={self.device}{extra})"
+        if self.prepared is not None and self.prepared.kind:
+            extra += f", prepared as {self.prepared.kind}"
+        return f"MXTensor({self.format}, shape={self.shape}, device={self.device}{extra}, {self.nbytes} bytes)"
 
 
 def dequantize(x: MXTensor, *, dtype: torch.dtype = torch.float32) -> Tensor:
