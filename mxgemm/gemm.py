@@ -12,7 +12,8 @@ from mxgemm.mx.freshness import stale
 from mxgemm.mx.layouts import ScaleLayout, WeightLayout
 from mxgemm.mx.parts import describe
 from mxgemm.mx.tensor import MXTensor
-from mxgemm.plan import Options, multiply
+from mxgemm.plan import multiply
+from mxgemm.problem import Options
 
 
 def gemm(

@@ -15,7 +15,8 @@ from mxgemm import batching
 from mxgemm.ambient import check_no_grad
 from mxgemm.mx.formats import element_format
 from mxgemm.mx.tensor import MXTensor, decode, decoded_like
-from mxgemm.plan import Options, multiply, output_like
+from mxgemm.plan import multiply, output_like
+from mxgemm.problem import Options
 from mxgemm.quantize import encode, encoded_like, refuse_differentiated
 from mxgemm.validation import check_derived
 

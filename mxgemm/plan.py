@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -22,29 +22,12 @@ from mxgemm import validation
 from mxgemm.device import machine_of
 from mxgemm.memory import LOWEST_ADDRESS, check_memory, freed
 from mxgemm.mx.freshness import mark_written
-from mxgemm.problem import Problem, Strides, matrix_strides
+from mxgemm.problem import Options, Problem, Strides, matrix_strides
 from mxgemm.routes import Launch, Operands
 from mxgemm.routing.router import choose, tell
 
 MAX_PLANS: Final = 8192
 """Plans kept; past this many the cache starts over (each is a few hundred bytes)."""
-
-
-class Options(NamedTuple):
-    """What a call says besides its tensors; the fields are those of ``mxgemm.gemm`` and of its MX tensors."""
-
-    a_format: str = "e2m1"
-    b_format: str = "e2m1"
-    scale_rounding: str = "even"
-    weight_layout: str = "row_major"
-    scale_layout: str = "row_major"
-    a_scale_layout: str = "row_major"
-    out_dtype: torch.dtype = torch.bfloat16
-    route: str | None = None
-    derived: str = ""
-    a_shape: tuple[int, ...] | None = None
-    """Logical shape of the MXTensor that A is, to be checked against its bytes; None for loose tensors."""
-    b_shape: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

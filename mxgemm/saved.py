@@ -42,5 +42,5 @@ def _reduce(tensor: MXTensor) -> tuple[Callable[..., MXTensor], tuple[Any, ...]]
     return load, (tensor.data, tensor.scales, tensor.format.name, sizes, tensor.layout.data, tensor.layout.scales)
 
 
-copyreg.pickle(MXTensor, _reduce)  # type: ignore[arg-type]
+copyreg.pickle(MXTensor, _reduce)
 torch.serialization.add_safe_globals([load])

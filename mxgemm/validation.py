@@ -6,7 +6,7 @@ gradient that nobody would get. Each message names the argument, what it got and
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,10 +27,8 @@ from mxgemm.mx.layouts import SCALE_LAYOUTS, WEIGHT_LAYOUTS, Layout, padded_scal
 from mxgemm.mx.parts import DATA_DTYPES, SCALE_DTYPES, as_bytes, check_parts, describe
 from mxgemm.mx.prepared import check_form
 from mxgemm.mx.tensor import FLOAT_DTYPES, MXTensor
+from mxgemm.problem import Options
 from mxgemm.routes import ROUTES
-
-if TYPE_CHECKING:
-    from mxgemm.plan import Options
 
 _FLOATS = "bf16, fp16 or fp32"
 

@@ -19,7 +19,7 @@ from mxgemm.mx.prepared import wanted, wanted_on
 from mxgemm.problem import Problem
 from mxgemm.routes import ROUTES
 from mxgemm.routes.reference import Reference
-from mxgemm.routing import explain as explain_function
+from mxgemm.routing.explain import explain as explain_function
 
 SHAPES = [(32, 64), (16, 64), (30, 64), (48, 96), (17, 32), (256, 512), (2112, 256)]
 
