@@ -212,12 +212,12 @@ def check_derived(b: Tensor, b_scales: Tensor, options: Options, tensors: tuple[
     A compiled graph calls the operator, past the MXTensor that would have noticed.
     """
     check_sources("b", tensors or (b, b_scales))
-    kind, b_format = options.derived, options.b_format
+    kind, fmt = options.derived, FORMATS[options.b_format]
     if not kind and not tensors:
         return
-    if b_format != "e2m1" or b.dim() != 2:
-        raise ValueError(f"derived_kind: got {kind!r} for b in {b_format}, {b.dim()} dimensions; want an e2m1 matrix")
-    check_form(kind, tensors, b.shape[0], b.shape[1] * FORMATS[b_format].pack, b.device)
+    if b.dim() != 2:
+        raise ValueError(f"derived_kind: got {kind!r} for b of {b.dim()} dimensions, want a matrix")
+    check_form(kind, tensors, fmt, b.shape[0], b.shape[1] * fmt.pack, b.device)
 
 
 def check_mx_activations(a: MXTensor) -> None:

@@ -73,6 +73,7 @@ class WeightForm:
         refusal: says of a format, N and K why such a weight has no such form, or None.
         make: makes its tensors of a row-major weight; None for a weight whose values do not allow it.
         parts: dtype and shape of each tensor, for N and K. At most two, as torch operators have arguments for two.
+            Not asked where there is a ``layout``, whose shapes are known.
         layout: where the form is bytes and scales in another order, this order: they are read instead of the row-major
             ones, which can be made again from them to the byte. None: the tensors are read beside the weight's bytes.
     """
@@ -82,7 +83,7 @@ class WeightForm:
     memory: Memory
     refusal: Callable[[ElementFormat, int, int], str | None]
     make: Callable[[MXTensor], tuple[Tensor, ...] | None]
-    parts: Callable[[int, int], tuple[tuple[torch.dtype, tuple[int, ...]], ...]] | None = None
+    parts: Callable[[int, int], tuple[tuple[torch.dtype, tuple[int, ...]], ...]] = lambda n, k: ()
     layout: Layout | None = None
 
     def __str__(self) -> str:
@@ -176,27 +177,34 @@ def _complete(weight: MXTensor, prepared: PreparedWeight) -> MXTensor:
     return result
 
 
-def check_form(kind: str, tensors: tuple[Tensor, ...], n: int, k: int, device: torch.device) -> None:
+def check_form(
+    kind: str, tensors: tuple[Tensor, ...], fmt: ElementFormat, n: int, k: int, device: torch.device
+) -> None:
     """Check that tensors are a form of an (N, K) weight that is read beside its bytes, as far as metadata says it.
 
     Args:
         kind: name of the form, "" for none.
         tensors: as ``make`` gave them.
+        fmt: element format of the weight.
         n: rows of the weight.
         k: elements of a row.
         device: of the weight.
 
     Raises:
         TypeError: a wrong dtype.
-        ValueError: an unknown kind, or a wrong number, shape, device or place in memory.
+        ValueError: an unknown kind, one that such a weight does not have, or a wrong number, shape, device or place in
+            memory.
     """
-    known = {form.kind: form.parts(n, k) for form in _forms.values() if form.layout is None and form.parts is not None}
-    parts = {"": (), **known}
-    if kind not in parts:
-        raise ValueError(f"derived_kind: got {kind!r}, want one of {', '.join(map(repr, parts))}")
-    if len(tensors) != len(parts[kind]):
-        raise ValueError(f"derived_data, derived_base: got {len(tensors)} tensors, want {len(parts[kind])} of {kind!r}")
-    for name, tensor, (dtype, shape) in zip(("derived_data", "derived_base"), tensors, parts[kind], strict=False):
+    beside = {form.kind: form for form in _forms.values() if form.layout is None}
+    if kind and kind not in beside:
+        raise ValueError(f"derived_kind: got {kind!r}, want one of {', '.join(map(repr, ('', *beside)))}")
+    reason = beside[kind].refusal(fmt, n, k) if kind else None
+    if reason:
+        raise ValueError(f"derived_kind: got {kind!r} for b, but {reason}")
+    parts = beside[kind].parts(n, k) if kind else ()
+    if len(tensors) != len(parts):
+        raise ValueError(f"derived_data, derived_base: got {len(tensors)} tensors, want {len(parts)} of {kind!r}")
+    for name, tensor, (dtype, shape) in zip(("derived_data", "derived_base"), tensors, parts, strict=False):
         if tensor.dtype != dtype:
             raise TypeError(f"{name}: got {describe(tensor)}, want {dtype} for {kind!r}")
         if tuple(tensor.shape) != shape:
