@@ -67,8 +67,7 @@ def check_quantizable(x: object, format: str, scale_rounding: str) -> ElementFor
     """
     if not isinstance(x, Tensor) or x.dtype not in FLOAT_DTYPES:
         raise TypeError(f"x: got {describe(x)}, want a bf16, fp16 or fp32 tensor")
-    if not is_observed(x):  # a batched tensor or a gradient's wrapper has no memory to ask: its operator's kernel does
-        check_memory("x", x)
+    check_memory("x", x)
     if x.dim() == 0 or x.shape[-1] % BLOCK:
         raise ValueError(f"x: got shape {tuple(x.shape)}, want a last dimension that is a multiple of {BLOCK}")
     fmt = element_format(format)
