@@ -31,14 +31,15 @@ def main() -> int:
         print("\n".join(compare.remarks(old, new)))
         return int(any(change.bad for change in changes))
     device = torch.device(arguments.device) if arguments.device else default_device()
+    peers = device.type == "cuda" if arguments.peers is None else arguments.peers
     request = measure.Request(
         shapes=measure.select(arguments.set, arguments.shape),
         device=device,
         a_format=arguments.a_format,
         route=arguments.route,
         all_routes=arguments.all_routes,
-        peers=device.type == "cuda" if arguments.peers is None else arguments.peers,
-        prepare=not arguments.raw,
+        peers=tuple(measure.PEERS) if peers else (),
+        form="raw" if arguments.raw else "fast",
         effort=measure.Effort(seconds=arguments.seconds),
     )
     total = len(request.shapes)

@@ -65,7 +65,10 @@ def overlap(left: Tensor, right: Tensor) -> bool:
 
     Byte ranges are compared first; where they meet, the elements themselves: interleaved views of one buffer do not
     overlap. The answer is exact, but for four and more irregular strides where the search is given up and it is "yes".
+    Tensors on the meta device have no memory and never do.
     """
+    if left.is_meta or right.is_meta:
+        return False
     (start, stop), (first, last) = extent(left), extent(right)
     return start < last and first < stop and _meet(_addresses(left), _addresses(right))
 

@@ -20,10 +20,9 @@ from typer.core import TyperGroup
 from mxgemm._version import __version__
 from mxgemm.arguments import one_of
 from mxgemm.device import device_of
-from mxgemm.dispatcher.errors import BuildError, DispatcherError
-from mxgemm.errors import RouteUnavailable
+from mxgemm.dispatcher.errors import DispatcherError
+from mxgemm.errors import BuildError, RouteUnavailable
 from mxgemm.files import FileError
-from mxgemm.hip.compilers import BuildError as HipBuildError
 from mxgemm.hip.runtime import DriverError
 from mxgemm.mx.formats import ACTIVATION_FORMATS
 from mxgemm.routes import ROUTES
@@ -31,7 +30,7 @@ from mxgemm.routes import ROUTES
 T = TypeVar("T")
 
 _FAILURES: Final = (
-    *(RouteUnavailable, BuildError, HipBuildError, DispatcherError, DriverError),
+    *(RouteUnavailable, BuildError, DispatcherError, DriverError),
     *(FileError, OSError, MemoryError, torch.OutOfMemoryError),
 )
 """What may happen to a command that was asked for rightly."""

@@ -63,8 +63,8 @@ def bench(
         a_format=a_format,  # type: ignore[arg-type]
         route=route,
         all_routes=all_routes,
-        peers=where.type == "cuda" if peers is None else peers,
-        prepare=prepare,
+        peers=tuple(measure.PEERS) if (where.type == "cuda" if peers is None else peers) else (),
+        form="fast" if prepare else "raw",
         effort=measure.Effort(seconds=seconds),
     )
     if plot:

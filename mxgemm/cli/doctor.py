@@ -16,7 +16,7 @@ from mxgemm import files, measure
 from mxgemm.cli.app import Device, Force, app, console, progress_bar, seconds_of
 from mxgemm.cli.sizes import sizes_for
 from mxgemm.device import default_device
-from mxgemm.errors import Refusal, by_reason
+from mxgemm.errors import Refusal, Refused, by_reason
 from mxgemm.measure.doctor import Findings, examine
 from mxgemm.measure.verify import KIND
 
@@ -56,17 +56,17 @@ def _print_findings(found: Findings) -> None:
     console.print(facts)
     hip = Table("HIP", "state", "what serves, or what is missing", title="HIP kernels", title_justify="left")
     for ability in found.abilities:
-        hip.add_row(ability.name, _state(ability.missing), ability.missing or ability.found)
+        hip.add_row(ability.name, _state(ability.missing), ability.words)
     console.print(hip)
     routes = Table("route", "state", "what it is for", title=f"routes on {found.arch}", title_justify="left")
     for route in found.routes:
         routes.add_row(route.name, _state(route.missing), route.takes)
     console.print(routes)
-    for reason in by_reason(route.missing for route in found.routes if route.missing):
+    for reason in by_reason(Refused(route.name, route.missing) for route in found.routes if route.missing):
         console.print(f"missing {reason}", soft_wrap=True)
 
 
-def _state(missing: str | Refusal | None) -> Text:
+def _state(missing: Refusal | None) -> Text:
     return Text("missing", "yellow") if missing else Text("available", "green")
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from mxgemm.measure.compare import Change
 from mxgemm.measure.contender import BEFOREHAND
+from mxgemm.measure.identity import identity, names
 
 COLUMNS: Final = ("M,N,K", "what", "device us", "quartiles", "eager", "host", "floor", "x floor", "norm error", "gates")
 CHANGE_COLUMNS: Final = ("M,N,K", "what", "old us", "new us", "ratio", "verdict")
@@ -17,13 +18,14 @@ def title(document: Mapping[str, Any]) -> str:
     environment = document["environment"]
     return (
         f"{environment['device']} ({environment['arch']}), torch {environment['torch']},"
-        f" triton {environment['triton']}, a_format {document['a_format']}, {document['date'][:10]}"
+        f" triton {environment['triton']}, a_format {', '.join(document['a_formats'])}, {document['date'][:10]}"
     )
 
 
 def rows(document: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Return a row of :data:`COLUMNS` for each result; starred: the router's choice; "+": A comes quantised."""
-    return [_row(record) for record in document["results"]]
+    named = names(document["results"])
+    return [_row(record, named[identity(record)]) for record in document["results"]]
 
 
 def notes(document: Mapping[str, Any]) -> list[str]:
@@ -72,11 +74,11 @@ def aligned(header: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     return "\n".join(line(row) for row in (header, *body))
 
 
-def _row(record: Mapping[str, Any]) -> tuple[str, ...]:
+def _row(record: Mapping[str, Any], name: str) -> tuple[str, ...]:
     device, accuracy = record["device"], record["accuracy"]
     return (
         f"{record['m']},{record['n']},{record['k']}",
-        f"{record['name']}{'*' if record['chosen'] else ''}{'+' if BEFOREHAND in record['statement'] else ''}",
+        f"{name}{'*' if record['chosen'] else ''}{'+' if BEFOREHAND in record['statement'] else ''}",
         _us(device and device["us"]),
         f"{_us(device['low'])}..{_us(device['high'])}" if device else "",
         _us(record["eager"] and record["eager"]["us"]),

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from mxgemm.device import machine_of
+from mxgemm.errors import Refusal
 from mxgemm.mx.formats import E2M1, ElementFormat
 from mxgemm.mx.freshness import Stamp, countable, remember
 from mxgemm.mx.layouts import Layout
@@ -81,7 +82,7 @@ class WeightForm:
     kind: str
     archs: tuple[str, ...]
     memory: Memory
-    refusal: Callable[[ElementFormat, int, int], str | None]
+    refusal: Callable[[ElementFormat, int, int], Refusal | None]
     make: Callable[[MXTensor], tuple[Tensor, ...] | None]
     parts: Callable[[int, int], tuple[tuple[torch.dtype, tuple[int, ...]], ...]] = lambda n, k: ()
     layout: Layout | None = None
@@ -90,10 +91,10 @@ class WeightForm:
         return self.kind if self.layout is None else str(self.layout)
 
 
-def only_e2m1(fmt: ElementFormat, n: int, k: int) -> str | None:
+def only_e2m1(fmt: ElementFormat, n: int, k: int) -> Refusal | None:
     """Refuse a weight that is not MXFP4; a ``refusal`` of a :class:`WeightForm`."""
     del n, k
-    return None if fmt is E2M1 else f"its elements are {fmt}, not e2m1"
+    return None if fmt is E2M1 else Refusal("b_format", fmt, "e2m1")
 
 
 _forms: Final[dict[str, WeightForm]] = {}
@@ -200,7 +201,7 @@ def check_form(
         raise ValueError(f"derived_kind: got {kind!r}, want one of {', '.join(map(repr, ('', *beside)))}")
     reason = beside[kind].refusal(fmt, n, k) if kind else None
     if reason:
-        raise ValueError(f"derived_kind: got {kind!r} for b, but {reason}")
+        raise ValueError(f"derived_kind: got {kind!r} for b, but {reason.reason}")
     parts = beside[kind].parts(n, k) if kind else ()
     if len(tensors) != len(parts):
         raise ValueError(f"derived_data, derived_base: got {len(tensors)} tensors, want {len(parts)} of {kind!r}")

@@ -6,13 +6,14 @@ from typing import Final
 
 from torch import Tensor
 
+from mxgemm.errors import Refusal
 from mxgemm.mx.formats import ElementFormat
 from mxgemm.mx.layouts import Layout, preshuffle_refusal, preshuffle_weight, shuffle_scales
 from mxgemm.mx.prepared import WeightForm
 from mxgemm.mx.tensor import MXTensor
 
 
-def _refusal(fmt: ElementFormat, n: int, k: int) -> str | None:
+def _refusal(fmt: ElementFormat, n: int, k: int) -> Refusal | None:
     return preshuffle_refusal(n, k // fmt.pack)
 
 
