@@ -7,11 +7,12 @@ torch.Size([4, 2880])
 """
 
 from mxgemm import ops as _ops  # registers torch.ops.mxgemm
-from mxgemm import saved as _saved  # lets torch.load(weights_only=True) make an MXTensor
+from mxgemm import saved as _saved  # how an MXTensor is pickled; lets torch.load(weights_only=True) make one
 from mxgemm._version import __version__
 from mxgemm.errors import Refusal, RouteUnavailable
 from mxgemm.gemm import gemm, gemm_mx
-from mxgemm.mx.tensor import MXTensor, dequantize, quantize
+from mxgemm.mx.tensor import MXTensor, dequantize
+from mxgemm.quantize import quantize
 from mxgemm.routing.explain import Explanation, explain
 
 del _ops, _saved

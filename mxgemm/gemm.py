@@ -12,7 +12,8 @@ from mxgemm.mx.freshness import stale
 from mxgemm.mx.layouts import ScaleLayout, WeightLayout
 from mxgemm.mx.parts import describe
 from mxgemm.mx.tensor import MXTensor
-from mxgemm.plan import Options, multiply
+from mxgemm.plan import multiply
+from mxgemm.problem import Options
 
 
 def gemm(
@@ -60,13 +61,12 @@ def gemm(
     if isinstance(b, MXTensor):
         if not (b_scales is None and _is_row_major(weight_layout) and _is_row_major(scale_layout)):
             validation.check_mx_weight(b, b_scales, weight_layout, scale_layout)
-        weight = b.prepared or b
-        data, scales, b_format, b_shape = weight.data, weight.scales, weight.format.name, weight.shape
-        kind, derived, stamp = b.derived_kind, b.derived, b.stamp
-        weight_layout, scale_layout = weight.layout.data, weight.layout.scales
+        data, scales, layout, kind, derived = b.operand()
+        prepared, b_format, b_shape = b.prepared, b.format.name, b.shape
+        weight_layout, scale_layout = layout.data, layout.scales
     else:
         data, scales, b_format, b_shape = b, b_scales, "e2m1", None  # type: ignore[assignment]  # None: validation
-        kind, derived, stamp = "", (), None
+        kind, derived, prepared = "", (), None
     options = Options(
         a_format, b_format, scale_rounding, weight_layout, scale_layout, "row_major", out_dtype, route, kind,
         b_shape=b_shape,
@@ -75,7 +75,7 @@ def gemm(
         if isinstance(b, MXTensor):
             b.check()
         return ops.call_gemm(a, data, scales, bias, out, options, derived)
-    if stamp is not None and not stamp.fresh():
+    if prepared is not None and prepared.stamp is not None and not prepared.stamp.fresh():
         raise stale("b")
     if out is not None and isinstance(b, MXTensor):
         validation.check_parts_apart(out, b=b)
@@ -111,20 +111,21 @@ def gemm_mx(
         name, got = ("b", b) if isinstance(a, MXTensor) else ("a", a)
         raise TypeError(f"{name}: got {describe(got)}, want an MXTensor (see mxgemm.quantize)")
     validation.check_mx_activations(a)
-    stamp, whole, b = b.stamp, b, b.prepared or b
+    data, scales, layout, _, _ = b.operand()
+    prepared = b.prepared
     options = Options(
-        a.format.name, b.format.name, "even", b.layout.data, b.layout.scales, a.layout.scales, out_dtype, route,
+        a.format.name, b.format.name, "even", layout.data, layout.scales, a.layout.scales, out_dtype, route,
         a_shape=a.shape, b_shape=b.shape,
     )  # fmt: skip
-    if is_observed(a.data, a.scales, b.data, b.scales, bias, out):
+    if is_observed(a.data, a.scales, data, scales, bias, out):
         a.check()
         b.check()
-        return ops.call_gemm_mx(a.data, a.scales, b.data, b.scales, bias, out, options)
-    if stamp is not None and not stamp.fresh():
+        return ops.call_gemm_mx(a.data, a.scales, data, scales, bias, out, options)
+    if prepared is not None and prepared.stamp is not None and not prepared.stamp.fresh():
         raise stale("b")
     if out is not None:
-        validation.check_parts_apart(out, a=a, b=whole)
-    return multiply(a.data, a.scales, b.data, b.scales, bias, out, options)
+        validation.check_parts_apart(out, a=a, b=b)
+    return multiply(a.data, a.scales, data, scales, bias, out, options)
 
 
 def _is_row_major(layout: object) -> bool:

@@ -13,9 +13,11 @@ from torch import Tensor
 
 from mxgemm import batching
 from mxgemm.ambient import check_no_grad
-from mxgemm.mx import tensor
 from mxgemm.mx.formats import element_format
-from mxgemm.plan import Options, multiply, output_like
+from mxgemm.mx.tensor import MXTensor, decode, decoded_like
+from mxgemm.plan import multiply, output_like
+from mxgemm.problem import Options
+from mxgemm.quantize import encode, encoded_like, refuse_differentiated
 from mxgemm.validation import check_derived
 
 
@@ -112,8 +114,8 @@ def gemm_mx_out_op(
 @torch.library.custom_op("mxgemm::quantize", mutates_args=())
 def quantize_op(x: Tensor, format: str = "e2m1", scale_rounding: str = "even") -> tuple[Tensor, Tensor]:
     """``mxgemm.quantize`` to element bytes and scales, both row-major."""
-    tensor.refuse_differentiated(x)
-    return tensor.encode(x, format, scale_rounding)
+    refuse_differentiated(x)
+    return encode(x, format, scale_rounding)
 
 
 @torch.library.custom_op("mxgemm::dequantize", mutates_args=())
@@ -126,7 +128,7 @@ def dequantize_op(
     dtype: torch.dtype | None = None,
 ) -> Tensor:
     """``mxgemm.dequantize`` of element bytes and scales; fp32 unless ``dtype`` says otherwise."""
-    return tensor.decode(_wrap(data, scales, format, weight_layout, scale_layout), dtype or torch.float32)
+    return decode(_wrap(data, scales, format, weight_layout, scale_layout), dtype or torch.float32)
 
 
 @gemm_op.register_fake
@@ -171,12 +173,12 @@ def _(  # type: ignore[no-untyped-def]
 
 @quantize_op.register_fake
 def _(x, format="e2m1", scale_rounding="even"):  # type: ignore[no-untyped-def]
-    return tensor.encoded_like(x, format, scale_rounding)
+    return encoded_like(x, format, scale_rounding)
 
 
 @dequantize_op.register_fake
 def _(data, scales, format="e2m1", weight_layout="row_major", scale_layout="row_major", dtype=None):  # type: ignore[no-untyped-def]
-    return tensor.decoded_like(_wrap(data, scales, format, weight_layout, scale_layout), dtype or torch.float32)
+    return decoded_like(_wrap(data, scales, format, weight_layout, scale_layout), dtype or torch.float32)
 
 
 def _refuse_derivatives(name: str) -> None:
@@ -291,8 +293,8 @@ def _mx_options(
     )
 
 
-def _wrap(data: Tensor, scales: Tensor, format: str, weight_layout: str, scale_layout: str) -> tensor.MXTensor:
-    return tensor.MXTensor.wrap(data, scales, format=format, weight_layout=weight_layout, scale_layout=scale_layout)  # type: ignore[arg-type]
+def _wrap(data: Tensor, scales: Tensor, format: str, weight_layout: str, scale_layout: str) -> MXTensor:
+    return MXTensor.wrap(data, scales, format=format, weight_layout=weight_layout, scale_layout=scale_layout)  # type: ignore[arg-type]
 
 
 def _given(b: Tensor, b_scales: Tensor, options: Options, *tensors: Tensor | None) -> tuple[Tensor, ...]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -22,29 +22,12 @@ from mxgemm import validation
 from mxgemm.device import machine_of
 from mxgemm.memory import LOWEST_ADDRESS, check_memory, freed
 from mxgemm.mx.freshness import mark_written
-from mxgemm.problem import Problem, Strides, matrix_strides
+from mxgemm.problem import Options, Problem, Strides, matrix_strides
 from mxgemm.routes import Launch, Operands
 from mxgemm.routing.router import choose, tell
 
 MAX_PLANS: Final = 8192
 """Plans kept; past this many the cache starts over (each is a few hundred bytes)."""
-
-
-class Options(NamedTuple):
-    """What a call says besides its tensors; the fields are those of ``mxgemm.gemm`` and of its MX tensors."""
-
-    a_format: str = "e2m1"
-    b_format: str = "e2m1"
-    scale_rounding: str = "even"
-    weight_layout: str = "row_major"
-    scale_layout: str = "row_major"
-    a_scale_layout: str = "row_major"
-    out_dtype: torch.dtype = torch.bfloat16
-    route: str | None = None
-    derived: str = ""
-    a_shape: tuple[int, ...] | None = None
-    """Logical shape of the MXTensor that A is, to be checked against its bytes; None for loose tensors."""
-    b_shape: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +96,7 @@ def multiply(
             return multiply(a, a_scales, b, b_scales, bias, out, options, derived)
         plan = _make_plan(plans, key, *inputs, out, options)
         for i, tensor in enumerate(derived):
-            check_memory(f"b.derived[{i}]", tensor, as_it_lies=True)
+            check_memory(f"b.prepared.tensors[{i}]", tensor, as_it_lies=True)
     _check_no_alias(out, a, a_scales, b, b_scales, bias, derived)
     if b.dtype != torch.uint8:  # checked when the plan was made: torch's own dtypes for these bytes
         b = b.view(torch.uint8)
@@ -172,7 +155,7 @@ def _check_no_alias(
     if out is not None:
         validation.check_no_alias(out, {"a": a, "a.scales": a_scales, "b": b, "b_scales": b_scales, "bias": bias})
         if derived:
-            validation.check_no_alias(out, {f"b.derived[{i}]": tensor for i, tensor in enumerate(derived)})
+            validation.check_no_alias(out, {f"b.prepared.tensors[{i}]": tensor for i, tensor in enumerate(derived)})
 
 
 def _make_plan(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,6 +13,23 @@ from mxgemm.device import Machine
 from mxgemm.errors import Refusal
 from mxgemm.mx.formats import BLOCK, FORMATS, ElementFormat
 from mxgemm.mx.layouts import padded_scale_shape
+
+
+class Options(NamedTuple):
+    """What a call says besides its tensors; the fields are those of ``mxgemm.gemm`` and of its MX tensors."""
+
+    a_format: str = "e2m1"
+    b_format: str = "e2m1"
+    scale_rounding: str = "even"
+    weight_layout: str = "row_major"
+    scale_layout: str = "row_major"
+    a_scale_layout: str = "row_major"
+    out_dtype: torch.dtype = torch.bfloat16
+    route: str | None = None
+    derived: str = ""
+    a_shape: tuple[int, ...] | None = None
+    """Logical shape of the MXTensor that A is, to be checked against its bytes; None for loose tensors."""
+    b_shape: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ gradient that nobody would get. Each message names the argument, what it got and
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +14,6 @@ from torch import Tensor
 from mxgemm.ambient import check_no_grad
 from mxgemm.arguments import one_of
 from mxgemm.memory import check_memory, extent, overlap, overlaps_itself
-from mxgemm.mx.fold import check_form
 from mxgemm.mx.formats import (
     ACTIVATION_FORMATS,
     BLOCK,
@@ -26,11 +25,10 @@ from mxgemm.mx.formats import (
 from mxgemm.mx.freshness import check_sources
 from mxgemm.mx.layouts import SCALE_LAYOUTS, WEIGHT_LAYOUTS, Layout, padded_scale_shape, preshuffle_refusal
 from mxgemm.mx.parts import DATA_DTYPES, SCALE_DTYPES, as_bytes, check_parts, describe
+from mxgemm.mx.prepared import check_form
 from mxgemm.mx.tensor import FLOAT_DTYPES, MXTensor
+from mxgemm.problem import Options
 from mxgemm.routes import ROUTES
-
-if TYPE_CHECKING:
-    from mxgemm.plan import Options
 
 _FLOATS = "bf16, fp16 or fp32"
 
@@ -191,9 +189,9 @@ def check_parts_apart(out: Any, **operands: MXTensor) -> None:
     check_memory("out", out)
     for name, operand in operands.items():
         check_no_alias(out, {f"{name}.data": operand.data, f"{name}.scales": operand.scales})
-        check_no_alias(out, {f"{name}.derived[{i}]": tensor for i, tensor in enumerate(operand.derived)})
         if operand.prepared is not None:
-            check_parts_apart(out, **{f"{name}.prepared": operand.prepared})
+            made = operand.prepared.tensors
+            check_no_alias(out, {f"{name}.prepared.tensors[{i}]": tensor for i, tensor in enumerate(made)})
 
 
 def check_mx_weight(b: MXTensor, b_scales: Any, weight_layout: str, scale_layout: str) -> None:
@@ -214,12 +212,12 @@ def check_derived(b: Tensor, b_scales: Tensor, options: Options, tensors: tuple[
     A compiled graph calls the operator, past the MXTensor that would have noticed.
     """
     check_sources("b", tensors or (b, b_scales))
-    kind, b_format = options.derived, options.b_format
+    kind, fmt = options.derived, FORMATS[options.b_format]
     if not kind and not tensors:
         return
-    if b_format != "e2m1" or b.dim() != 2:
-        raise ValueError(f"derived_kind: got {kind!r} for b in {b_format}, {b.dim()} dimensions; want an e2m1 matrix")
-    check_form(kind, tensors, b.shape[0], b.shape[1] * FORMATS[b_format].pack, b.device)
+    if b.dim() != 2:
+        raise ValueError(f"derived_kind: got {kind!r} for b of {b.dim()} dimensions, want a matrix")
+    check_form(kind, tensors, fmt, b.shape[0], b.shape[1] * fmt.pack, b.device)
 
 
 def check_mx_activations(a: MXTensor) -> None:

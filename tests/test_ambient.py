@@ -123,8 +123,9 @@ class Calls:
         self.bias = spread(1, 64, seed=2)[0, :N].to(device)
         self.w = mxgemm.quantize(self.b)
         self.gfx950 = self.w.prepare("gfx950")
+        self.alone = self.w.prepare("gfx950", keep=False)
         self.sm_90 = mxgemm.quantize(spread(N, K, octaves=2, seed=1).to(device)).prepare("sm_90")
-        assert self.sm_90.derived_kind == "fp8_fold"
+        assert made(self.sm_90)[0].dtype == torch.uint8
         self.b8 = mxgemm.quantize(self.b, format="e4m3")
         self.q = mxgemm.quantize(self.a, format="e4m3")
 
@@ -160,12 +161,12 @@ class Calls:
         for fmt in ("e2m1", "e4m3", "e5m2"):
             found[f"quantize {fmt}"] = lambda fmt=fmt: parts(mxgemm.quantize(self.wide, format=fmt))
             found[f"dequantize {fmt}"] = lambda fmt=fmt: (mxgemm.quantize(self.wide, format=fmt).dequantize(),)
-        found["dequantize layouts"] = lambda: (mxgemm.dequantize(self.gfx950.prepared, dtype=torch.bfloat16),)
-        found["prepare gfx950"] = lambda: parts(self.w.prepare("gfx950").prepared)
-        found["prepare sm_90"] = lambda: self.w.prepare("sm_90").derived
-        found["prepare sm_90 folded"] = lambda: self.sm_90.prepare("sm_90").derived
-        found["row_major"] = lambda: parts(self.gfx950.prepared.row_major())
-        found["to"] = lambda: parts(self.gfx950.to(self.a.device).prepared)
+        found["dequantize layouts"] = lambda: (mxgemm.dequantize(self.alone, dtype=torch.bfloat16),)
+        found["prepare gfx950"] = lambda: made(self.w.prepare("gfx950"))
+        found["prepare sm_90"] = lambda: made(self.w.prepare("sm_90"))
+        found["prepare sm_90 folded"] = lambda: made(self.sm_90.prepare("sm_90"))
+        found["row_major"] = lambda: parts(self.alone.row_major())
+        found["to"] = lambda: made(self.gfx950.clone())
         found["dispatcher"] = lambda: (quant_gemm(self.q.data, self.b8.data, self.q.scales, self.b8.scales, "e4m3"),)
         return found
 
@@ -178,6 +179,11 @@ def changed(found: dict[str, tuple[Tensor, ...]], want: dict[str, tuple[Tensor, 
         for got, right in zip(found[name], tensors, strict=True)
         if got.dtype != right.dtype or not torch.equal(got.view(torch.uint8), right.view(torch.uint8))
     ]
+
+
+def made(weight: mxgemm.MXTensor) -> tuple[Tensor, ...]:
+    assert weight.prepared is not None
+    return weight.prepared.tensors
 
 
 def parts(x: Any) -> tuple[Tensor, ...]:

@@ -120,9 +120,9 @@ def run(call: Call, route: str, a_format: str, *, layout: tuple[str, str], memor
     weight = mxgemm.MXTensor.wrap(*stored, format=call.weight.format, **shuffled)  # type: ignore[arg-type]
     if route in ("fp8_fold", "dequant_mm") and memory != "raw":
         prepared = plain.prepare("sm_90", memory=memory)  # type: ignore[arg-type]
-        if route == "fp8_fold" and not prepared.derived_kind.startswith("fp8_fold"):
+        if route == "fp8_fold" and not prepared.operand()[3].startswith("fp8_fold"):
             options["route"] = "dequant_mm"  # it does not fold: the route that takes it then
-        weight = prepared if options["route"] == "fp8_fold" or prepared.derived_kind in ("", "bf16") else weight
+        weight = prepared if options["route"] == "fp8_fold" or prepared.operand()[3] in ("", "bf16") else weight
     elif route == "fp8_fold":
         options["route"] = "dequant_mm"
     floats = a.float().resolve_neg().numpy()

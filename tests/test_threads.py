@@ -69,7 +69,7 @@ def routed(route: str, **options: Any) -> Callable[[Case], Call]:
 def public(route: str, memory: str = "", **options: Any) -> Callable[[Case], Call]:
     def bind(case: Case) -> Call:
         weight = case.weight.prepare("sm_90", memory=memory) if memory else case.weight  # type: ignore[arg-type]
-        assert weight.derived_kind.startswith("fp8_fold") == (route == "fp8_fold")
+        assert weight.operand()[3].startswith("fp8_fold") == (route == "fp8_fold")
         return lambda: mxgemm.gemm(case.a, weight, route=route, **options)
 
     return bind

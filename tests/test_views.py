@@ -139,8 +139,8 @@ def test_one_memory_by_dlpack_and_by_storage(operands: dict[str, Tensor]) -> Non
 
 def parts_of(weight: mxgemm.MXTensor, name: str) -> dict[str, Tensor]:
     parts = {f"{name}.data": weight.data, f"{name}.scales": weight.scales}
-    parts |= {f"{name}.derived[{i}]": tensor for i, tensor in enumerate(weight.derived)}
-    return parts | ({} if weight.prepared is None else parts_of(weight.prepared, f"{name}.prepared"))
+    made = () if weight.prepared is None else weight.prepared.tensors
+    return parts | {f"{name}.prepared.tensors[{i}]": tensor for i, tensor in enumerate(made)}
 
 
 @pytest.mark.parametrize("arch, memory", [("gfx950", "fast"), ("sm_90", "fast"), ("sm_90", "compact")])

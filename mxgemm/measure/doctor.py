@@ -13,7 +13,7 @@ from mxgemm.aiter import direct, installed
 from mxgemm.device import default_device, machine_of
 from mxgemm.errors import Refusal
 from mxgemm.hip.abilities import Ability, abilities
-from mxgemm.prepared_form import WeightForm, prepared_form
+from mxgemm.mx.prepared import wanted_on
 from mxgemm.routes import ROUTES
 from mxgemm.routing import tables
 from mxgemm.triton.support import interpreting, triton_failure, triton_version
@@ -55,7 +55,7 @@ def examine() -> Findings:
     """Examine the default device."""
     machine = machine_of(default_device())
     routes = tuple(RouteState(route.name, route.missing(machine), route.takes) for route in ROUTES.values())
-    form = prepared_form(machine.arch)
+    form = wanted_on(machine.arch)
     units = f", {machine.cu_count} compute units" if machine.cu_count else ""
     shipped = tables.shipped(machine.arch)
     own = tables.from_environment(machine.arch)
@@ -67,7 +67,7 @@ def examine() -> Findings:
         ("aiter", installed.describe()),
         ("aiter code objects", direct.describe()),
         ("device", f"{machine.name} ({machine.arch}{units})"),
-        ("prepare() makes of a weight", "nothing: row-major serves" if form == WeightForm() else str(form)),
+        ("prepare() makes of a weight", "nothing: row-major serves" if form is None else str(form)),
         ("routing tables", ", ".join(f"{os.path.basename(t.path)} ({len(t.rows)} rows)" for t in shipped) or "none"),
         (f"own tables ({tables.TABLES_VARIABLE})", ", ".join(table.path for table in own) or "none"),
     )

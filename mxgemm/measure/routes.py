@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, ClassVar, Final, Literal, get_args
 
 import torch
@@ -14,8 +13,9 @@ from mxgemm.gemm import gemm, gemm_mx
 from mxgemm.measure.contender import BEFOREHAND, Contender
 from mxgemm.measure.oracle import Exact, Oracle
 from mxgemm.mx.formats import BLOCK, FORMATS, ActivationFormat
-from mxgemm.mx.tensor import MXTensor, quantize
+from mxgemm.mx.tensor import MXTensor
 from mxgemm.problem import Problem
+from mxgemm.quantize import quantize
 from mxgemm.routes import ROUTES
 from mxgemm.routing.explain import explain
 
@@ -58,11 +58,11 @@ class RouteContender(Contender):
 
     def clone(self, loaded: Any) -> Any:
         """Copy a weight with everything that was prepared."""
-        return _clone(loaded)
+        return loaded.clone()
 
     def nbytes(self, loaded: Any) -> int:
         """Return the MXFP4 bytes: no prepared form that a route reads is smaller."""
-        return int(loaded.nbytes)
+        return int(loaded.data.nbytes + loaded.scales.nbytes)
 
     def call(self, a: Any, loaded: Any) -> Tensor:
         """Multiply, into fresh memory."""
@@ -135,9 +135,11 @@ def route_contenders(
     Returns:
         the contenders; those that cannot; why the router would choose what it chooses.
     """
-    kind = weight.derived_kind
-    prepared = weight.prepared is not None
-    ask: dict[str, Any] = {"device": weight.device, "a_format": a_format, "prepared": prepared, "derived": kind}
+    _, _, layout, kind, _ = weight.operand()
+    ask: dict[str, Any] = {
+        **{"device": weight.device, "a_format": a_format, "derived": kind},
+        **{"weight_layout": layout.data, "scale_layout": layout.scales},
+    }
     choice = explain(m, n, k, **ask)
     if only is not None:
         wanted = [only]
@@ -164,14 +166,9 @@ def route_contenders(
 
 
 def _gemm_mx_refusal(m: int, n: int, k: int, weight: MXTensor) -> Refusal | None:
-    layout = (weight.prepared or weight).layout
+    _, _, layout, _, _ = weight.operand()
     problem = Problem(
         m, n, k, machine_of(weight.device), a_quantized=True, a_dtype=torch.uint8, weight_layout=layout.data,
         scale_layout=layout.scales,
     )  # fmt: skip
     return ROUTES["gemm_mx"].refusal(problem)
-
-
-def _clone(weight: MXTensor) -> MXTensor:
-    copy = replace(weight, data=weight.data.clone(), scales=weight.scales.clone())
-    return copy if weight.preparation is None else copy.prepare(weight.preparation[0], memory=weight.preparation[1])

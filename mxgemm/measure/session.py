@@ -32,8 +32,9 @@ from mxgemm.measure.shapes import Shape
 from mxgemm.measure.spread import Effort, Spread
 from mxgemm.mx.accuracy import NORM_GATE
 from mxgemm.mx.formats import ActivationFormat
-from mxgemm.mx.tensor import MXTensor, quantize
+from mxgemm.mx.tensor import MXTensor
 from mxgemm.problem import Problem
+from mxgemm.quantize import quantize
 
 METHOD: Final[dict[str, dict[str, str]]] = {
     "cpu": {

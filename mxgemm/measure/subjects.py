@@ -20,7 +20,8 @@ from mxgemm.errors import Refusal
 from mxgemm.gemm import gemm
 from mxgemm.measure.parity import Run, Subject
 from mxgemm.measure.peers import PEERS
-from mxgemm.mx.tensor import MXTensor, quantize
+from mxgemm.mx.tensor import MXTensor
+from mxgemm.quantize import quantize
 from mxgemm.routes import ROUTES
 
 FORMS: Final = "route:NAME, route:auto, peer:NAME, python:MODULE:FUNCTION or so:/path/to/library.so"

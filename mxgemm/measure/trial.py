@@ -18,8 +18,9 @@ from mxgemm.device import machine_of
 from mxgemm.measure.timing import call_us
 from mxgemm.mx.accuracy import Accuracy, judge
 from mxgemm.mx.layouts import Layout, preshuffle_refusal, preshuffle_weight, shuffle_scales
-from mxgemm.mx.tensor import MXTensor, quantize
+from mxgemm.mx.tensor import MXTensor
 from mxgemm.problem import Problem, Strides, matrix_strides
+from mxgemm.quantize import quantize
 from mxgemm.routes import Config, Operands, Route
 
 _GUARD: Final = 64
@@ -29,7 +30,7 @@ _GUARD: Final = 64
 def forms(weight: MXTensor) -> Iterator[tuple[str, MXTensor]]:
     """Yield a row-major weight in each form that ``gemm`` takes, with a name for it.
 
-    These are the four layouts, as far as the shape allows, and what ``prepare()`` derives on the weight's device.
+    These are the four layouts, as far as the shape allows, and what ``prepare()`` makes to be read beside the bytes.
     """
     scales = {"row_major": weight.scales, "shuffled": shuffle_scales(weight.scales)}
     data = {"row_major": weight.data}
@@ -40,14 +41,9 @@ def forms(weight: MXTensor) -> Iterator[tuple[str, MXTensor]]:
         name = f"{of_data}, scales {of_scales}"
         yield name, MXTensor(data[of_data], scales[of_scales], weight.format, weight.shape, layout=layout)
     prepared = weight.prepare()
-    if prepared.derived_kind:
-        yield f"prepared as {prepared.derived_kind}", prepared
-
-
-def prepared_form(weight: MXTensor) -> MXTensor:
-    """Return what ``gemm`` would hand to a route for ``weight.prepare()``."""
-    prepared = weight.prepare()
-    return prepared.prepared or prepared
+    _, _, _, kind, _ = prepared.operand()
+    if kind:
+        yield f"prepared as {kind}", prepared
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +90,8 @@ class Trial:
         if a_quantized:
             quantized = quantize(a, format=a_format)  # type: ignore[arg-type]
             left, left_scales = quantized.data, quantized.scales
-        self._operands = Operands(left, left_scales, form.data, form.scales, None, out, form.derived)
+        data, scales, layout, kind, derived = form.operand()
+        self._operands = Operands(left, left_scales, data, scales, None, out, derived)
         self.problem = Problem(
             m,
             n,
@@ -104,16 +101,16 @@ class Trial:
             a_quantized=a_quantized,
             a_dtype=left.dtype,
             b_format=weight.format.name,
-            weight_layout=form.layout.data,
-            scale_layout=form.layout.scales,
+            weight_layout=layout.data,
+            scale_layout=layout.scales,
             strides=Strides(
                 a=matrix_strides(left),
-                b=matrix_strides(form.data),
-                b_scales=matrix_strides(form.scales),
+                b=matrix_strides(data),
+                b_scales=matrix_strides(scales),
                 out=(n, 1),
                 a_scales=(0, 0) if left_scales is None else matrix_strides(left_scales),
             ),
-            derived=form.derived_kind,
+            derived=kind,
         )
 
     def run(self, route: Route, config: Config, seconds: float) -> Outcome:

@@ -21,7 +21,7 @@ from mxgemm.device import machine_of
 from mxgemm.files import FileError
 from mxgemm.measure import Shape, inputs
 from mxgemm.measure.timing import CALL_METHOD
-from mxgemm.measure.trial import Trial, prepared_form
+from mxgemm.measure.trial import Trial
 from mxgemm.mx.formats import ActivationFormat
 from mxgemm.routes import ROUTES, Config, Route
 from mxgemm.routing import tables
@@ -78,7 +78,7 @@ def tune(
             raise ValueError(f"route: got {name!r}, want one of {', '.join(ROUTES)}")
     for shape in shapes:
         a, weight = inputs(*shape, device)
-        trial = Trial(a, weight, prepared_form(weight) if prepared else weight, a_format, False)
+        trial = Trial(a, weight, weight.prepare() if prepared else weight, a_format, False)
         for route in (ROUTES[name] for name in routes or ROUTES):
             if route.refusal(trial.problem) is None:
                 for config in _legal(route, trial):

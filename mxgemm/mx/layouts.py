@@ -53,6 +53,11 @@ class Layout:
         one_of("weight_layout", self.data, WEIGHT_LAYOUTS)
         one_of("scale_layout", self.scales, SCALE_LAYOUTS)
 
+    def __str__(self) -> str:
+        if self.data == self.scales == "row_major":
+            return "row-major"
+        return f"{self.data}, scales {self.scales}".replace("_", "-")
+
     def __reduce__(self) -> tuple[type[Layout], tuple[str, str]]:
         return Layout, (self.data, self.scales)  # through the check, where a dataclass with slots would go past it
 

@@ -1,9 +1,10 @@
-"""The routes, one file each. Adding one is adding its file and its line here."""
+"""The routes, one file each. Adding one, with the forms of weights it reads, is its file and its line here."""
 
 from __future__ import annotations
 
 from typing import Final
 
+from mxgemm.mx.prepared import register
 from mxgemm.problem import Config
 from mxgemm.routes.a16wfp4 import A16WFP4
 from mxgemm.routes.base import Launch, Operands, Route
@@ -25,5 +26,8 @@ ROUTES: Final[dict[str, Route]] = {
     )
 }
 """Every route by name, in the order in which the router tries them when neither table nor rule decides."""
+
+for _route in ROUTES.values():
+    register(_route.forms)
 
 __all__ = ["ROUTES", "Config", "Launch", "Operands", "Route"]

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mxgemm.device import Machine
 from mxgemm.errors import Refusal
+from mxgemm.mx.prepared import WeightForm
 from mxgemm.problem import Config, Problem
 
 
@@ -23,7 +24,7 @@ class Operands(NamedTuple):
         b_scales: its scale bytes.
         bias: ``[N]`` or None.
         out: filled by the launch.
-        derived: what ``prepare()`` made of the weight, in the order of ``mxgemm.mx.fold``.
+        derived: what ``prepare()`` made of the weight, in the order of the form.
     """
 
     a: Tensor
@@ -46,6 +47,8 @@ class Route(ABC):
     config_type: ClassVar[type[Config]] = Config
     accumulate_bits: ClassVar[int] = 24
     """Fraction bits of the sums, 24 for fp32; the elementwise error gate follows (docs/numbers.md)."""
+    forms: ClassVar[tuple[WeightForm, ...]] = ()
+    """Forms of a weight that it reads besides row-major bytes, and wants ``prepare()`` to make, the best first."""
     takes: ClassVar[str]
     """Which calls it is for, in a few words: how A and the weight come. For people; :meth:`can_implement` decides."""
 

@@ -25,6 +25,7 @@ from mxgemm.mx.layouts import SCALE_PAD_ROWS, round_up
 from mxgemm.notices import say_once
 from mxgemm.problem import Config, Problem
 from mxgemm.routes.base import Launch, Operands, Route
+from mxgemm.routes.preshuffled import PRESHUFFLED
 
 CK_PREFIX: Final = "a4w4_blockscale_"
 PICK_N: Final = 256
@@ -49,6 +50,7 @@ class CKGemm(Route):
 
     name = "ck_gemm"
     takes = 'bf16, fp16 or fp32 A, a_format "e2m1"; an e2m1 weight after prepare(); bf16 result, no bias'
+    forms = (PRESHUFFLED,)
     config_type = CKGemmConfig
 
     def missing(self, machine: Machine) -> Refusal | None:

@@ -7,6 +7,8 @@ slice at a time at each call.
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch
 from torch import Tensor
 
@@ -14,8 +16,9 @@ from mxgemm import workspace
 from mxgemm.ambient import plain_products
 from mxgemm.device import Machine
 from mxgemm.errors import Refusal
-from mxgemm.mx.fold import BF16
 from mxgemm.mx.formats import scale_addend
+from mxgemm.mx.prepared import WeightForm, only_e2m1
+from mxgemm.mx.tensor import MXTensor, dequantize
 from mxgemm.problem import Config, Problem, contiguity_refusal
 from mxgemm.routes.base import Launch, Operands, Route
 from mxgemm.routes.decode import decode_call, decode_refusal, weight_slices
@@ -25,11 +28,27 @@ from mxgemm.triton.support import grid_refusal, interpreting, size_refusal, trit
 _ROUND_M, _ROUND_K = 4, 512
 
 
+def _decoded(weight: MXTensor) -> tuple[Tensor]:
+    return (dequantize(weight, dtype=torch.bfloat16),)
+
+
+BF16: Final = WeightForm(
+    "bf16",
+    archs=("sm_90",),
+    memory="fast",
+    refusal=only_e2m1,
+    make=_decoded,
+    parts=lambda n, k: ((torch.bfloat16, (n, k)),),
+)
+"""bf16 values ``[N, K]``, for a weight that does not fold."""
+
+
 class DequantMM(Route):
     """Decode to bf16, multiply by the vendor's GEMM."""
 
     name = "dequant_mm"
     takes = "bf16, fp16 or fp32 A, any a_format; an e2m1 weight, prepared or not"
+    forms = (BF16,)
 
     def missing(self, machine: Machine) -> Refusal | None:
         """A GPU (or the interpreter, to test it)."""
@@ -59,7 +78,7 @@ class _Launch:
 
     def __init__(self, problem: Problem) -> None:
         p = self.problem = problem
-        self.decoded = p.derived == BF16
+        self.decoded = p.derived == BF16.kind
         self.round = None if p.a_format == "bf16" else Launcher(round_call(p))
         self.slices = [] if self.decoded else weight_slices(p, 2)
         sizes = {stop - start for start, stop in self.slices}

@@ -18,9 +18,11 @@ from mxgemm import workspace
 from mxgemm.ambient import plain_products
 from mxgemm.device import Machine
 from mxgemm.errors import Refusal
-from mxgemm.mx.fold import FOLD_ROWS, FP8_FOLD, FP8_FOLD_COMPACT
+from mxgemm.mx.fold import FOLD_ROWS, fold, row_bases
 from mxgemm.mx.formats import E2M1, scale_addend
 from mxgemm.mx.layouts import round_up
+from mxgemm.mx.prepared import WeightForm, only_e2m1
+from mxgemm.mx.tensor import MXTensor
 from mxgemm.problem import Config, Problem, contiguity_refusal
 from mxgemm.routes.base import Launch, Operands, Route
 from mxgemm.routes.decode import decode_call, decode_refusal, weight_slices
@@ -34,6 +36,42 @@ MAX_K: Final = 32768
 
 _WIDE_PROGRAMS: Final = 132 * 16
 _ALIGN: Final = 256
+
+
+def _folded(weight: MXTensor) -> tuple[Tensor, Tensor] | None:
+    base, folds = row_bases(weight)
+    return fold(weight, base) if bool(folds.all()) else None
+
+
+def _bases(weight: MXTensor) -> tuple[Tensor] | None:
+    base, folds = row_bases(weight)
+    return (base,) if bool(folds.all()) else None
+
+
+FP8_FOLD: Final = WeightForm(
+    "fp8_fold",
+    archs=("sm_90",),
+    memory="fast",
+    refusal=only_e2m1,
+    make=_folded,
+    parts=lambda n, k: (
+        (torch.uint8, (round_up(n, FOLD_ROWS), k)),
+        (torch.float32, (round_up(n, FOLD_ROWS),)),
+    ),
+)
+"""e4m3 bytes ``[N16, K]`` and fp32 bases ``[N16]``, N padded to 16. Blocks of zeros and of NaN lose their scales and
+codes, so a weight's bytes cannot be made of it again."""
+
+FP8_FOLD_COMPACT: Final = WeightForm(
+    "fp8_fold_compact",
+    archs=("sm_90",),
+    memory="compact",
+    refusal=only_e2m1,
+    make=_bases,
+    parts=lambda n, k: ((torch.uint8, (n,)),),
+)
+"""The bases alone, as exponent bytes uint8 ``[N]``: elements are decoded at each call. A weight that does not fold gets
+none: route ``dequant_mm`` decodes its bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +90,7 @@ class FP8Fold(Route):
 
     name = "fp8_fold"
     takes = 'bf16, fp16 or fp32 A, a_format "e2m1"; an e2m1 weight after prepare(), whose rows all fold'
+    forms = (FP8_FOLD, FP8_FOLD_COMPACT)
     config_type = FoldConfig
     accumulate_bits = 13
 
@@ -67,7 +106,7 @@ class FP8Fold(Route):
         if p.a_quantized or p.a_format != "e2m1":
             what = "quantised already" if p.a_quantized else p.a_format
             return Refusal("a", what, 'activations in bf16, fp16 or fp32 and a_format "e2m1"')
-        if p.derived not in (FP8_FOLD, FP8_FOLD_COMPACT):
+        if p.derived not in (form.kind for form in self.forms):
             found = f"prepared as {p.derived}" if p.derived else "not prepared"
             return Refusal("b", found, "an MXTensor after prepare(), whose rows all fold (mxgemm.mx.fold)")
         if p.k > MAX_K:
@@ -99,7 +138,7 @@ class _Launch:
         self.fast = fast
         self.quantize = Launcher(quantize_fold_call(p))
         self.wide_rows = Launcher(wide_rows_call(p))
-        self.compact = p.derived == FP8_FOLD_COMPACT
+        self.compact = p.derived == FP8_FOLD_COMPACT.kind
         # The vendor's call wants N % 16 == 0 and contiguous results, and adds a bias of the output's dtype only.
         assert p.strides is not None
         vendor_adds_bias = p.has_bias and p.bias_dtype == p.out_dtype == torch.bfloat16
@@ -216,7 +255,7 @@ def wide_rows_call(problem: Problem) -> KernelCall:
 
     p, s = problem, problem.strides
     assert s is not None
-    compact = p.derived == FP8_FOLD_COMPACT
+    compact = p.derived == FP8_FOLD_COMPACT.kind
     addend, tail = scale_addend(E2M1, p.scale_rounding), {"WIDE": wide_offsets(p), "INTERPRETED": interpreting()}
     if compact:
         block_m, block_n = 64, 64

@@ -18,6 +18,7 @@ from mxgemm.device import Machine
 from mxgemm.errors import Refusal
 from mxgemm.problem import Config, Problem
 from mxgemm.routes.base import Launch, Operands, Route
+from mxgemm.routes.preshuffled import PRESHUFFLED
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class FusedAsm(Route):
 
     name = "fused_asm"
     takes = 'bf16, fp16 or fp32 A, a_format "e2m1"; an e2m1 weight after prepare(); bf16 result, no bias'
+    forms = (PRESHUFFLED,)
     config_type = FusedAsmConfig
 
     def missing(self, machine: Machine) -> Refusal | None:

@@ -16,6 +16,7 @@ from mxgemm.hip.fused import FusedConfig, fused_refusal
 from mxgemm.hip.kernarg import Layout
 from mxgemm.problem import Config, Problem
 from mxgemm.routes.base import Launch, Operands, Route
+from mxgemm.routes.preshuffled import PRESHUFFLED
 
 if TYPE_CHECKING:
     from mxgemm.hip.runtime import Function
@@ -31,6 +32,7 @@ class HipFused(Route):
 
     name = "hip_fused"
     takes = 'bf16 A, a_format "e2m1"; an e2m1 weight after prepare(); by name or by a table row only'
+    forms = (PRESHUFFLED,)
     config_type = FusedConfig
 
     def missing(self, machine: Machine) -> Refusal | None:

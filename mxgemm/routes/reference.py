@@ -18,8 +18,8 @@ from mxgemm.errors import Refusal
 from mxgemm.mx.codec import decode_rows, row_chunks
 from mxgemm.mx.formats import BLOCK, FORMATS, ElementFormat
 from mxgemm.mx.layouts import unpreshuffle_weight, unshuffle_scales
-from mxgemm.mx.tensor import encode
 from mxgemm.problem import Config, Problem
+from mxgemm.quantize import encode
 from mxgemm.routes.base import Launch, Operands, Route
 
 TILE_BYTES: Final = 1 << 25

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,8 +14,8 @@ from mxgemm.arguments import as_int, as_path, check_bool, check_type, shown
 from mxgemm.device import KNOWN_MACHINES, Machine, default_device, device_of, machine_named, machine_of
 from mxgemm.errors import Refused, by_reason
 from mxgemm.mx.formats import BLOCK, E2M1, ActivationFormat
-from mxgemm.mx.layouts import ROW_MAJOR, Layout, ScaleLayout, WeightLayout, padded_scale_shape
-from mxgemm.prepared_form import WeightForm, prepared_form
+from mxgemm.mx.layouts import Layout, ScaleLayout, WeightLayout, padded_scale_shape
+from mxgemm.mx.prepared import wanted
 from mxgemm.problem import Problem, contiguous_strides
 from mxgemm.routes import ROUTES, Config
 from mxgemm.routing.router import choose
@@ -109,7 +109,7 @@ def explain(
         scale_layout: as in ``gemm``.
         prepared: as if the weight had been through ``prepare()``, and all its rows folded where the device wants that;
             otherwise it comes as loose tensors.
-        derived: ``derived_kind`` of the weight, where it is known.
+        derived: ``prepared.kind`` of the weight, where it is known: of a form that is read beside its bytes, or "".
         route: as in ``gemm``: explain this one.
         tables: paths of routing tables to put before the shipped ones.
 
@@ -128,25 +128,25 @@ def explain(
     m, n, k = _size("m", m, 1), _size("n", n, 1), _size("k", k, BLOCK)
     check_bool("prepared", prepared)
     if derived is not None:
-        check_type("derived", derived, str, "the derived_kind of a weight")
+        check_type("derived", derived, str, "the kind of a prepared weight")
     tables = None if tables is None else _paths(tables)
     machine = _machine(device)
-    given = WeightForm(Layout(weight_layout, scale_layout))
-    form = prepared_form(machine.arch, (n, k)) if prepared else given
-    if form.layout == ROW_MAJOR:  # prepare() leaves the layout as it was
-        form = replace(form, layout=given.layout)
-    if derived is not None:
-        form = replace(form, derived=derived)
-    if form != given:
-        weight = f"prepared ({form})"
+    given = Layout(weight_layout, scale_layout)
+    form = next(wanted(machine.arch, "fast", E2M1, n, k), None) if prepared else None
+    layout = given if form is None or form.layout is None else form.layout
+    if derived is None:
+        derived = "" if form is None or form.layout is not None else form.kind
+    if derived or layout != given:
+        weight = f"prepared ({derived or layout})"
     else:
-        weight = f"{form}: prepare() makes nothing of it on {machine.arch}" if prepared else f"{form}, as loose tensors"
-    shuffled = form.layout.scales == "shuffled"
+        what = f"prepare() makes nothing of it on {machine.arch}" if prepared else None
+        weight = f"{layout}: {what}" if what else f"{layout}, as loose tensors"
+    shuffled = layout.scales == "shuffled"
     columns = padded_scale_shape(n, k)[1] if shuffled else k // 32
     problem = Problem(
-        m, n, k, machine, a_format=a_format, weight_layout=form.layout.data, scale_layout=form.layout.scales,
+        m, n, k, machine, a_format=a_format, weight_layout=layout.data, scale_layout=layout.scales,
         strides=contiguous_strides(n, k, E2M1, columns),
-        derived=form.derived,
+        derived=derived,
     )  # fmt: skip
     choice = choose(problem, route=route, tables=tables)
     refusals, possible = list(choice.refusals), []

@@ -53,7 +53,8 @@ def test_copies_are_other_memory_with_the_same_values() -> None:
             contender.call(contender.activations(a), copy), contender.call(contender.activations(a), loaded)
         )
         if isinstance(contender, RouteContender):
-            tensors = [(copy.data, loaded.data), (copy.scales, loaded.scales), *zip(copy.derived, loaded.derived)]  # noqa: B905
+            made = zip(copy.prepared.tensors, loaded.prepared.tensors, strict=True)
+            tensors = [(copy.data, loaded.data), (copy.scales, loaded.scales), *made]
         else:
             tensors = list(zip(copy, loaded, strict=True))
         assert all(x.data_ptr() != y.data_ptr() for x, y in tensors)

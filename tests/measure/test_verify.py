@@ -106,7 +106,6 @@ def test_prepared_forms_are_those_of_the_device(monkeypatch: pytest.MonkeyPatch)
     derived = weight.prepare("sm_90")
     monkeypatch.setattr(type(weight), "prepare", lambda self: derived)
     assert [name for name, _ in trial.forms(weight)][-1] == "prepared as fp8_fold"
-    assert trial.prepared_form(weight) is derived
 
 
 def test_routes_are_asked_for_what_they_take(monkeypatch: pytest.MonkeyPatch) -> None:

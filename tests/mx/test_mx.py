@@ -290,16 +290,21 @@ def test_bad_input_of_wrap(data: object, scales: object, options: dict, error: t
 
 def test_prepare_keeps_the_values_and_to_rebuilds_it() -> None:
     q = mxgemm.quantize(spread(48, 128))
-    assert q.prepare().prepared is None  # the CPU reads row-major bytes
+    assert q.prepare().operand() == (q.data, q.scales, q.layout, "", ())  # the CPU reads row-major bytes
     ready = q.prepare(arch="gfx950")
     assert ready.prepared is not None
     assert ready.prepared.layout == layouts.Layout("preshuffled", "shuffled")
-    assert torch.equal(ready.prepared.dequantize(), q.dequantize())
+    assert ready.prepared.kind == "preshuffled"
+    data, scales, layout, _, _ = ready.operand()
+    read = MXTensor.wrap(data, scales, weight_layout=layout.data, scale_layout=layout.scales)
+    assert torch.equal(read.dequantize(), q.dequantize())
     assert torch.equal(ready.data, q.data)
-    assert ready.to("cpu").prepared is not None  # made again, for the architecture that was named
-    assert q.prepare().to("cpu").prepared is None
+    again = ready.clone().prepared  # made again, for the architecture that was named
+    assert again is not None
+    assert (again.kind, again.arguments) == ("preshuffled", ("gfx950", "fast", True))
     odd = mxgemm.quantize(spread(50, 128)).prepare(arch="gfx950")
-    assert odd.prepared is None
+    assert odd.prepared is not None
+    assert odd.prepared.kind == ""
     with pytest.raises(ValueError, match="prepare: got shape"):
         mxgemm.quantize(torch.ones(2, 2, 32)).prepare()
 

@@ -19,7 +19,7 @@ from tests.cases import make, skip_without_kernels, spread
 N, K = 48, 128
 
 KINDS: dict[str, tuple[str, str, int]] = {  # arch, memory, octaves of the weight's scales
-    "layout": ("gfx950", "fast", 3),
+    "preshuffled": ("gfx950", "fast", 3),
     "fp8_fold": ("sm_90", "fast", 3),
     "fp8_fold_compact": ("sm_90", "compact", 3),
     "bf16": ("sm_90", "fast", 12),
@@ -65,9 +65,15 @@ STALE = r"b: its bytes were changed after prepare\(\); call prepare\(\) again"
 def prepared(kind: str, weight: MXTensor | None = None) -> MXTensor:
     arch, memory, octaves = KINDS[kind]
     p = (weight or mxgemm.quantize(spread(N, K, octaves=octaves))).prepare(arch, memory=memory)  # type: ignore[arg-type]
-    assert p.derived_kind == ("" if kind == "layout" else kind)
-    assert (p.prepared is not None) == (kind == "layout")
+    assert p.prepared is not None
+    assert p.prepared.kind == kind
     return p
+
+
+def made(p: MXTensor) -> tuple[Tensor, ...]:
+    """What prepare() made."""
+    assert p.prepared is not None
+    return p.prepared.tensors
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -107,11 +113,9 @@ def test_writing_under_no_grad_inference_mode_and_another_thread_counts(part: st
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_was_derived_may_not_change_either(kind: str) -> None:
     for write in ("copy_", "resize_", "set_", "row view"):
-        count = len(prepared(kind).derived) or 2
-        for index in range(count):
+        for index in range(len(made(prepared(kind)))):
             p = prepared(kind)
-            tensors = p.derived or (p.prepared.data, p.prepared.scales)  # type: ignore[union-attr]
-            tensor = tensors[index]
+            tensor = made(p)[index]
             if write == "copy_":
                 tensor.copy_(torch.ones_like(tensor))
             elif write == "resize_":
@@ -134,7 +138,7 @@ def test_preparing_again_reads_the_new_bytes(kind: str, inference: bool) -> None
         p.scales.copy_(other.scales)
         for anew in (p.prepare(KINDS[kind][0], memory=KINDS[kind][1]), p.to("cpu"), p.to(torch.device("cpu"))):  # type: ignore[arg-type]
             assert torch.equal(mxgemm.gemm(A, anew, route="reference"), MULTIPLY["gemm"](other))
-            assert (anew.derived_kind, anew.prepared is None) == (p.derived_kind, p.prepared is None)
+            assert [tensor.shape for tensor in made(anew)] == [tensor.shape for tensor in made(p)]
         assert torch.equal(p.dequantize(), other.dequantize())
         assert torch.equal(p.row_major().dequantize(), other.dequantize())
         assert torch.equal(mxgemm.gemm(A, replace(p), route="reference"), MULTIPLY["gemm"](other))
@@ -190,8 +194,8 @@ def test_a_weight_in_the_wanted_layout_already_shares_its_bytes_and_stays_curren
     p = MXTensor.wrap(
         preshuffle_weight(w.data), shuffle_scales(w.scales), weight_layout="preshuffled", scale_layout="shuffled"
     ).prepare("gfx950")
-    assert p.prepared is not None
-    assert p.prepared.data is p.data
+    assert made(p) == (p.data, p.scales)
+    assert p.nbytes == p.data.nbytes + p.scales.nbytes
     p.data.copy_(preshuffle_weight(other.data))
     p.scales.copy_(shuffle_scales(other.scales))
     for multiply in MULTIPLY.values():
@@ -200,7 +204,7 @@ def test_a_weight_in_the_wanted_layout_already_shares_its_bytes_and_stays_curren
 
 def test_a_compact_form_that_does_not_exist_leaves_the_bytes_current() -> None:
     p = mxgemm.quantize(spread(N, K, octaves=12)).prepare("sm_90", memory="compact")
-    assert p.derived_kind == ""
+    assert made(p) == ()
     other = mxgemm.quantize(spread(N, K, octaves=12, seed=3))
     p.data.copy_(other.data)
     p.scales.copy_(other.scales)
@@ -243,7 +247,7 @@ def test_a_compiled_graph_notices_too(entry: str, out: bool, kind: str) -> None:
     compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
     for _ in range(2):
         assert torch.equal(compiled(A), call(A))
-    if entry == "gemm_mx" and p.derived:  # such a graph holds nothing derived: it reads the bytes
+    if entry == "gemm_mx" and kind != "preshuffled":  # such a graph holds nothing derived: it reads the bytes
         p.scales.sub_(1)
         assert torch.equal(compiled(A), call_fresh(p))
         return
@@ -252,7 +256,7 @@ def test_a_compiled_graph_notices_too(entry: str, out: bool, kind: str) -> None:
         compiled(A)
     p = prepared(kind)
     assert torch.equal(compiled(A), call(A))  # the graph takes the new one
-    for tensor in p.derived or (p.prepared.scales,):  # type: ignore[union-attr]
+    for tensor in made(p):
         tensor.view(-1)[:1].zero_()
     with pytest.raises(RuntimeError, match=STALE):
         compiled(A)
@@ -284,7 +288,7 @@ def test_a_steady_call_compares_the_stamp_and_checks_nothing_else(monkeypatch: p
     def refuse(*args: object, **options: object) -> None:
         raise AssertionError("checked again")
 
-    for name in ("mxgemm.mx.check_parts", "mxgemm.validation.check_parts", "mxgemm.validation.check_call"):
+    for name in ("mxgemm.mx.tensor.check_parts", "mxgemm.validation.check_parts", "mxgemm.validation.check_call"):
         monkeypatch.setattr(name, refuse)
     for w, results in zip(weights, want, strict=True):
         for multiply, result in zip(entries, results, strict=True):
@@ -304,7 +308,8 @@ def test_to(kind: str) -> None:
     p = prepared(kind)
     assert p.to("cpu") is p  # as a torch.Tensor's
     away = p.to("meta")
-    assert (away.derived, away.prepared, away.preparation) == ((), None, KINDS[kind][:2])
+    assert away.prepared is not None
+    assert (away.prepared.tensors, away.prepared.arguments) == ((), (*KINDS[kind][:2], True))
     assert away.shape == p.shape
     for device, error, message in (
         ("gpu", ValueError, "device: got 'gpu', want one that torch knows"),
@@ -315,11 +320,12 @@ def test_to(kind: str) -> None:
             p.to(device)  # type: ignore[arg-type]
     plain = mxgemm.quantize(spread(N, K))
     assert plain.to("cpu") is plain
-    assert plain.to("meta").preparation is None
+    assert plain.to("meta").prepared is None
     p.data.add_(0)
     moved = p.to("cpu")
     assert moved is not p
-    assert (moved.derived_kind, moved.preparation) == (p.derived_kind, p.preparation)
+    assert moved.prepared is not None
+    assert (moved.prepared.kind, moved.prepared.arguments) == (kind, (*KINDS[kind][:2], True))
     mxgemm.gemm(A, moved)
 
 

@@ -29,7 +29,8 @@ def test_a_write_on_the_device_is_noticed(part: str, memory: str, arch: str | No
         with torch.cuda.stream(stream), torch.inference_mode(update == "inference mode"):
             getattr(p, part).copy_(getattr(other.weight, part))
         torch.cuda.synchronize()
-        if p.stamp is not None:
+        assert p.prepared is not None
+        if p.prepared.stamp is not None:
             with pytest.raises(RuntimeError, match=STALE):
                 mxgemm.gemm(case.a, p)
         anew = p.to("cuda")
@@ -62,12 +63,13 @@ def test_to_and_load_reach_the_device(tmp_path: Path) -> None:
         p = case.weight.prepare(memory=memory)  # type: ignore[arg-type]
         for device in ("cuda", "cuda:0", torch.device("cuda", 0), 0):
             moved = p.to(device)
-            assert moved.preparation == (None, memory)
+            assert moved.prepared is not None
+            assert moved.prepared.arguments == (None, memory, True)
             assert moved.to(device) is moved
             case.check(mxgemm.gemm(case.a.cuda(), moved))
     torch.save(moved, tmp_path / "w.pt")
     for where in ("cuda", "cpu"):
         back = torch.load(tmp_path / "w.pt", weights_only=True, map_location=where)
-        assert (back.device.type, back.derived) == (where, ())
+        assert (back.device.type, back.prepared) == (where, None)
         case.check(mxgemm.gemm(case.a.to(where), back))
         case.check(mxgemm.gemm(case.a.to(where), back.prepare()))

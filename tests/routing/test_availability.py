@@ -23,8 +23,8 @@ from mxgemm.errors import Refusal, Refused, by_reason
 from mxgemm.hip import build, shuffle
 from mxgemm.measure import doctor
 from mxgemm.mx.formats import E2M1
-from mxgemm.mx.layouts import padded_scale_shape
-from mxgemm.prepared_form import WeightForm, prepared_form
+from mxgemm.mx.layouts import Layout, padded_scale_shape
+from mxgemm.mx.prepared import WeightForm, wanted_on
 from mxgemm.problem import Problem, contiguous_strides
 from mxgemm.routes import ROUTES
 from mxgemm.routing import router, tables
@@ -52,22 +52,24 @@ def plain_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[N
 
 def problem(
     machine: Machine,
-    form: WeightForm,
+    form: WeightForm | None,
     a_format: str = "e2m1",
     quantized: bool = False,
     size: tuple[int, int, int] = (64, 1024, 1024),
 ) -> Problem:
     m, n, k = size
-    columns = padded_scale_shape(n, k)[1] if form.layout.scales == "shuffled" else k // 32
+    layout = Layout() if form is None or form.layout is None else form.layout
+    derived = "" if form is None or form.layout is not None else form.kind
+    columns = padded_scale_shape(n, k)[1] if layout.scales == "shuffled" else k // 32
     return Problem(
-        m, n, k, machine, a_format=a_format, a_quantized=quantized, weight_layout=form.layout.data,
-        a_dtype=torch.uint8 if quantized else torch.bfloat16, scale_layout=form.layout.scales, derived=form.derived,
+        m, n, k, machine, a_format=a_format, a_quantized=quantized, weight_layout=layout.data,
+        a_dtype=torch.uint8 if quantized else torch.bfloat16, scale_layout=layout.scales, derived=derived,
         strides=replace(contiguous_strides(n, k, E2M1, columns), a_scales=(k // 32, 1)),
     )  # fmt: skip
 
 
 def calls(machine: Machine) -> list[Problem]:
-    forms = (WeightForm(), prepared_form(machine.arch))
+    forms = (None, wanted_on(machine.arch))
     return [problem(machine, form, *activations) for form in forms for activations in ACTIVATIONS]
 
 
@@ -230,7 +232,7 @@ def test_what_is_missing_is_said_once(
         setup(monkeypatch)
     else:
         monkeypatch.setattr(support, "triton_version", lambda: setup)
-    form = prepared_form(arch) if prepared else WeightForm()
+    form = wanted_on(arch) if prepared else None
     with caplog.at_level(logging.WARNING, "mxgemm"):
         for m in (64, 64, 65, 64):
             call = problem(MACHINES[arch], form, size=(m, 3072, 1536))
@@ -256,7 +258,7 @@ def test_nothing_is_said_where_nothing_is_missing(
     monkeypatch.setattr(notices, "_said", {})
     monkeypatch.setattr(support, "triton_version", lambda: (3, 6))
     aiter_double.install(monkeypatch, tmp_path)
-    for form in (WeightForm(), prepared_form(arch)):
+    for form in (None, wanted_on(arch)):
         call = problem(MACHINES[arch], form, *activations)
         router.tell(router.choose(call, tables=()), call)
     assert caplog.text == ""
@@ -286,7 +288,7 @@ def test_a_row_that_cannot_be_used_here_is_said_although_another_configuration_s
     monkeypatch.setattr(shuffle, "refusal", lambda machine: "no compiler")
     aiter_double.install(monkeypatch, tmp_path)
     paths = own_table(tmp_path, [{"route": route, **row}, {"m": 65, "route": "a16wfp4", "us": 1.0}])
-    call = problem(MACHINES["gfx950"], prepared_form("gfx950"))
+    call = problem(MACHINES["gfx950"], wanted_on("gfx950"))
     name = route if forced and route in ROUTES else None
     choice = router.choose(call, route=name, tables=paths)
     assert choice.route.name == (name or "a16wfp4")
@@ -297,7 +299,7 @@ def test_a_row_that_cannot_be_used_here_is_said_although_another_configuration_s
 
 def test_the_last_resort_of_a_gpu_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Everything is here, and no other route takes a strided view of a shuffled operand."""
-    call = problem(MACHINES["gfx950"], prepared_form("gfx950"))
+    call = problem(MACHINES["gfx950"], wanted_on("gfx950"))
     assert call.strides is not None
     call = replace(call, strides=replace(call.strides, b=(1024, 1)))
     choice = router.choose(call, tables=())

@@ -14,7 +14,8 @@ from mxgemm.device import KNOWN_MACHINES
 from mxgemm.errors import Refusal
 from mxgemm.measure import inputs, routes, tune
 from mxgemm.measure.routes import route_contenders
-from mxgemm.prepared_form import WeightForm, prepared_form
+from mxgemm.mx.formats import E2M1
+from mxgemm.mx.prepared import wanted, wanted_on
 from mxgemm.problem import Problem
 from mxgemm.routes import ROUTES
 from mxgemm.routes.reference import Reference
@@ -27,8 +28,12 @@ SHAPES = [(32, 64), (16, 64), (30, 64), (48, 96), (17, 32), (256, 512), (2112, 2
 @pytest.mark.parametrize("n, k", SHAPES)
 def test_what_prepare_makes(arch: str, n: int, k: int) -> None:
     weight = mxgemm.quantize(torch.randn(n, k)).prepare(arch)
-    made = WeightForm((weight.prepared or weight).layout, weight.derived_kind)
-    assert prepared_form(arch, (n, k)) == made
+    assert weight.prepared is not None
+    forms = list(wanted(arch, "fast", E2M1, n, k))
+    assert weight.prepared.kind == (forms[0].kind if forms else "")
+    assert weight.prepared.layout == (forms[0].layout if forms else None)
+    best = wanted_on(arch)
+    assert not forms or forms[0] is best
 
 
 class Recorded(Reference):
