@@ -6,6 +6,7 @@ alone, and hands a line that is right to ``mxgemm.cli``.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
@@ -52,7 +53,8 @@ def refuse_early() -> None:
 def complain(text: object) -> None:
     """Write a line about an error."""
     if sys.stderr is not None:  # print() would take standard output for it
-        print(f"mxgemm: {text}", file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):  # there is no third place
+            print(f"mxgemm: {text}", file=sys.stderr, flush=True)
 
 
 def _ended(command: Callable[[], int]) -> int:
@@ -73,5 +75,6 @@ def _ended(command: Callable[[], int]) -> int:
         if not isinstance(error, BrokenPipeError):  # nobody is left to be told
             complain(error)
         status = FAILURE
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the interpreter's own flush at its end
+        if sys.stdout is not None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the interpreter's own flush at its end
     return status

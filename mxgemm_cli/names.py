@@ -1,4 +1,4 @@
-"""The names that options take, written down so that a line is read without torch; a test holds them to the library's."""
+"""Names that options take, written down so that a line is read without torch; a test compares them to mxgemm's."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import IO, Any, Final, NoReturn
 
 from mxgemm_cli import USAGE, names, values
 from mxgemm_cli.light import load
@@ -16,6 +16,11 @@ _SHAPES: Final = "a size; repeat for more; default: the leaderboard's six"
 
 class _Parser(argparse.ArgumentParser):
     """Errors in one line, as everywhere in mxgemm."""
+
+    def _print_message(self, message: str, file: IO[str] | None = None) -> None:
+        """Write what argparse has to say; it would hide that the disk is full."""
+        if message and (file or sys.stderr) is not None:
+            (file or sys.stderr).write(message)
 
     def error(self, message: str) -> NoReturn:
         self.exit(USAGE, f"{self.prog}: {message.removeprefix('argument ')}; see {self.prog} --help\n")
@@ -211,7 +216,7 @@ def _dispatcher(commands: Any) -> None:
             "--arch",
             action="append",
             default=[],
-            help="gfx950 or gfx942; repeat for both; default: both, without asking",
+            help="gfx950 or gfx942; repeat for both; default: both",
         )
         if name != "names":
             _add_choice(parser, "--source", names.SOURCES, "where kernels come from", default="native")

@@ -10,6 +10,7 @@ from mxgemm import measure
 from mxgemm.cli.sizes import device_for, sizes_for
 from mxgemm.cli.terminal import progress, say, say_table
 from mxgemm.device import machine_of
+from mxgemm.files import FileError
 from mxgemm.measure import compare as comparison
 from mxgemm.measure import plots, text
 
@@ -17,7 +18,7 @@ from mxgemm.measure import plots, text
 def run(options: Namespace) -> int:
     """Measure, print, write and draw; 1 where a route of ours fails or became slower."""
     if options.compare:
-        return _compare(*options.compare, options.metric)
+        return _compare(options)
     device = device_for(options.device)
     request = measure.Request(
         shapes=sizes_for(device, options.shape, options.set),
@@ -47,6 +48,18 @@ def run(options: Namespace) -> int:
     return int(not measure.passed(document))
 
 
+def load_results(option: str, path: Path) -> dict[str, Any]:
+    """Read a file of results that an option names.
+
+    Raises:
+        ValueError: it is none: the user should have named another.
+    """
+    try:
+        return measure.load(path)
+    except FileError as error:
+        raise ValueError(f"{option}: {error}") from error
+
+
 def _measure(request: measure.Request, keeper: measure.Keeper | None) -> dict[str, Any]:
     """Measure with progress; the file is written after each size, and again at the end."""
     sizes = iter(request.shapes)
@@ -63,10 +76,10 @@ def _measure(request: measure.Request, keeper: measure.Keeper | None) -> dict[st
     return document
 
 
-def _compare(old_path: Path, new_path: Path, metric: comparison.Metric) -> int:
-    old, new = measure.load(old_path), measure.load(new_path)
-    changes = comparison.compare(old, new, metric=metric)
-    title = f"{metric} time, {old_path} to {new_path}"
+def _compare(options: Namespace) -> int:
+    old, new = (load_results("--compare", path) for path in options.compare)
+    changes = comparison.compare(old, new, metric=options.metric)
+    title = "{} time, {} to {}".format(options.metric, *options.compare)
     say_table(text.CHANGE_COLUMNS, text.change_rows(changes), title, left=text.LEFT, shared=text.SHARED)
     for line in comparison.remarks(old, new):
         say(line)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from argparse import Namespace
 
+from mxgemm.cli.bench import load_results
 from mxgemm.cli.terminal import say
-from mxgemm.measure import load, plots
+from mxgemm.measure import plots
 
 
 def run(options: Namespace) -> int:
     """Draw every file of results under its own name, and the maps that were asked for."""
-    documents = [(path.stem, load(path)) for path in options.results]
+    documents = [(path.stem, load_results("results", path)) for path in options.results]
     try:
         plots.require_matplotlib()
     except ImportError as error:

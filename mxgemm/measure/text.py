@@ -79,7 +79,7 @@ def _row(record: Mapping[str, Any]) -> tuple[str, ...]:
         f"{record['m']},{record['n']},{record['k']}",
         f"{record['name']}{'*' if record['chosen'] else ''}{'+' if BEFOREHAND in record['statement'] else ''}",
         duration(device and device["us"]),
-        f"{(device['high'] - device['low']) / device['us']:.1%}" if device else "",
+        _percent((device["high"] - device["low"]) / device["us"]) if device else "",
         duration(record["eager"] and record["eager"]["us"]),
         duration(record["host"] and record["host"]["us"]),
         duration(record["floor_us"]),
@@ -87,6 +87,10 @@ def _row(record: Mapping[str, Any]) -> tuple[str, ...]:
         "not finite" if accuracy["norm"] is None else f"{accuracy['norm']:.2e}",
         "pass" if accuracy["passed"] else "FAIL",
     )
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}" if share < 0.1 else f"{share:.0%}"
 
 
 def _unit(us: float) -> tuple[str, float]:
@@ -97,7 +101,7 @@ def _unit(us: float) -> tuple[str, float]:
 
 
 def _three_digits(value: float) -> str:
-    return f"{value:.0f}" if value >= 1000 else f"{value:#.3g}".rstrip(".")
+    return f"{value:.0f}" if 1000 <= value < 1e6 else f"{value:#.3g}".rstrip(".")
 
 
 def _grouped(label: str, records: Sequence[Mapping[str, Any]], field: str) -> list[str]:

@@ -1,24 +1,11 @@
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("rich")
-typer_testing = pytest.importorskip("typer.testing")
-
-import mxgemm  # noqa: E402
-from mxgemm import cli  # noqa: E402
-
-runner = typer_testing.CliRunner()
-
-
-def run(*arguments: str, code: int = 0) -> str:
-    result = runner.invoke(cli.app, list(arguments))
-    assert result.exit_code == code, result.output
-    return result.output
+import mxgemm
+from tests.command import command
+from tests.command import output as run
 
 
 def test_bench_judges_times_and_writes(tmp_path: Path) -> None:
@@ -70,26 +57,33 @@ def test_explain_and_doctor() -> None:
         assert part in text
 
 
-def test_version_and_user_errors(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_version_and_user_errors() -> None:
     assert run("--version").strip() == mxgemm.__version__
     for arguments, message in (
         (["bench", "--shape", "3"], "--shape: got '3', want M,N,K"),
         (["bench", "--shape", "3,4,33"], "K a positive multiple of 32"),
         (["bench", "--set", "moon"], "set: got 'moon', want one of leaderboard"),
-        (["explain", "1", "1", "33"], "k: got 33, want a positive multiple of 32"),
-        (["explain", "1", "1", "32", "--device", "cpu", "--route", "quantum"], "'--route': got 'quantum'"),
+        (["explain", "1", "1", "33"], "K a positive multiple of 32"),
+        (["explain", "1", "1", "32", "--device", "cpu", "--route", "quantum"], "--route: got 'quantum'"),
+        (["explain"], "M N K: got none"),
+        (["explain", "1", "2"], "M N K: got '1,2', want M,N,K"),
+        (["explain", "1,2,32", "7"], "M N K: got '7', want M,N,K"),
+        (["plot", "-o", "p"], "want a file that mxgemm bench --json wrote, or --map"),
+        (["doctor", "--raw"], "want --verify too"),
+        (["bench", "--prepared", "--raw"], "not allowed with"),
+        (["parity", "route:quantum", "route:auto", "--device", "cpu"], "route: got 'quantum'"),
+        (["bench", "--nonsense"], "unrecognized arguments: --nonsense"),
     ):
-        monkeypatch.setattr("sys.argv", ["mxgemm", *arguments])
-        with pytest.raises(SystemExit) as exit_:
-            cli.main()
-        assert exit_.value.code == 2
-        assert message in capsys.readouterr().err
+        done = command(*arguments)
+        assert (done.code, done.out) == (2, "")
+        assert done.err.startswith("mxgemm")
+        assert message in done.err
 
 
-def test_a_table_in_a_pipe_is_not_cut_to_80_columns() -> None:
-    command = [sys.executable, "-c", "from mxgemm.cli.app import console; print(console.width)"]
-    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
-    wide = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert int(wide.stdout) >= 160
-    asked = subprocess.run(command, env=environment | {"COLUMNS": "70"}, capture_output=True, text=True, check=True)
-    assert int(asked.stdout) == 70
+def test_sizes_are_spelt_one_way() -> None:
+    answer = run("explain", "16", "2112", "7168", "--device", "gfx950")
+    for spelling in (["16,2112,7168"], ["16x2112x7168"], ["--shape", "16,2112,7168"], ["--shape", "16x2112x7168"]):
+        assert run("explain", *spelling, "--device", "gfx950") == answer
+    both = run("explain", "--shape", "4,2880,512", "16,2112,7168", "--device", "gfx950")
+    assert both.endswith(f"\n\n{answer}")
+    assert both.startswith("(4, 2880, 512)")
