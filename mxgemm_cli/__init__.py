@@ -29,9 +29,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from mxgemm_cli.parser import read
 
         options = read(sys.argv[1:] if arguments is None else arguments)
-        from mxgemm.cli.app import run  # from here on there is torch
+        from mxgemm.cli import app  # from here on there is torch
 
-        return run(options)
+        try:
+            return app.command(options.command)(options)
+        except Exception as error:
+            status = FAILURE if app.is_failure(error) else USAGE if app.is_refusal(error) else None
+            if status is None:  # a fault of the program keeps its traceback
+                raise
+            complain(str(error) or type(error).__name__)
+            return status
 
     return _ended(run)
 

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from mxgemm_cli import USAGE, names, values
 from mxgemm_cli.light import load
@@ -17,7 +17,7 @@ _SHAPES: Final = "a size; repeat for more; default: the leaderboard's six"
 class _Parser(argparse.ArgumentParser):
     """Errors in one line, as everywhere in mxgemm."""
 
-    def _print_message(self, message: str, file: IO[str] | None = None) -> None:
+    def _print_message(self, message: str, file: Any = None) -> None:
         """Write what argparse has to say; it would hide that the disk is full."""
         if message and (file or sys.stderr) is not None:
             (file or sys.stderr).write(message)

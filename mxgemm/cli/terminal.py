@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, Protocol
 
 from mxgemm.cli.layout import Table
-from mxgemm_cli import FAILURE
 
 _GOOD: Final = ("pass", "PASS", "faster", "available")
 _ODD: Final = ("gone", "missing", "SMOKE-ONLY", "NOT RUN")
@@ -75,7 +74,7 @@ def _write(pieces: Sequence[str]) -> None:
         elif sys.stdout is not None:
             print(line)
     except BrokenPipeError:  # whoever read it has seen enough
-        raise SystemExit(FAILURE) from None
+        raise SystemExit(1) from None
 
 
 class Progress(Protocol):
