@@ -238,6 +238,7 @@ def test_nothing_writes_past_the_one_writer() -> None:
         "evidence/gfx950_cases.py",
         "evidence/gfx950_compile.py",
         "gfx950emu/disassemble.py",
+        "gfx950emu/pcode/__main__.py",
         "evidence/submission_compile.py",
     }
     words = (".write_text(", ".write_bytes(", '.open("w', '"wb")', ".savefig(path", "json.dump(")
