@@ -1,5 +1,9 @@
 # Two commands set everything up on a fresh machine: `make demo` and `make test`.
 #
+# `make check`, two minutes on two cores, is `make test` without the tests marked slow: those marked where they are,
+# which take over ten seconds with all their parameters, and whatever is in the folders that tests/conftest.py names,
+# which compile machine code or execute it.
+#
 #   TORCH        the torch requirement; the default is the CPU build on machines that offer one under that version
 #   TORCH_INDEX  a package index to take torch from, e.g. https://download.pytorch.org/whl/cpu
 #   PYTHON       the interpreter to make the virtual environment with (3.10 or newer)
@@ -14,19 +18,26 @@ VENV ?= .venv
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# One thread a worker: torch's and numpy's own would wait for each other on the same cores.
+PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 TORCH_FROM := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 
-.PHONY: demo test check clean
+.PHONY: demo test check lint clean
 
 demo: $(VENV)/demo.stamp  ## the six leaderboard shapes, then MiniLM with every linear layer in MXFP4
 	$(BIN)/mxgemm bench
 	$(BIN)/python examples/minilm.py
 
-test: $(VENV)/test.stamp  ## lint, types, tests
+test: lint  ## lint, types, tests
+	$(PYTEST)
+
+check: lint  ## lint, types, the quick tests
+	$(PYTEST) -m 'not slow'
+
+lint: $(VENV)/test.stamp  ## lint, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 clean:
 	rm -rf $(VENV) .cache

@@ -5,10 +5,10 @@
 Correctness: every kind of operand and scale at odd sizes, judged against float64 by the gates of docs/numbers.md; fp8
 products with fp32 scales are summed in Hopper's fp8 units, whose roundoffs are 2**-13.
 
-Times: device microseconds of one call, by replay of a CUDA graph that holds one call on each of several copies of B,
-together beyond twice the L2 cache; median and quartiles over the replays. Ours is the quickest of the tiles listed, for
-each shape and kind of accumulation; torch._scaled_mm chooses by itself and rounds to bf16, as its row-wise form does no
-other; ours rounds to fp16. Errors are against float64, on 64 rows and 512 columns.
+Times: device microseconds of one call by mxgemm.measure.timing.graph_us, on copies of B that together exceed the L2
+cache twice; median and quartiles over the replays. Ours is the quickest of the tiles listed, for each shape and kind of
+accumulation; torch._scaled_mm chooses by itself and rounds to bf16, as its row-wise form does no other; ours rounds to
+fp16. Errors are against float64, on 64 rows and 512 columns.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -31,7 +30,9 @@ from torch import Tensor
 from evidence.quant_cases import decode_elements, operands
 from mxgemm.device import machine_of
 from mxgemm.dispatcher.jit import Tile, launcher, quant_gemm
-from mxgemm.measure import output
+from mxgemm.measure import Effort, output
+from mxgemm.measure.rotation import cache_bytes, copies_needed
+from mxgemm.measure.timing import graph_us
 from mxgemm.mx.accuracy import Accuracy, compare
 from mxgemm.triton.support import triton_version
 
@@ -43,8 +44,7 @@ WEIGHTS = ((2048, 7168), (7168, 2048), (8192, 8192))
 ROWS = (16, 256, 4096)
 SMALL_TILES = (Tile(16, 64, 256, 4, 4), Tile(64, 64, 128, 4, 5), Tile(64, 128, 128, 4, 4))
 LARGE_TILES = (Tile(64, 128, 128, 4, 4), Tile(128, 128, 128, 8, 4), Tile(128, 256, 128, 8, 3))
-ROTATE_BYTES = 130e6
-REPLAYS = 20
+EFFORT = Effort(seconds=0.1)
 
 
 def main() -> None:
@@ -119,7 +119,7 @@ def _measure_shape(m: int, n: int, k: int) -> dict[str, Any]:
     b = torch.randn(n, k, generator=generator, device="cuda").to(e4m3).view(torch.uint8)
     a_scales = torch.exp2(torch.rand(m, generator=generator, device="cuda") * 4 - 4)
     b_scales = torch.exp2(torch.rand(n, generator=generator, device="cuda") * 4 - 4)
-    copies = [b, *(b.clone() for _ in range(min(12, math.ceil(ROTATE_BYTES / b.nbytes)) - 1))]
+    copies = [b, *(b.clone() for _ in range(copies_needed(b.nbytes, cache_bytes(b.device)) - 1))]
     judge = _judge_of(a, b, a_scales, b_scales)
     row: dict[str, Any] = {"m": m, "n": n, "k": k}
     for fast in (False, True):
@@ -135,11 +135,11 @@ def _measure_shape(m: int, n: int, k: int) -> dict[str, Any]:
             launch = launcher(a, b, a_scales, b_scales, "e4m3", tile, (m, n, k), fast)
             out = torch.empty(m, n, dtype=torch.float16, device="cuda")
             calls = [partial(launch, a, copy, a_scales, b_scales, out) for copy in copies]
-            timed = graph_us(calls)
+            timed = _time(calls)
             if best is None or timed["us"] < best["us"]:
                 best = {**timed, "tile": asdict(tile), **_figures(judge(out))}
         assert best is not None
-        torch_row = {**graph_us(theirs), **_figures(judge(theirs[0]()))}
+        torch_row = {**_time(theirs), **_figures(judge(theirs[0]()))}
         name = "fast_accumulation" if fast else "exact_accumulation"
         row[name] = {"ours": best, "torch": torch_row, "ratio": round(best["us"] / torch_row["us"], 3)}
     return row
@@ -157,27 +157,9 @@ def _judge_of(a: Tensor, b: Tensor, a_scales: Tensor, b_scales: Tensor) -> Calla
     return lambda out: compare(out.cpu()[rows][:, columns], exact, worth[0], worth[1], 13)
 
 
-def graph_us(calls: Sequence[Callable[[], Any]]) -> dict[str, Any]:
-    """Return the median and quartiles, in microseconds a call, of replays of a graph that holds the calls."""
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    with torch.cuda.stream(stream):
-        for call in calls[:2]:  # compiles, and sets up libraries
-            call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for call in calls:
-            call()
-    graph.replay()
-    events = [torch.cuda.Event(enable_timing=True) for _ in range(REPLAYS + 1)]  # type: ignore[no-untyped-call]
-    events[0].record()
-    for event in events[1:]:
-        graph.replay()
-        event.record()
-    torch.cuda.synchronize()
-    each = [1e3 * start.elapsed_time(end) / len(calls) for start, end in itertools.pairwise(events)]
-    low, middle, high = statistics.quantiles(each, n=4)
-    return {"us": round(middle, 2), "quartiles_us": [round(low, 2), round(high, 2)]}
+def _time(calls: Sequence[Callable[[], object]]) -> dict[str, Any]:
+    spread = graph_us(calls, EFFORT)
+    return {**{name: round(getattr(spread, name), 2) for name in ("us", "low", "high")}, "runs": spread.runs}
 
 
 def summary(checks: list[dict[str, Any]], rows: list[dict[str, Any]]) -> dict[str, Any]:

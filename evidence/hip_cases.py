@@ -68,8 +68,8 @@ class FusedRun:
         stride = row_stride or case.k
         problem = replace(problem, strides=replace(problem.strides, a=(stride, 1)))
         self.case, self.problem = case, problem
-        self.config = config or fused.candidates(ROUTE, problem)[0]
-        refusal = fused.fused_refusal(ROUTE, problem, self.config)
+        self.config = config or fused.candidates(problem)[0]
+        refusal = fused.fused_refusal(problem, self.config)
         if refusal:
             raise ValueError(str(refusal))
         self.code = hip_compile.code_object(fused.SOURCE, fused.defines(problem, self.config))

@@ -116,7 +116,7 @@ def row_of(shape: Shape, config: fused.FusedConfig | None = None) -> dict[str, A
     """Compile the kernel of a shape, with the route's own configuration or ``config``, and predict its time."""
     m, n, k = shape
     problem = problem_of(m, n, k, "gfx950", weight_layout="preshuffled", scale_layout="shuffled")
-    c = config or fused.candidates("hip_fused", problem)[0]
+    c = config or fused.candidates(problem)[0]
     figures = figures_of(problem, c)
     turns = max(1, (fused.rounds(k, c) - 1) // 2)  # of the loop, which takes two rounds at a time
     blocks = -(-m // c.block_m) * fused.blocks_n(problem, c)

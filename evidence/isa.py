@@ -3,8 +3,8 @@
     figures = analyse(compiled.asm["amdgcn"], waves=4, lds=compiled.metadata.shared)
 
 Works on what LLVM prints (Triton's ``asm["amdgcn"]``, ``clang -S``). The main loop is the innermost loop with the most
-matrix instructions; a kernel without one is taken as a whole. Occupancy follows the CDNA4 register and LDS sizes
-(AMD Instinct CDNA4 ISA, sections 3.6 and 11): 512 registers a SIMD lane in steps of 8, at most 8 waves, 160 KB of LDS.
+matrix instructions; a kernel without one is taken as a whole. Occupancy follows the registers and the LDS
+of ``mxgemm.device.KNOWN_MACHINES``: registers come in steps of 8, for at most 8 waves (AMD Instinct CDNA4 ISA, 3.6).
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from typing import Final
+
+from mxgemm.device import KNOWN_MACHINES
 
 LOAD_BYTES: Final = {
     "ubyte": 1,
@@ -24,9 +26,7 @@ LOAD_BYTES: Final = {
     "dwordx3": 12,
     "dwordx4": 16,
 }
-REGISTERS: Final = 512
 MAX_WAVES: Final = 8
-LDS_BYTES: Final = {"gfx950": 160 * 1024, "gfx942": 64 * 1024}
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,9 @@ def analyse(text: str, *, waves: int, lds: int, arch: str = "gfx950") -> Figures
     ops = [op for op, _ in (stream[loop[0] : loop[1] + 1] if loop else stream) if op]
     counts = Counter(ops)
     vgprs = _metadata(text, "vgpr_count")
-    registers = MAX_WAVES if not vgprs else min(MAX_WAVES, REGISTERS // (-(-vgprs // 8) * 8))
-    by_lds = MAX_WAVES if not lds else max(1, LDS_BYTES[arch] // lds) * waves // 4
+    machine = KNOWN_MACHINES[arch]
+    registers = MAX_WAVES if not vgprs else min(MAX_WAVES, machine.registers // (-(-vgprs // 8) * 8))
+    by_lds = MAX_WAVES if not lds else max(1, machine.lds_bytes // lds) * waves // machine.simds
     return Figures(
         vgprs=vgprs,
         sgprs=_metadata(text, "sgpr_count"),

@@ -1,4 +1,4 @@
-"""Which machine a tensor lives on: architecture, compute units, name.
+"""Which machine a tensor lives on: architecture, compute units, name, and what hardware of its kind has.
 
 Read from torch's device properties on first use; nothing here starts a process or touches a device at import.
 """
@@ -6,7 +6,7 @@ Read from torch's device properties on first use; nothing here starts a process 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final
 
@@ -23,23 +23,74 @@ class Machine:
         arch: "cpu", "gfx950", "gfx942", "sm_90", ...
         cu_count: compute units (AMD) or streaming multiprocessors (NVIDIA); 0 on a CPU.
         name: what the vendor calls it.
+        xcds: dies with an L2 of their own, among which workgroups are dealt in turn.
+        simds: SIMDs of a compute unit.
+        wave_size: lanes of a wave (a warp); 0 where it is not known, as the following.
+        registers: 32-bit vector registers of a SIMD lane, for all its waves.
+        lds_bytes: LDS (shared memory) of a compute unit, for all its workgroups.
+        infinity_cache_bytes: of the cache between L2 and memory, which torch does not report; 0 without one.
     """
 
     arch: str
     cu_count: int
     name: str
+    xcds: int = 1
+    simds: int = 4
+    wave_size: int = 0
+    registers: int = 0
+    lds_bytes: int = 0
+    infinity_cache_bytes: int = 0
 
 
 CPU: Final = Machine("cpu", 0, "CPU")
 
 KNOWN_MACHINES: Final[dict[str, Machine]] = {
     "cpu": CPU,
-    "gfx950": Machine("gfx950", 256, "AMD Instinct MI350X/MI355X"),
-    "gfx942": Machine("gfx942", 304, "AMD Instinct MI300X"),
-    "sm_90": Machine("sm_90", 132, "NVIDIA H100/H200"),
-    "sm_100": Machine("sm_100", 148, "NVIDIA B200"),
+    "gfx950": Machine(
+        "gfx950",
+        cu_count=256,  # 32 on each XCD [1]
+        name="AMD Instinct MI350X/MI355X",
+        xcds=8,  # [1]
+        simds=4,  # [2]
+        wave_size=64,  # [1]
+        registers=512,  # 512 KiB a compute unit [1]; [2] 3.6
+        lds_bytes=160 * 1024,  # [1]; [2] 11
+        infinity_cache_bytes=256 << 20,  # "L3" in [1]
+    ),
+    "gfx942": Machine(
+        "gfx942",
+        cu_count=304,  # 38 on each XCD [1]
+        name="AMD Instinct MI300X",
+        xcds=8,  # [1]
+        simds=4,  # [3]
+        wave_size=64,  # [1]
+        registers=512,  # 512 KiB a compute unit [1]
+        lds_bytes=64 * 1024,  # [1]
+        infinity_cache_bytes=256 << 20,  # "L3" in [1]
+    ),
+    "sm_90": Machine(
+        "sm_90",
+        cu_count=132,  # [5], the SXM boards
+        name="NVIDIA H100/H200",
+        wave_size=32,  # [4]
+        registers=512,  # 64 K a multiprocessor [4], a quarter for each of its four parts of 32 lanes [5]
+        lds_bytes=228 * 1024,  # [4], of which a block has at most 227 KB
+    ),
+    "sm_100": Machine(
+        "sm_100",
+        cu_count=148,  # cudaDeviceProp of a B200
+        name="NVIDIA B200",
+        wave_size=32,  # [4]
+        registers=512,  # as sm_90
+        lds_bytes=228 * 1024,  # [4], of which a block has at most 227 KB
+    ),
 }
-"""Machines that :func:`mxgemm.explain` can be asked about without having one."""
+"""Machines that :func:`mxgemm.explain` can be asked about without having one: the one table of what hardware has.
+
+[1] ROCm documentation, "AMD GPU specifications". [2] "AMD Instinct CDNA4 Instruction Set Architecture", by section.
+[3] "AMD Instinct MI300 Instruction Set Architecture" (CDNA3). [4] CUDA C++ Programming Guide, "Technical Specifications
+per Compute Capability". [5] "NVIDIA H100 Tensor Core GPU Architecture".
+"""
 
 _ARCH: Final = re.compile(r"(?:(gfx[0-9a-f]{3,5})(?::[a-z]+[+-])*|(sm_[0-9]{2,3})[af]?)")
 
@@ -122,7 +173,8 @@ def _gpu(index: int) -> Machine:
     properties = torch.cuda.get_device_properties(index)
     gcn = getattr(properties, "gcnArchName", "") if torch.version.hip else ""
     arch = gcn.split(":")[0] if gcn else f"sm_{properties.major}{properties.minor}"
-    return Machine(arch, properties.multi_processor_count, properties.name)
+    known = KNOWN_MACHINES.get(arch) or Machine(arch, 0, "")
+    return replace(known, cu_count=properties.multi_processor_count, name=properties.name)
 
 
 def default_device() -> torch.device:

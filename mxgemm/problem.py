@@ -118,7 +118,7 @@ def contiguous_strides(n: int, k: int, b: ElementFormat, scale_columns: int) -> 
     return Strides(a=(k, 1), b=(k // b.pack, 1), b_scales=(scale_columns, 1), out=(n, 1))
 
 
-def contiguity_refusal(route: str, problem: Problem) -> Refusal | None:
+def contiguity_refusal(problem: Problem) -> Refusal | None:
     """Refuse a strided view of a shuffled operand: it is a block of memory in an order of its own."""
     s = problem.strides
     if s is None:
@@ -131,7 +131,7 @@ def contiguity_refusal(route: str, problem: Problem) -> Refusal | None:
         ("a_scales", problem.a_scale_layout, s.a_scales, scale_columns),
     ):
         if layout != "row_major" and got != (want, 1):
-            return Refusal(route, f"strides of {name}", got, f"{(want, 1)}: a contiguous {layout} operand")
+            return Refusal(f"strides of {name}", got, f"{(want, 1)}: a contiguous {layout} operand")
     return None
 
 

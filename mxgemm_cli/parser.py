@@ -104,7 +104,10 @@ def _plot(commands: Any) -> None:
         parser, "--map", names.MACHINES, "route maps of an architecture, which need not be here; repeat for more",
         action="append", default=[],
     )  # fmt: skip
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FOLDER", help="where to write PNG and SVG")
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="FOLDER", help="where to write them, as PNG"
+    )
+    _add_choice(parser, "--peer", names.PEERS, "what ratios are taken to", default="torch_mm")
     _add_prepared(parser, "route maps of --map: of a weight after prepare()", "of one as it comes")
     _add_force(parser)
 

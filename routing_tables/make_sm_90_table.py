@@ -5,21 +5,26 @@ python routing_tables/make_sm_90_table.py bench/results/hopper_h200.json
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mxgemm import files
+from mxgemm import files, measure
+from mxgemm.measure import output
+from mxgemm.measure.identity import Identity, identity
 from mxgemm.routing import tables
 
-ROUTES = {
-    "fold fast": ("fp8_fold", "e2m1"),
-    "dequant e2m1": ("dequant_mm", "e2m1"),
-    "a16wfp4": ("a16wfp4", "e2m1"),
-    "dequant bf16": ("dequant_mm", "bf16"),
-    "w4a16": ("w4a16", "bf16"),
-}
+ROWS_OF = (
+    Identity("route", "fp8_fold", "e2m1", "fast"),
+    Identity("route", "dequant_mm", "e2m1", "raw"),
+    Identity("route", "a16wfp4", "e2m1", "raw"),
+    Identity("route", "dequant_mm", "bf16", "raw"),
+    Identity("route", "w4a16", "bf16", "raw"),
+)
+"""Whose times are rows. A row does not tell one prepared form from another, so compact weights have rules alone."""
 
 HEAD: dict[str, Any] = {
     "kind": tables.KIND,
@@ -52,24 +57,47 @@ HEAD: dict[str, Any] = {
 
 def main() -> None:
     """Read the measurements named on the command line and write the table."""
-    measured = files.read_json(sys.argv[1])
-    rows = []
-    for found in measured["rows"]:
-        for variant, (route, a_format) in ROUTES.items():
-            if variant in found and found[variant]["passed"]:
-                size = {name: found[name] for name in ("m", "n", "k")}
-                rows.append(
-                    size
-                    | {"a_format": a_format, "cu_count": 132, "route": route, "config": {}}
-                    | {"us": found[variant]["us"], "grade": "measured", "source": "hopper"}
-                )
-    rows.sort(key=lambda row: (row["n"], row["k"], row["m"], row["a_format"], row["us"]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", type=Path, help="what bench/hopper.py wrote")
+    output.add_options(parser, Path("routing_tables/sm_90.json"))
+    arguments = parser.parse_args()
+    keep = output.text_file(arguments.output, files.json_mark(tables.KIND), force=arguments.force)
+    rows = rows_of(measure.load(arguments.results))
+    tables.parse({**HEAD, "rows": rows}, str(arguments.output))
     lines = ",\n".join(json.dumps(row) for row in rows)
-    path = Path("routing_tables/sm_90.json")
-    text = f'{json.dumps(HEAD, indent=1)[:-2]},\n "rows": [\n{lines}\n ]\n}}\n'
-    files.save(path, text, files.json_mark(tables.KIND))
-    print(f"{path}: {len(rows)} rows", file=sys.stderr)
+    keep(f'{json.dumps(HEAD, indent=1)[:-2]},\n "rows": [\n{lines}\n ]\n}}\n')
+    print(f"{arguments.output}: {len(rows)} rows", file=sys.stderr)
+
+
+def rows_of(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a row for each time of :data:`ROWS_OF`, in order of weight, M, format and time.
+
+    Raises:
+        ValueError: the document is of another architecture, or holds none of these times.
+    """
+    environment = document["environment"]
+    if environment["arch"] != HEAD["arch"]:
+        raise ValueError(f"arch: got {environment['arch']}, want a run on {HEAD['arch']}")
+    rows = [
+        {
+            **{name: record[name] for name in ("m", "n", "k", "a_format")},
+            "cu_count": environment["compute_units"],
+            "route": record["name"],
+            "config": {},
+            "us": round(record["device"]["us"], 2),
+            "grade": "measured",
+            "source": "hopper",
+        }
+        for record in document["results"]
+        if record["device"] and identity(record) in ROWS_OF
+    ]
+    if not rows:
+        raise ValueError("results: none of them is of a route and form that the table has rows of")
+    return sorted(rows, key=lambda row: (row["n"], row["k"], row["m"], row["a_format"], row["us"]))
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except ValueError as error:
+        sys.exit(f"make_sm_90_table.py: {error}")

@@ -1,24 +1,65 @@
-"""Where kernels run: on the GPU if there is one, else in Triton's interpreter, which must be chosen before import."""
+"""What holds for every test: where kernels run, what `make check` leaves out, ids and reports that can be sent."""
 
 from __future__ import annotations
 
 import os
+import random
+import re
+from collections.abc import Generator
+from typing import Final
 
 import pytest
 import torch
 
 if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"
+    os.environ["TRITON_INTERPRET"] = "1"  # which must be chosen before import
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # triton 3.9 warns unless it is set
 
+ADDRESS: Final = re.compile(r"\bat 0x[0-9a-f]+")
+SLOW_FOLDERS: Final = ("dispatcher", "evidence", "gfx950emu", "hip", "submission")
+"""Compilers and the emulator: minutes, and not what a change of the library mostly breaks."""
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if torch.cuda.is_available():
-        return
-    skip = pytest.mark.skip(reason="needs a CUDA or ROCm device; torch sees none")
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="run the tests in a random order, the same for a seed")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        if "gpu" in item.keywords:
-            item.add_marker(skip)
+        refusal = id_refusal(item.nodeid)
+        if refusal:
+            raise pytest.UsageError(refusal)
+        if item.path.parent.name in SLOW_FOLDERS:
+            item.add_marker(pytest.mark.slow)
+        if "gpu" in item.keywords and not torch.cuda.is_available():
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA or ROCm device; torch sees none"))
+    seed = config.getoption("shuffle")
+    if seed is not None:
+        random.Random(seed).shuffle(items)
+
+
+def id_refusal(nodeid: str) -> str | None:
+    """Say what pytest-xdist, whose workers must collect the same printable ids, would trip over, or None."""
+    if not (nodeid.isascii() and nodeid.isprintable()):
+        return f"the id {nodeid!a} is not printable ASCII: give the parameter an id"
+    if ADDRESS.search(nodeid):
+        return f"the id {nodeid} has an address, another one in each process: give the parameter an id"
+    return None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Escape what is no UTF-8, as in a folder's name that was logged: a worker of pytest-xdist dies of sending it."""
+    report = yield
+    report.sections = [(title, escaped(text)) for title, text in report.sections]
+    failure = str(report.longrepr)
+    if failure != escaped(failure):
+        report.longrepr = escaped(failure)
+    return report
+
+
+def escaped(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 @pytest.fixture(autouse=True)

@@ -1,17 +1,23 @@
-"""The scripts in bench/."""
+"""The scripts that measure, and make tables of it."""
 
 import importlib.util
+import itertools
+import json
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from mxgemm import measure
+from mxgemm.routing import tables
+
 BENCH = Path(__file__).resolve().parent.parent / "bench"
 
 
 def script(name: str):
-    spec = importlib.util.spec_from_file_location(f"bench_{name}", BENCH / f"{name}.py")
+    path = BENCH.parent / "routing_tables" if name.startswith("make_") else BENCH
+    spec = importlib.util.spec_from_file_location(f"bench_{name}", path / f"{name}.py")
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -30,3 +36,118 @@ def test_results_of_threads_are_counted(monkeypatch: pytest.MonkeyPatch) -> None
 
     with pytest.raises(RuntimeError, match="launch"):
         threads.race(threads.Case("fails", [fail]), [right], "one stream", 4, 50)
+
+
+def record_of(request: measure.Request, shape: measure.Shape, us: float, peer: str = "") -> dict:
+    """What of a result the recipe's summary looks at."""
+    kind, name = ("peer", peer) if peer else ("route", request.route)
+    ours = {"a_format": None, "form": None} if peer else {"a_format": request.a_format, "form": request.form}
+    return dict(zip("mnk", shape, strict=True)) | {"kind": kind, "name": name, "device": {"us": us}, **ours}
+
+
+def test_the_recipe_for_hopper_asks_for_every_variant_where_it_belongs() -> None:
+    hopper = script("hopper")
+    requests = hopper.requests_for(torch.device("cpu"), [256, 1, 64, 64], 0.0)
+    asked = {(r.route, r.a_format, r.form): sorted({m for m, _, _ in r.shapes}) for r in requests}
+    assert asked == {
+        ("fp8_fold", "e2m1", "fast"): [1, 64, 256],
+        ("fp8_fold", "e2m1", "compact"): [64, 256],
+        ("dequant_mm", "e2m1", "raw"): [64, 256],
+        ("a16wfp4", "e2m1", "raw"): [1, 64],
+        ("dequant_mm", "bf16", "raw"): [64, 256],
+        ("w4a16", "bf16", "raw"): [1, 64, 256],
+    }
+    assert [list(r.peers) for r in requests] == [["torch_mm"]] + [[]] * 5
+    assert {tuple(r.times) for r in requests} == {("device",)}
+    sizes = measure.sizes_of(requests)
+    assert len(sizes) == 3 * 7
+    weights = [size[1:] for size in sizes]
+    assert sum(a != b for a, b in itertools.pairwise(weights)) == 6, "a weight is made once"
+
+
+def test_the_recipe_for_hopper_sums_up_by_ratios() -> None:
+    hopper = script("hopper")
+    fast, compact, *_ = hopper.requests_for(torch.device("cpu"), [64, 128], 0.0)
+    (small, large), other = fast.shapes[:2], fast.shapes[2]
+    results = [record_of(fast, shape, 10.0, "torch_mm") for shape in (small, large, other)]
+    results += [record_of(fast, small, 5.0), record_of(fast, other, 20.0), record_of(compact, large, 20.0)]
+    columns, rows = hopper.summary(results)
+    assert columns == ["variant", "", "M 64", "M 128"]
+    assert rows == [
+        ("fp8_fold fast", "/ torch_mm", "1.000", ""),  # the geometric mean of 1/2 and 2
+        ("fp8_fold compact", "/ torch_mm", "", "2.000"),
+    ]
+
+
+def test_two_trees_are_compared_by_all_their_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = script("before_after")
+    effort = measure.Effort(seconds=0.0, least=2, most=2)
+    document = measure.run(measure.Request([(3, 32, 64)], torch.device("cpu"), effort=effort))
+    asked: list[tuple[Path, list[str]]] = []
+    times = {"before": iter([100.0, 110.0]), "after": iter([105.0, 112.0])}
+
+    def run(tree: Path, options: list[str]) -> None:
+        asked.append((tree, options))
+        path = Path(options[-1].removeprefix("--json="))
+        us = next(times[path.stem.partition("_")[0]])
+        for record in document["results"]:
+            record["device"] = {"us": us, "low": us - 1, "high": us + 1}
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(document))
+
+    monkeypatch.setattr(recipe, "run", run)
+    arguments = ["before_after.py", "--base", str(tmp_path), "--set", "gpt-oss", "-o", str(tmp_path / "runs")]
+    monkeypatch.setattr(sys, "argv", arguments)
+    assert recipe.main() == 0
+    assert "0 of 1 slower by more than the spread" in capsys.readouterr().out
+    assert [tree for tree, _ in asked] == [tmp_path, BENCH.parent] * 2
+    assert all("--set=gpt-oss" in options and "--no-peers" in options for _, options in asked)
+    times.update(before=iter([100.0, 101.0]), after=iter([105.0, 112.0]))
+    assert recipe.main() == 1
+    assert "1 of 1 slower by more than the spread" in capsys.readouterr().out
+
+
+def test_a_tree_measures_itself(tmp_path: Path) -> None:
+    recipe = script("before_after")
+    (tmp_path / "mxgemm").mkdir()
+    command = tmp_path / "mxgemm" / "__main__.py"
+    command.write_text("import os, sys; print(open(sys.argv[2], 'w').write(os.environ['PYTHONPATH'] + os.getcwd()))")
+    recipe.run(tmp_path, [str(tmp_path / "said")])
+    assert (tmp_path / "said").read_text() == f"{tmp_path}{tmp_path}"
+    command.write_text("raise SystemExit(3)")
+    with pytest.raises(ValueError, match="mxgemm bench ended with 3"):
+        recipe.run(tmp_path, [])
+
+
+def test_the_routing_table_of_hopper_is_made_of_its_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = script("make_sm_90_table")
+    effort = measure.Effort(seconds=0.0, least=2, most=2)
+    document = measure.run(measure.Request([(64, 32, 64)], torch.device("cpu"), route="reference", effort=effort))
+    (record,) = document["results"]
+    document["environment"] |= {"arch": "sm_90", "compute_units": 132}
+    document["results"] = []
+    for us, request in enumerate(script("hopper").requests_for(torch.device("cpu"), [64], 0.0), 10):
+        who = {"name": request.route, "a_format": request.a_format, "form": request.form}
+        document["results"].append({**record, **who, "device": {**record["device"], "us": us + 0.125}})
+    document["results"].append({**document["results"][0], "m": 32, "device": None})  # failed its gates
+    (source, table) = tmp_path / "hopper.json", tmp_path / "sm_90.json"
+    source.write_text(json.dumps(document))
+    monkeypatch.setattr(sys, "argv", ["make_sm_90_table.py", str(source), "-o", str(table)])
+    make.main()
+    rows = tables.load(table).rows
+    assert [(row.m, row.n, row.k, row.a_format, row.route, row.us) for row in rows] == [
+        (64, 32, 64, "bf16", "dequant_mm", 14.12),
+        (64, 32, 64, "bf16", "w4a16", 15.12),
+        (64, 32, 64, "e2m1", "fp8_fold", 10.12),  # as "fast": there is no row of the compact form
+        (64, 32, 64, "e2m1", "dequant_mm", 12.12),
+        (64, 32, 64, "e2m1", "a16wfp4", 13.12),
+    ]
+    assert {(row.cu_count, row.grade, len(row.config)) for row in rows} == {(132, "measured", 0)}
+    shipped = tables.load(BENCH.parent / "routing_tables" / "sm_90.json")
+    assert tables.load(table).rules == shipped.rules
+    with pytest.raises(ValueError, match="results: none of them"):
+        make.rows_of({**document, "results": []})
+    with pytest.raises(ValueError, match="arch: got cpu, want a run on sm_90"):
+        make.rows_of({**document, "environment": {"arch": "cpu"}})

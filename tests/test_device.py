@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -64,10 +65,10 @@ def test_a_weight_is_prepared_for_an_architecture_with_suffixes() -> None:
 @pytest.mark.parametrize("prepared", [False, True])
 def test_an_unknown_architecture_is_answered_by_refusals(name: str, a_format: Any, prepared: bool) -> None:
     answer = mxgemm.explain(16, 2112, 7168, device=name, a_format=a_format, prepared=prepared)
-    assert answer.route not in {refusal.route for refusal in answer.refusals}
+    assert answer.route not in {refused.route for refused in answer.refusals}
     assert answer.us is None
     assert f"on {name} (in no table here: by what each route refuses)" in str(answer)
-    assert {"fused_asm", "ck_gemm", "hip_fused"} <= {refusal.route for refusal in answer.refusals}
+    assert {"fused_asm", "ck_gemm", "hip_fused"} <= {refused.route for refused in answer.refusals}
 
 
 @pytest.mark.parametrize("integer", [np.int64, np.int8, np.uint16, torch.tensor])
@@ -123,6 +124,26 @@ def test_what_is_no_name_of_a_device(wrong: Any) -> None:
 )
 def test_a_gpu_by_name_index_or_device(given: Any, two_gpus: None) -> None:
     assert mxgemm.explain(4, 64, 64, device=given).problem.machine == device.Machine("sm_120", 170, "a GPU")
+
+
+def test_a_gpu_has_what_its_kind_has(two_gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch tells how many compute units there are (a partition has fewer), and the table the rest."""
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    properties = SimpleNamespace(gcnArchName="gfx950:sramecc+:xnack-", multi_processor_count=32, name="a part")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
+    known = KNOWN_MACHINES["gfx950"]
+    assert machine_of(torch.device("cuda", 0)) == replace(known, cu_count=32, name="a part")
+    assert (known.xcds, known.lds_bytes, known.infinity_cache_bytes) == (8, 163840, 268435456)
+
+
+@pytest.mark.parametrize("arch", [arch for arch in KNOWN_MACHINES if arch != "cpu"])
+def test_known_machines_are_whole(arch: str) -> None:
+    machine = KNOWN_MACHINES[arch]
+    assert machine.arch == arch
+    assert machine.cu_count % machine.xcds == 0
+    assert machine.wave_size == (64 if arch.startswith("gfx") else 32)
+    assert machine.registers * machine.simds * machine.wave_size * 4 in (256 * 1024, 512 * 1024)  # a unit's file
+    assert machine.lds_bytes
 
 
 @pytest.mark.parametrize("given", ["cuda:2", 2, 127, torch.device("cuda", 5)])

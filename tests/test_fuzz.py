@@ -25,6 +25,8 @@ from mxgemm.triton.quantize import quantize_rows
 from tests.cases import bytes_of, skip_without_kernels
 from tests.strategies import Call, Matrix, calls, depths, matrices, seeds, sizes, values, view_of, weight_bytes
 
+pytestmark = pytest.mark.slow
+
 DEFAULT = 250
 EXAMPLES = int(os.environ.get("MXGEMM_FUZZ", str(DEFAULT)))
 ROUTES = {

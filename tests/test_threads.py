@@ -34,6 +34,8 @@ from mxgemm.triton.tile import TileConfig
 from tests import aiter_double
 from tests.cases import Case, make, run_route, skip_without_kernels
 
+pytestmark = pytest.mark.slow
+
 Call = Callable[[], Tensor]
 PREPARED = ("preshuffled", "shuffled")
 SPLIT = TileConfig(block_m=16, block_n=32, block_k=128, split_k=2)

@@ -273,7 +273,7 @@ def test_a_workgroup_of_the_hip_kernel_reaches_32_bits() -> None:
     for k in (2**26, 2**27, 2**28):
         large = problem(1, 128, k, "gfx950", **prepared)
         for block_n in (16, 32, 64, 128):
-            refusal = fused_refusal("hip_fused", large, FusedConfig(block_n=block_n, block_k=128, waves=4))
+            refusal = fused_refusal(large, FusedConfig(block_n=block_n, block_k=128, waves=4))
             assert (refusal is None) == (block_n * k < 2**31), (k, block_n, refusal)
             assert refusal is None or refusal.field == "k"
 

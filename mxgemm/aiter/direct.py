@@ -33,22 +33,17 @@ def folder() -> Path | None:
     return next((path for path in _candidates() if any(path.glob(f"{PREFIX}*.co"))), None)
 
 
-def refusal(route: str, kernel: F4GemmKernel, arch: str) -> Refusal | None:
+def refusal(kernel: F4GemmKernel, arch: str) -> Refusal | None:
     """Say why a kernel cannot be launched directly on an architecture, or None if it can."""
-
-    def lacks(value: str, needed: str) -> Refusal:
-        return Refusal(route, "AITER's code objects", value, needed, "installation")
-
     found = folder()
     if found is None:
         looked = ", ".join(str(path) for path in _candidates()) or "no amd-aiter"
         needed = f"{INSIDE}/*.co of {installed.INSTALL}, or {FOLDER_VARIABLE} naming their folder"
-        return lacks(f"missing (looked in {looked})", needed)
+        return _lacks(f"missing (looked in {looked})", needed)
     path = found / f"{kernel.name}.co"
     if not path.is_file():
-        return lacks(f"{found}, without {path.name}", "a release that has this kernel")
-    wrong = _unfit(path, kernel.symbol, arch)
-    return lacks(f"{path}: {wrong}", f"this kernel for {arch}") if wrong else None
+        return _lacks(f"{found}, without {path.name}", "a release that has this kernel")
+    return _unfit(path, kernel.symbol, arch)
 
 
 def describe() -> str:
@@ -101,21 +96,29 @@ def _candidates() -> Iterator[Path]:
         yield from (root / "aiter_meta" / INSIDE, root / INSIDE)  # a wheel; a source tree
 
 
+def _lacks(value: str, needed: str) -> Refusal:
+    return Refusal("AITER's code objects", value, needed, "installation")
+
+
 @cache
-def _unfit(path: Path, symbol: str, arch: str) -> str | None:
+def _unfit(path: Path, symbol: str, arch: str) -> Refusal | None:
     from mxgemm.hip import code_object
+
+    def unlike(what: object) -> Refusal:
+        return _lacks(f"{path}: {what}", f"this kernel for {arch}")
 
     try:
         found = code_object.inspect(path.read_bytes())
     except (OSError, code_object.CodeObjectError) as error:
-        return str(error)
-    reason = code_object.refusal(found, arch)
-    if reason:
-        return reason
+        return unlike(error)
+    other = code_object.refusal(found, arch)
+    if other:
+        return unlike(other)
     if symbol not in found.kernels:
-        return f"has {', '.join(found.kernels) or 'no kernels'}, not {symbol}"
+        return unlike(f"has {', '.join(found.kernels) or 'no kernels'}, not {symbol}")
     size = found.kernels[symbol].kernarg_bytes
-    return None if size <= BLOCK_SIZE else f"takes {size} bytes of arguments, more than the {BLOCK_SIZE} known"
+    fits = size <= BLOCK_SIZE
+    return None if fits else unlike(f"takes {size} bytes of arguments, more than the {BLOCK_SIZE} known")
 
 
 @cache

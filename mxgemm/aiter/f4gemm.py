@@ -8,8 +8,9 @@ running every kernel in the gfx950 emulator with guarded memory; docs/aiter.md s
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
+from mxgemm.errors import Refusal
 from mxgemm.mx.layouts import SCALE_PAD_ROWS, round_up
 
 PREFIX: Final = "f4gemm_bf16_per1x32Fp4_"
@@ -21,14 +22,6 @@ MAX_BYTES: Final = 1 << 32
 """Some kernels compute a byte offset into an operand in 32 bits."""
 
 
-class Broken(NamedTuple):
-    """A clause of the contract that a problem breaks: which size, its value, and what would do."""
-
-    field: str
-    value: object
-    needed: str
-
-
 @dataclass(frozen=True, slots=True)
 class F4GemmKernel:
     """One kernel, and the clauses that it has beside those of all.
@@ -37,11 +30,11 @@ class F4GemmKernel:
         tile_m: rows of D that a workgroup computes.
         tile_n: columns of D that a workgroup computes.
         preshuffled: B is read in preshuffled order, otherwise row-major.
-        whole_columns: N % tile_n == 0: columns past N are stored as zeros at the start of the next row.
-        whole_rows: M % tile_m == 0: rows past M are stored, into whatever follows D.
-        reads_ahead: a K of one step reads past A and its scales where a tile has at most 32 rows of its own.
-        long_k: a K of one step reads past B.
-        adds_splits: takes log2_k_split; mxgemm always passes 0 (docs/aiter.md).
+        whole_columns: N % tile_n == 0.
+        whole_rows: M % tile_m == 0.
+        reads_ahead: K of more than one step where the last tile has at most 32 rows of its own.
+        long_k: K of more than one step.
+        adds_splits: takes log2_k_split; mxgemm always passes 0.
     """
 
     tile_m: int
@@ -71,28 +64,30 @@ class F4GemmKernel:
         """Rows of A's scales that the kernel may read."""
         return round_up(m, SCALE_ROWS if self.preshuffled else SCALE_PAD_ROWS)
 
-    def broken(self, m: int, n: int, k: int) -> Broken | None:
+    def broken(self, m: int, n: int, k: int) -> Refusal | None:
         """Return the first clause that a size breaks, or None if the kernel multiplies it correctly."""
         tile = f"tile {self.tile_m}x{self.tile_n}"
         if (found := broken_by_any(n, k)) is not None:
             return found
         if self.whole_columns and n % self.tile_n:
-            return Broken("n", n, f"a multiple of {self.tile_n} for {tile}: it writes past the end of a row")
+            return Refusal("n", n, f"a multiple of {self.tile_n} for {tile}: it writes past the end of a row")
         if self.whole_rows and m % self.tile_m:
-            return Broken("m", m, f"a multiple of {self.tile_m} for {tile} without preshuffle: it writes whole tiles")
+            return Refusal("m", m, f"a multiple of {self.tile_m} for {tile} without preshuffle: it writes whole tiles")
         if self.long_k and k <= K_STEP:
-            return Broken("k", k, f"more than {K_STEP} for {tile} without preshuffle: it reads past B")
+            return Refusal("k", k, f"more than {K_STEP} for {tile} without preshuffle: it reads past B")
         if self.reads_ahead and k <= K_STEP and 0 < m % self.tile_m <= SCALE_ROWS:
-            return Broken("k", k, f"more than {K_STEP} for {tile} and M = {m}: it reads past A")
+            return Refusal("k", k, f"more than {K_STEP} for {tile} and M = {m}: it reads past A")
         return None
 
 
-def broken_by_any(n: int, k: int) -> Broken | None:
+def broken_by_any(n: int, k: int) -> Refusal | None:
     """Return the clause of every kernel that a size breaks, or None."""
     if k < K_STEP or k % K_STEP:
-        return Broken("k", k, f"a multiple of {K_STEP}: the kernels read scales in steps of {K_STEP}, padding included")
+        return Refusal(
+            "k", k, f"a multiple of {K_STEP}: the kernels read scales in steps of {K_STEP}, padding included"
+        )
     if n % N_STEP:
-        return Broken("n", n, f"a multiple of {N_STEP}, the columns that the kernels store at a time")
+        return Refusal("n", n, f"a multiple of {N_STEP}, the columns that the kernels store at a time")
     return None
 
 

@@ -61,63 +61,58 @@ class Installation:
     functions: Mapping[str, tuple[Parameter, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class Missing:
-    """Why there is no AITER to use, in the words of a refusal."""
-
-    value: str
-    needed: str = INSTALL
+def _lacks(value: str, needed: str = INSTALL) -> Refusal:
+    return Refusal("aiter", value, needed, "installation")
 
 
 @cache
-def find() -> Installation | Missing:
-    """Look for AITER without importing it; once a process."""
+def find() -> Installation | Refusal:
+    """Look for AITER without importing it, or say what is in its place; once a process."""
     spec = importlib.util.find_spec("aiter")
     if spec is None:
-        return Missing("not installed")
+        return _lacks("not installed")
     if not spec.submodule_search_locations:
-        return Missing(f"a single module ({spec.origin}), not AMD's package")
+        return _lacks(f"a single module ({spec.origin}), not AMD's package")
     folder = Path(next(iter(spec.submodule_search_locations)))
     amd, other = _version("amd-aiter"), _version("aiter")
     source = folder / SOURCE
     if not source.is_file():
         if amd is None:
             name = f"PyPI's unrelated package aiter {other}" if other else f"a package without AMD's kernels ({folder})"
-            return Missing(name, f"{INSTALL} in its place: both are imported as aiter")
-        return Missing(f"amd-aiter {amd}, which lacks {SOURCE.as_posix()}", "a release of amd-aiter that has it")
+            return _lacks(name, f"{INSTALL} in its place: both are imported as aiter")
+        return _lacks(f"amd-aiter {amd}, which lacks {SOURCE.as_posix()}", "a release of amd-aiter that has it")
     try:
         functions = _functions(source.read_text(encoding="utf-8"))
     except (OSError, SyntaxError, UnicodeDecodeError) as error:
-        return Missing(f"amd-aiter {amd or other}, whose {source} cannot be read ({error})", "an intact amd-aiter")
+        return _lacks(f"amd-aiter {amd or other}, whose {source} cannot be read ({error})", "an intact amd-aiter")
     return Installation(amd or other or "unknown", folder, functions)
 
 
 def describe() -> str:
     """Say in a few words what was found, for ``mxgemm doctor``."""
     found = find()
-    if isinstance(found, Missing):
-        return found.value
+    if isinstance(found, Refusal):
+        return str(found.value)
     known = ("gemm_a4w4", "gemm_a4w4_asm", "gemm_a4w4_blockscale")
     return f"amd-aiter {found.version}: {', '.join(name for name in known if name in found.functions) or 'no a4w4'}"
 
 
-def refusal(route: str, function: str) -> Refusal | None:
-    """Say why a route cannot call one of AITER's functions, or None if it can.
+def refusal(function: str) -> Refusal | None:
+    """Say why nothing can call one of AITER's functions, or None if it can.
 
     On a ROCm build of torch that takes the import: it can fail there for many reasons, and another route shall serve
     then. Elsewhere, where the question is hypothetical, nothing is imported.
     """
     found = find()
-    if isinstance(found, Missing):
-        return Refusal(route, "aiter", found.value, found.needed, "installation")
-    problem = _keywords(found, function)
-    if isinstance(problem, str):
-        value = f"amd-aiter {found.version}, {problem}"
-        return Refusal(route, "aiter", value, "a release whose form is known", "installation")
+    if isinstance(found, Refusal):
+        return found
+    keywords = _keywords(found, function)
+    if isinstance(keywords, Refusal):
+        return keywords
     failure = _import_failure()
     if failure:
         value = f"amd-aiter {found.version}, which cannot be imported ({failure})"
-        return Refusal(route, "aiter", value, "an amd-aiter that fits this torch and this ROCm", "installation")
+        return _lacks(value, "an amd-aiter that fits this torch and this ROCm")
     return None
 
 
@@ -237,36 +232,42 @@ _KNOWN: Final[Mapping[str, tuple[tuple[str, ...], frozenset[str], frozenset[str]
 _EVERY_KNOWN: Final = _OPTIONAL.union(*(({*leading} | settable) for leading, settable, _ in _KNOWN.values()))
 
 
-def _keywords(found: Installation, function: str) -> frozenset[str] | str:
-    """Return the names to pass besides the leading operands, or what is wrong with the function in words."""
+def _keywords(found: Installation, function: str) -> frozenset[str] | Refusal:
+    """Return the names to pass besides the leading operands, or say what is wrong with the function."""
+
+    def unknown_form(what: str) -> Refusal:
+        return _lacks(f"amd-aiter {found.version}, {what}", "a release whose form is known")
+
     parameters = found.functions.get(function)
     if parameters is None:
-        return f"which lacks {function}"
+        return unknown_form(f"which lacks {function}")
     if function == "gemm_a4w4" and "get_GEMM_config" not in found.functions:
-        return "which lacks get_GEMM_config: nobody can say which kernel its gemm_a4w4 picks"
+        return unknown_form("which lacks get_GEMM_config: nobody can say which kernel its gemm_a4w4 picks")
     leading, settable, needed = _KNOWN[function]
     names = [parameter.name for parameter in parameters]
     if tuple(names[: len(leading)]) != leading:
-        return f"whose {function} begins ({', '.join(names[: len(leading)])}), want ({', '.join(leading)})"
+        begins = f"({', '.join(names[: len(leading)])}), want ({', '.join(leading)})"
+        return unknown_form(f"whose {function} begins {begins}")
     rest = parameters[len(leading) :]
     keywords = frozenset(parameter.name for parameter in rest) & settable
     if needed - keywords:
-        return f"whose {function} has no {', '.join(sorted(needed - keywords))}"
+        return unknown_form(f"whose {function} has no {', '.join(sorted(needed - keywords))}")
     unknown = [p.name for p in rest if p.required and p.name not in settable]
     if unknown:
-        return f"whose {function} requires {', '.join(unknown)}, which this release of mxgemm does not know"
+        wants = f"requires {', '.join(unknown)}, which this release of mxgemm does not know"
+        return unknown_form(f"whose {function} {wants}")
     if "out" in keywords and names.index("out") != len(leading):
-        return f"whose {function} takes out at an unknown place"
+        return unknown_form(f"whose {function} takes out at an unknown place")
     return keywords
 
 
 def _load(function: str) -> tuple[Callable[..., Any], frozenset[str]]:
     found = find()
-    if isinstance(found, Missing):
+    if isinstance(found, Refusal):
         raise RuntimeError(f"aiter: {found.value}; needs {found.needed}")
     keywords = _keywords(found, function)
-    if isinstance(keywords, str):
-        raise RuntimeError(f"amd-aiter {found.version}, {keywords}")
+    if isinstance(keywords, Refusal):
+        raise RuntimeError(str(keywords.value))
     new = [p.name for p in found.functions[function] if p.name not in _EVERY_KNOWN]
     if new:
         logger.info("amd-aiter %s: options of %s left at their defaults: %s", found.version, function, ", ".join(new))

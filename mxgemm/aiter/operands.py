@@ -20,48 +20,47 @@ from mxgemm.triton.support import triton_missing
 _ALIGN = 256
 
 
-def aiter_missing(route: str, machine: Machine, backend: Callable[[], Refusal | None]) -> Refusal | None:
+def aiter_missing(machine: Machine, backend: Callable[[], Refusal | None]) -> Refusal | None:
     """Say what a route into AITER lacks on a machine, or None.
 
     ``backend`` says what AITER lacks. That may take importing it, so it is asked on a gfx950 only.
     """
     if machine.arch != "gfx950":
         needed = "gfx950, the only one that AITER has these kernels for"
-        return Refusal(route, "arch", machine.arch, needed, "machine")
-    return backend() or triton_missing(route, machine)
+        return Refusal("arch", machine.arch, needed, "machine")
+    return backend() or triton_missing(machine)
 
 
-def aiter_refusal(route: str, problem: Problem) -> Refusal | None:
+def aiter_refusal(problem: Problem) -> Refusal | None:
     """Say why no kernel of AITER's takes a problem, or None if one may."""
     p = problem
     if p.a_quantized or p.a_format != "e2m1":
         what = "quantised already" if p.a_quantized else p.a_format
-        return Refusal(route, "a", what, 'activations in bf16, fp16 or fp32 and a_format "e2m1"')
+        return Refusal("a", what, 'activations in bf16, fp16 or fp32 and a_format "e2m1"')
     if p.b_format != "e2m1":
-        return Refusal(route, "b_format", p.b_format, "e2m1")
+        return Refusal("b_format", p.b_format, "e2m1")
     if p.out_dtype != torch.bfloat16:
-        return Refusal(route, "out_dtype", p.out_dtype, "torch.bfloat16")
+        return Refusal("out_dtype", p.out_dtype, "torch.bfloat16")
     if p.has_bias:
-        return Refusal(route, "bias", "given", "none: AITER's kernels take one and do not add it")
+        return Refusal("bias", "given", "none: AITER's kernels take one and do not add it")
     broken = f4gemm.broken_by_any(p.n, p.k)
     if broken:
-        return Refusal(route, *broken)
+        return broken
     for field, size, most in (("m", p.m, MAX_ROWS), ("k", p.k, MAX_COLUMNS)):
         if size > most:
-            return Refusal(route, field, size, f"at most {most}, what one launch quantises")
+            return Refusal(field, size, f"at most {most}, what one launch quantises")
     if p.scale_layout != "shuffled":
-        return Refusal(route, "scale_layout", p.scale_layout, "shuffled scales: call prepare() on the weight, once")
-    return contiguity_refusal(route, problem) or _strides_refusal(route, problem)
+        return Refusal("scale_layout", p.scale_layout, "shuffled scales: call prepare() on the weight, once")
+    return contiguity_refusal(problem) or _strides_refusal(problem)
 
 
-def named_refusal(route: str, problem: Problem, kernel: f4gemm.F4GemmKernel) -> Refusal | None:
+def named_refusal(problem: Problem, kernel: f4gemm.F4GemmKernel) -> Refusal | None:
     """Say why one f4gemm kernel cannot take a problem, or None if it can."""
     wanted = "preshuffled" if kernel.preshuffled else "row_major"
     if problem.weight_layout != wanted:
         hint = " (call prepare() on the weight, once)" if kernel.preshuffled else ""
-        return Refusal(route, "weight_layout", problem.weight_layout, f"{wanted} for {kernel.name}{hint}")
-    broken = kernel.broken(problem.m, problem.n, problem.k)
-    return Refusal(route, *broken) if broken else None
+        return Refusal("weight_layout", problem.weight_layout, f"{wanted} for {kernel.name}{hint}")
+    return kernel.broken(problem.m, problem.n, problem.k)
 
 
 class QuantizeA:
@@ -107,18 +106,18 @@ class QuantizeA:
         return Launcher(call)
 
 
-def _strides_refusal(route: str, problem: Problem) -> Refusal | None:
+def _strides_refusal(problem: Problem) -> Refusal | None:
     """Rows of B and of the result may lie apart, their elements may not; and 32 bits must hold an offset."""
     p, s = problem, problem.strides
     if s is None:
         return None
     if not p.aligned:
-        return Refusal(route, "alignment", "an address that is no multiple of 16 bytes", "operands that are aligned")
+        return Refusal("alignment", "an address that is no multiple of 16 bytes", "operands that are aligned")
     for name, stride in (("b", s.b), ("out", s.out)):
         if stride[1] != 1 or stride[0] < 0:
-            return Refusal(route, f"strides of {name}", stride, "(any, 1): elements of a row side by side")
+            return Refusal(f"strides of {name}", stride, "(any, 1): elements of a row side by side")
     sizes = {"a": p.m * p.k // 2, "b": p.n * s.b[0], "out": 2 * p.m * s.out[0]}
     for name, nbytes in sizes.items():
         if nbytes >= f4gemm.MAX_BYTES:
-            return Refusal(route, f"size of {name}", f"{nbytes} bytes", "less than 4 GiB, what 32-bit offsets reach")
+            return Refusal(f"size of {name}", f"{nbytes} bytes", "less than 4 GiB, what 32-bit offsets reach")
     return None

@@ -10,14 +10,13 @@ from typing import Final
 
 import torch
 
-from mxgemm.dispatcher.errors import BuildError, DispatcherError
-from mxgemm.errors import RouteUnavailable
+from mxgemm.dispatcher.errors import DispatcherError
+from mxgemm.errors import BuildError, RouteUnavailable
 from mxgemm.files import FileError
-from mxgemm.hip.compilers import BuildError as HipBuildError
 from mxgemm.hip.runtime import DriverError
 
 _FAILURES: Final = (
-    *(RouteUnavailable, BuildError, HipBuildError, DispatcherError, DriverError),
+    *(RouteUnavailable, BuildError, DispatcherError, DriverError),
     *(FileError, OSError, MemoryError, torch.OutOfMemoryError),
 )
 

@@ -20,14 +20,15 @@ def run(options: Namespace) -> int:
     if options.compare:
         return _compare(options)
     device = device_for(options.device)
+    peers = device.type == "cuda" if options.peers is None else options.peers
     request = measure.Request(
         shapes=sizes_for(device, options.shape, options.set),
         device=device,
         a_format=options.a_format,
         route=options.route,
         all_routes=options.all_routes,
-        peers=device.type == "cuda" if options.peers is None else options.peers,
-        prepare=options.prepared,
+        peers=tuple(measure.PEERS) if peers else (),
+        form="fast" if options.prepared else "raw",
         effort=measure.Effort(seconds=options.seconds),
     )
     if options.plot:
@@ -37,7 +38,7 @@ def run(options: Namespace) -> int:
             raise ValueError(f"--plot: {error}") from error
     document = _measure(request, measure.Keeper(options.json, force=options.force) if options.json else None)
     header, rows = text.filled(text.COLUMNS, text.rows(document))
-    say_table(header, rows, text.title(document), left=text.LEFT, shared=text.SHARED)
+    say_table(header, rows, text.title(document), left=text.LEFT, wrapped=("what",), shared=text.SHARED)
     for note in text.notes(document):
         say(note)
     if options.json:
@@ -80,7 +81,9 @@ def _compare(options: Namespace) -> int:
     old, new = (load_results("--compare", path) for path in options.compare)
     changes = comparison.compare(old, new, metric=options.metric)
     title = "{} time, {} to {}".format(options.metric, *options.compare)
-    say_table(text.CHANGE_COLUMNS, text.change_rows(changes), title, left=text.LEFT, shared=text.SHARED)
+    say_table(
+        text.CHANGE_COLUMNS, text.change_rows(changes), title, left=text.LEFT, wrapped=("what",), shared=text.SHARED
+    )
     for line in comparison.remarks(old, new):
         say(line)
     bad = [change for change in changes if change.bad]

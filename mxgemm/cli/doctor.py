@@ -11,7 +11,7 @@ import torch
 from mxgemm import files
 from mxgemm.cli.sizes import device_for, sizes_for
 from mxgemm.cli.terminal import progress, say, say_table
-from mxgemm.errors import by_reason
+from mxgemm.errors import Refused, by_reason
 from mxgemm.measure import Shape, text
 from mxgemm.measure import verify as verification
 from mxgemm.measure.doctor import Findings, examine
@@ -33,14 +33,14 @@ def run(options: Namespace) -> int:
 def _say_findings(found: Findings) -> None:
     say_table(("this machine", "what is here"), found.facts, left=("this machine",), wrapped=("what is here",))
     say()
-    abilities = [(x.name, _state(x.missing), str(x.missing or x.found)) for x in found.abilities]
+    abilities = [(x.name, _state(x.missing), x.words) for x in found.abilities]
     _say_states("HIP kernels", "what serves, or what is missing", abilities)
     say()
     _say_states(
         f"routes on {found.arch}", "what it is for", [(x.name, _state(x.missing), x.takes) for x in found.routes]
     )
     say()
-    for reason in by_reason(route.missing for route in found.routes if route.missing):
+    for reason in by_reason(Refused(route.name, route.missing) for route in found.routes if route.missing):
         say(f"missing {reason}")
 
 

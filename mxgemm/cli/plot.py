@@ -18,7 +18,7 @@ def run(options: Namespace) -> int:
         raise ValueError(f"plot: {error}") from error
     paths = []
     for name, document in documents:
-        paths += plots.draw(document, options.output, name, force=options.force)
+        paths += plots.draw(document, options.output, name, peer=options.peer, force=options.force)
     for arch in options.map:
         paths += plots.draw_maps(arch, options.output, prepared=options.prepared, force=options.force)
     for path in paths:

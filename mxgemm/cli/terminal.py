@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, Protocol
 
-from mxgemm.cli.layout import Table
+from mxgemm.measure.layout import Table
 
 _GOOD: Final = ("pass", "PASS", "faster", "available")
 _ODD: Final = ("gone", "missing", "SMOKE-ONLY", "NOT RUN")

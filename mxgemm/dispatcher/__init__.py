@@ -3,7 +3,7 @@
 from mxgemm.dispatcher.arch import detect_arch
 from mxgemm.dispatcher.build import BuildResult, build
 from mxgemm.dispatcher.config import KernelConfig
-from mxgemm.dispatcher.errors import BuildError, DispatcherError, DispatcherUnsupported, ToolchainMissing
+from mxgemm.dispatcher.errors import DispatcherError, DispatcherUnsupported, ToolchainMissing
 from mxgemm.dispatcher.library import Library
 from mxgemm.dispatcher.mx_gemm import MxGemmKernelConfig
 from mxgemm.dispatcher.names import config_named
@@ -12,6 +12,7 @@ from mxgemm.dispatcher.operations import OPERATIONS, operation_of
 from mxgemm.dispatcher.rowcolquant import RowColQuantKernelConfig
 from mxgemm.dispatcher.runner import Verdict, judge, make_inputs, reference, verify
 from mxgemm.dispatcher.tensor_quant import TensorQuantKernelConfig
+from mxgemm.errors import BuildError
 
 __all__ = [
     "OPERATIONS",

@@ -15,7 +15,8 @@ from mxgemm import build_cache
 from mxgemm.arguments import as_int, as_path, one_of, shown
 from mxgemm.dispatcher.arch import bare_arch, detect_arch
 from mxgemm.dispatcher.config import KernelConfig
-from mxgemm.dispatcher.errors import BuildError, ToolchainMissing
+from mxgemm.dispatcher.errors import ToolchainMissing
+from mxgemm.errors import BuildError
 
 Source = Literal["native", "ck_tile"]
 SOURCES: Final[tuple[str, ...]] = get_args(Source)

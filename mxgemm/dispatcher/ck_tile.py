@@ -18,7 +18,8 @@ from typing import Any, Final
 
 from mxgemm.dispatcher.arch import bare_arch, fp8_is_ocp
 from mxgemm.dispatcher.config import KernelConfig
-from mxgemm.dispatcher.errors import BuildError, ToolchainMissing
+from mxgemm.dispatcher.errors import ToolchainMissing
+from mxgemm.errors import BuildError
 from mxgemm.hip.build import FLAGS_FROM
 
 INCLUDE_VARIABLE: Final = "MXGEMM_CK_INCLUDE"
@@ -155,7 +156,9 @@ def build_ck_tile(config: KernelConfig, gfx_arch: str, folder: Path, toolchain: 
 
 def _run(command: list[str], seconds: float, text: str | None = None) -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(command, input=text, capture_output=True, text=True, timeout=seconds, check=False)
+        return subprocess.run(
+            command, input=text, capture_output=True, text=True, errors="replace", timeout=seconds, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BuildError(f"{command[0]}: {error}") from error
 

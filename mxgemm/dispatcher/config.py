@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, TypeVar
 
 from mxgemm.arguments import as_int, shown
 from mxgemm.dispatcher.arch import bare_arch
+from mxgemm.errors import Refusal
 
 _INT_MAX: Final = 2**31 - 1
 Config = TypeVar("Config", bound="KernelConfig")
@@ -108,7 +110,7 @@ class KernelConfig(ABC):
         return dataclasses.replace(self, **fields)
 
     @abstractmethod
-    def refusals(self, gfx_arch: str | None = None) -> tuple[str, ...]:
+    def refusals(self, gfx_arch: str | None = None) -> tuple[Refusal, ...]:
         """Return every reason why this kernel must not be built, field by field; empty if there is none.
 
         Args:
@@ -124,7 +126,7 @@ class KernelConfig(ABC):
         """Raise ValueError with every refusal, if there is one."""
         found = self.refusals(gfx_arch)
         if found:
-            raise ValueError(f"{self.name}: " + "; ".join(found))
+            raise ValueError(f"{self.name}: {joined(found)}")
 
     def tile_text(self) -> str:
         """Return the part of the name that every operation ends with: tile, waves, instruction."""
@@ -133,13 +135,23 @@ class KernelConfig(ABC):
         )
 
 
-def wrong_choice(field: str, value: object, choices: tuple[str, ...]) -> list[str]:
+def wrong(field: str, value: object, needed: str, got: str = "") -> Refusal:
+    """Return the refusal of a field in an argument's words; ``got`` is the value in words, where it is not as given."""
+    return Refusal(field, value, needed, words=f"{field}: got {got or shown(value)}, want {needed}")
+
+
+def joined(refusals: Iterable[Refusal]) -> str:
+    """Return all refusals in one line."""
+    return "; ".join(map(str, refusals))
+
+
+def wrong_choice(field: str, value: object, choices: tuple[str, ...]) -> list[Refusal]:
     """Return the refusal of a field that takes one of a few names, or nothing."""
     right = isinstance(value, str) and value in choices
-    return [] if right else [f"{field}: got {shown(value)}, want {' or '.join(map(repr, choices))}"]
+    return [] if right else [wrong(field, value, " or ".join(map(repr, choices)))]
 
 
-def wrong_arch(field: str, arch: str, choices: tuple[str, ...]) -> list[str]:
+def wrong_arch(field: str, arch: str, choices: tuple[str, ...]) -> list[Refusal]:
     """Return the refusal of an architecture, whatever its feature suffixes, or nothing."""
     try:
         return wrong_choice(field, bare_arch(arch), choices)
@@ -147,29 +159,30 @@ def wrong_arch(field: str, arch: str, choices: tuple[str, ...]) -> list[str]:
         return wrong_choice(field, arch, choices)
 
 
-def flag_refusals(config: KernelConfig) -> list[str]:
+def flag_refusals(config: KernelConfig) -> list[Refusal]:
     """Return the refusals of flags that are no bool: 1 would be another name and another header than True."""
     flags = [(name, getattr(config, name)) for name in _fields_of(config, "bool")]
-    return [f"{name}: got {shown(flag)}, want True or False" for name, flag in flags if not isinstance(flag, bool)]
+    return [wrong(name, flag, "True or False") for name, flag in flags if not isinstance(flag, bool)]
 
 
-def tile_refusals(config: KernelConfig) -> list[str]:
+def tile_refusals(config: KernelConfig) -> list[Refusal]:
     """Return what is wrong with a tile in itself: sizes, divisibility, and the cluster known to be wrong upstream."""
-    wrong = size_refusals(config)
-    if wrong:
-        return wrong
+    found = size_refusals(config)
+    if found:
+        return found
     for axis in "mnk":
         tile, waves, step = (getattr(config, f"{part}_{axis}") for part in ("tile", "warp", "warp_tile"))
         if tile % (waves * step):
-            wrong.append(f"tile_{axis}: got {tile}, want a multiple of warp_{axis} * warp_tile_{axis} = {waves * step}")
-    return wrong + _known_bad(config)
+            needed = f"a multiple of warp_{axis} * warp_tile_{axis} = {waves * step}"
+            found.append(wrong(f"tile_{axis}", tile, needed))
+    return found + _known_bad(config)
 
 
-def size_refusals(config: KernelConfig) -> list[str]:
+def size_refusals(config: KernelConfig) -> list[Refusal]:
     """Return the refusals of sizes that are none."""
     sizes = [(name, getattr(config, name)) for name in _fields_of(config, "int")]
     return [
-        f"{name}: got {shown(size)}, want a positive int of at most {_INT_MAX}"
+        wrong(name, size, f"a positive int of at most {_INT_MAX}")
         for name, size in sizes
         if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= _INT_MAX
     ]
@@ -180,12 +193,11 @@ def _fields_of(config: KernelConfig, kind: str) -> list[str]:
     return [field.name for field in dataclasses.fields(config) if field.type == kind]
 
 
-def _known_bad(config: KernelConfig) -> list[str]:
+def _known_bad(config: KernelConfig) -> list[Refusal]:
     cluster = (config.warp_m, config.warp_n, config.warp_k) == (2, 2, 1)
     step = (config.warp_tile_m, config.warp_tile_n, config.warp_tile_k) == (32, 32, 32)
     if cluster and step and config.layout.startswith("r") and 192 in (config.tile_m, config.tile_n):
-        return [
-            f"tile_m, tile_n: got {config.tile_m}, {config.tile_n} with waves 2x2x1, instruction 32x32x32 and A "
-            "row-major, want another: CK's kernels of this cluster give wrong results (ROCm/rocm-libraries#10439)"
-        ]
+        got = f"{config.tile_m}, {config.tile_n} with waves 2x2x1, instruction 32x32x32 and A row-major"
+        needed = "another: CK's kernels of this cluster give wrong results (ROCm/rocm-libraries#10439)"
+        return [wrong("tile_m, tile_n", (config.tile_m, config.tile_n), needed, got)]
     return []

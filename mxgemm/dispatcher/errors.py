@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-
-class BuildError(RuntimeError):
-    """A kernel could not be built; the message ends with what the compiler said."""
+from mxgemm.errors import BuildError
 
 
 class ToolchainMissing(BuildError):

@@ -20,6 +20,7 @@ from mxgemm.dispatcher.config import KernelConfig
 from mxgemm.dispatcher.errors import DispatcherError
 from mxgemm.dispatcher.library import Library
 from mxgemm.dispatcher.operation import Inputs
+from mxgemm.errors import Refusal
 from mxgemm.triton.support import interpreting
 
 RUNTIME_VARIABLE: Final = "MXGEMM_LIBAMDHIP64"
@@ -35,8 +36,8 @@ class Execution(ABC):
         """Where, for people: ``AMD GPU``, ``gfx950 emulator``."""
 
     @abstractmethod
-    def missing(self, config: KernelConfig, source: str) -> str:
-        """Return what is missing to run a kernel here, or ""."""
+    def missing(self, config: KernelConfig, source: str) -> Refusal | None:
+        """Say what is missing to run a kernel here, or None."""
 
     @abstractmethod
     def run(self, config: KernelConfig, library: Path, inputs: Inputs) -> tuple[NDArray[np.float16], float | None]:
@@ -55,12 +56,14 @@ class LibraryExecution(Execution):
         """The GPU of the library's own architecture."""
         return "AMD GPU"
 
-    def missing(self, config: KernelConfig, source: str) -> str:
+    def missing(self, config: KernelConfig, source: str) -> Refusal | None:
         """Return why the library cannot run here: no AMD GPU, or another one."""
         if not torch.version.hip or not torch.cuda.is_available():
-            return "no AMD GPU (torch sees none)"
+            return _missing("device", "none", "an AMD GPU", "no AMD GPU (torch sees none)")
         here = machine_of(torch.device("cuda", torch.cuda.current_device())).arch
-        return "" if here == config.arch else f"the GPU is {here}, the kernel is for {config.arch}"
+        if here == config.arch:
+            return None
+        return _missing("arch", here, str(config.arch), f"the GPU is {here}, the kernel is for {config.arch}")
 
     def run(self, config: KernelConfig, library: Path, inputs: Inputs) -> tuple[NDArray[np.float16], float | None]:
         """Run it on host memory, timed by the library."""
@@ -81,15 +84,17 @@ class EmulatorExecution(Execution):
         """The emulator."""
         return "gfx950 emulator"
 
-    def missing(self, config: KernelConfig, source: str) -> str:
+    def missing(self, config: KernelConfig, source: str) -> Refusal | None:
         """Return why the emulator cannot run it: another source, another architecture, or no emulator."""
         if source != "native" or config.arch != "gfx950":
-            return "the emulator runs native kernels for gfx950"
+            kernel = f"{source} for {config.arch}"
+            return _missing("kernel", kernel, "native for gfx950", "the emulator runs native kernels for gfx950")
         try:
             found = importlib.util.find_spec("gfx950emu.hip_runtime")
         except ModuleNotFoundError:
             found = None
-        return "" if found else "the emulator (gfx950emu) is not in this installation; run from the source tree"
+        words = "the emulator (gfx950emu) is not in this installation; run from the source tree"
+        return None if found else _missing("gfx950emu", "not installed", "the source tree", words)
 
     def run(self, config: KernelConfig, library: Path, inputs: Inputs) -> tuple[NDArray[np.float16], float | None]:
         """Run it on host memory, waits and hazards checked; the emulator has no clock."""
@@ -134,24 +139,26 @@ class TritonExecution(Execution):
         where = machine_of(default_device()).name if torch.cuda.is_available() else "GPU"
         return f"{where} through Triton, same kernel source"
 
-    def missing(self, config: KernelConfig, source: str) -> str:
+    def missing(self, config: KernelConfig, source: str) -> Refusal | None:
         """Return why Triton cannot run it here."""
         if source != "native":
-            return "Triton runs native kernels"
+            return _missing("source", source, "native", "Triton runs native kernels")
         if importlib.util.find_spec("triton") is None:
-            return "triton is not installed"
+            return _missing("triton", "not installed", "triton", "triton is not installed")
         if interpreting():
-            return ""
+            return None
         if not torch.cuda.is_available():
-            return "no GPU, and TRITON_INTERPRET=1 is not set"
+            words = "no GPU, and TRITON_INTERPRET=1 is not set"
+            return _missing("device", "cpu", "a GPU, or TRITON_INTERPRET=1", words)
         if (
             torch.version.hip is None
             and config.arch is not None
             and config.dtype != "fp4"
             and not fp8_is_ocp(config.arch)
         ):
-            return "NVIDIA's GPUs have no FNUZ types"
-        return ""
+            needed = "one of AMD's, or an architecture with OCP types"
+            return _missing("device", "one of NVIDIA's", needed, "NVIDIA's GPUs have no FNUZ types")
+        return None
 
     def run(self, config: KernelConfig, library: Path, inputs: Inputs) -> tuple[NDArray[np.float16], float | None]:
         """Run it on the default device, untimed: a time of another GPU would say nothing of the library."""
@@ -165,6 +172,10 @@ class TritonExecution(Execution):
         a, b, a_scales, b_scales = (torch.from_numpy(array).to(device) for array in arrays)
         out: NDArray[np.float16] = quant_gemm(a, b, a_scales, b_scales, kind, tile).cpu().numpy()
         return out, None
+
+
+def _missing(field: str, value: object, needed: str, words: str) -> Refusal:
+    return Refusal(field, value, needed, "installation", words)
 
 
 EXECUTIONS: Final[tuple[Execution, ...]] = (LibraryExecution(), EmulatorExecution(), TritonExecution())

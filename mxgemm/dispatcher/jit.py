@@ -17,7 +17,6 @@ from mxgemm.device import machine_of
 from mxgemm.memory import check_memory
 from mxgemm.triton.launch import KernelCall, Launcher
 from mxgemm.triton.support import interpreting, is_power_of_two
-from mxgemm.triton.tile import XCDS
 
 KINDS: Final = ("e2m1", "e4m3", "e5m2", "e4m3fnuz", "e5m2fnuz")
 SMALL: Final = 2**31
@@ -97,7 +96,7 @@ def launcher(
     from mxgemm.triton.kernels.quant_gemm import quant_gemm_kernel
 
     m, n, k = sizes
-    arch = machine_of(a.device).arch
+    machine = machine_of(a.device)
     tiles = -(-m // tile.block_m) * -(-n // tile.block_n)
     rows = max(m + tile.block_m, n + tile.block_n)
     constants = {
@@ -112,8 +111,8 @@ def launcher(
         "EVEN_K": k % tile.block_k == 0,
         "PROGRAMS": tile.programs,
         "WIDE": rows * max(k, 2 * n) >= SMALL,
-        "XCDS": XCDS.get(arch, 1),
-        "SHORT_K": min(tile.block_k, 128) if arch == "sm_90" and not fast_accumulation else 0,
+        "XCDS": machine.xcds,
+        "SHORT_K": min(tile.block_k, 128) if machine.arch == "sm_90" and not fast_accumulation else 0,
         "INTERPRETED": interpreting(),
     }
     options = {"num_warps": tile.num_warps, "num_stages": tile.num_stages}

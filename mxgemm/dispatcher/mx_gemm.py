@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mxgemm.dispatcher.codecs import Float32, decode_e8m0
-from mxgemm.dispatcher.config import KernelConfig, flag_refusals, size_refusals, tile_refusals, wrong_arch, wrong_choice
+from mxgemm.dispatcher.config import (
+    KernelConfig,
+    flag_refusals,
+    size_refusals,
+    tile_refusals,
+    wrong,
+    wrong_arch,
+    wrong_choice,
+)
 from mxgemm.dispatcher.operation import POINTER, Operation, Pointers, Problem
+from mxgemm.errors import Refusal
 from mxgemm.mx.formats import BLOCK, E8M0_BIAS
 
 INSTRUCTION = (16, 16, 128)
@@ -59,22 +68,23 @@ class MxGemmKernelConfig(KernelConfig):
         """Return the paddings, and ``persistent`` only where it is on, as in CK's tile engine."""
         return (self.pad_m, self.pad_n, self.pad_k, *([] if self.persistent is False else [self.persistent]))
 
-    def refusals(self, gfx_arch: str | None = None) -> tuple[str, ...]:
+    def refusals(self, gfx_arch: str | None = None) -> tuple[Refusal, ...]:
         """Return every reason why this kernel must not be built."""
         arch = gfx_arch or self.arch
-        wrong = wrong_choice("datatype", self.datatype, ("fp8", "fp4"))
-        wrong += wrong_choice("layout", self.layout, ("rcr",))
-        wrong += wrong_choice("pipeline", self.pipeline, ("comp_async",))
-        wrong += wrong_choice("epilogue", self.epilogue, ("cshuffle",))
-        wrong += wrong_choice("scheduler", self.scheduler, ("intrawave",))
-        wrong += tile_refusals(self) + flag_refusals(self)
+        found = wrong_choice("datatype", self.datatype, ("fp8", "fp4"))
+        found += wrong_choice("layout", self.layout, ("rcr",))
+        found += wrong_choice("pipeline", self.pipeline, ("comp_async",))
+        found += wrong_choice("epilogue", self.epilogue, ("cshuffle",))
+        found += wrong_choice("scheduler", self.scheduler, ("intrawave",))
+        found += tile_refusals(self) + flag_refusals(self)
         instruction = (self.warp_tile_m, self.warp_tile_n, self.warp_tile_k)
         if not size_refusals(self) and instruction != INSTRUCTION:
-            wrong.append(f"warp_tile: got {instruction}, want {INSTRUCTION}, the scaled instruction of gfx950")
+            needed = f"{INSTRUCTION}, the scaled instruction of gfx950"
+            found.append(wrong("warp_tile", instruction, needed, str(instruction)))
         if arch is not None:
             other = wrong_arch("gpu_target", arch, ARCHES)
-            wrong += [f"{why}: no other has the scaled instruction" for why in other]
-        return tuple(wrong)
+            found += [replace(why, words=f"{why}: no other has the scaled instruction") for why in other]
+        return tuple(found)
 
 
 class MxGemm(Operation):

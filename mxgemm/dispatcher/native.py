@@ -17,17 +17,18 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
+from mxgemm.device import KNOWN_MACHINES
 from mxgemm.dispatcher.arch import bare_arch
-from mxgemm.dispatcher.config import KernelConfig
-from mxgemm.dispatcher.errors import BuildError, ToolchainMissing
+from mxgemm.dispatcher.config import KernelConfig, joined
+from mxgemm.dispatcher.errors import ToolchainMissing
 from mxgemm.dispatcher.kernel_arguments import Argument, ArgumentTable
 from mxgemm.dispatcher.native_kernel import (
     ARGUMENTS,
-    LDS_BYTES,
     native_refusals,
     persistent_programs,
     wanted_instruction,
 )
+from mxgemm.errors import BuildError
 from mxgemm.import_closure import sources_of
 
 PACKAGE: Final = Path(__file__).resolve().parent.parent
@@ -51,10 +52,6 @@ _COMPILERS: Final = (
 """Variables by which gcc and clang take further folders and flags."""
 
 
-class NativeBuildError(BuildError):
-    """A native library could not be built; the text ends with what the compiler said."""
-
-
 def library_name(config: KernelConfig, gfx_arch: str) -> str:
     """Return the file name of a configuration's library."""
     return f"lib_{config.name}_{bare_arch(gfx_arch)}.so"
@@ -69,7 +66,7 @@ def native_key(config: KernelConfig, gfx_arch: str) -> dict[str, Any]:
     sources = sources_of([__name__, WORKER])
     sources |= {f"shim/{file.name}": file.read_bytes() for file in sorted(SHIM.iterdir()) if file.is_file()}
     compiler = c_compiler()
-    said = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
+    said = subprocess.run([compiler, "--version"], capture_output=True, text=True, errors="replace", check=False).stdout
     return {
         "name": config.name,
         "operation": config.operation,
@@ -93,13 +90,13 @@ def build_native(config: KernelConfig, gfx_arch: str, folder: Path) -> Path:
 
     Raises:
         ValueError: there is no native kernel of this configuration; every reason is named.
-        NativeBuildError: a compiler is missing or failed, or the kernel came out wrong (another matrix instruction than
+        BuildError: a compiler is missing or failed, or the kernel came out wrong (another matrix instruction than
             the configuration's, more LDS than the architecture has).
     """
     arch = bare_arch(gfx_arch)
     refusals = native_refusals(config, arch)
     if refusals:
-        raise ValueError(f"{config.name}: " + "; ".join(refusals))
+        raise ValueError(f"{config.name}: {joined(refusals)}")
     compiler = c_compiler()
     folder = Path(folder)
     described = _cross_compile(config.pinned(arch), arch, folder)
@@ -109,10 +106,10 @@ def build_native(config: KernelConfig, gfx_arch: str, folder: Path) -> Path:
     (folder / "kernel.h").write_text(_header(config, arch, described, folder), encoding="utf-8")
     library = folder / library_name(config, arch)
     command = [compiler, *FLAGS, f"-I{folder}", str(SHIM / "shim.c"), "-o", str(library), *LIBRARIES]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode:
         # The first errors of C are the cause; of a Python worker, below, the last lines are.
-        raise NativeBuildError(f"{' '.join(command)} failed:\n{done.stderr[:4000]}")
+        raise BuildError(f"{' '.join(command)} failed:\n{done.stderr[:4000]}")
     return library
 
 
@@ -178,7 +175,7 @@ def _cross_compile(config: KernelConfig, arch: str, folder: Path) -> dict[str, A
     job = worker_job(config, arch, folder)
     done = subprocess.run(command, input=job, capture_output=True, text=True, env=worker_environment(), check=False)
     if done.returncode:
-        raise NativeBuildError(f"{config.name}: the kernel did not compile for {arch}:\n{done.stderr[-4000:]}")
+        raise BuildError(f"{config.name}: the kernel did not compile for {arch}:\n{done.stderr[-4000:]}")
     described: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return described
 
@@ -186,12 +183,13 @@ def _cross_compile(config: KernelConfig, arch: str, folder: Path) -> dict[str, A
 def _check_variant(config: KernelConfig, arch: str, variant: dict[str, Any]) -> None:
     wanted, found = wanted_instruction(config, arch), variant["matrix_instructions"]
     if not found or any(not name.startswith(wanted) for name in found):
-        raise NativeBuildError(
+        raise BuildError(
             f"{config.name}, variant {variant['name']}: matrix instructions: got {found or 'none'}, want only {wanted}*"
         )
-    if variant["lds"] > LDS_BYTES[arch]:
-        raise NativeBuildError(
-            f"{config.name}, variant {variant['name']}: LDS: got {variant['lds']} bytes, want at most {LDS_BYTES[arch]}"
+    most = KNOWN_MACHINES[arch].lds_bytes
+    if variant["lds"] > most:
+        raise BuildError(
+            f"{config.name}, variant {variant['name']}: LDS: got {variant['lds']} bytes, want at most {most}"
         )
 
 

@@ -21,19 +21,17 @@ import torch
 
 from mxgemm.device import KNOWN_MACHINES
 from mxgemm.dispatcher.arch import bare_arch, fp8_is_ocp
-from mxgemm.dispatcher.config import KernelConfig
+from mxgemm.dispatcher.config import KernelConfig, wrong
+from mxgemm.errors import Refusal
 from mxgemm.triton.launch import KernelCall
 from mxgemm.triton.support import is_power_of_two
-from mxgemm.triton.tile import XCDS
 
 ARGUMENTS: Final = ("a", "b", "a_scales", "b_scales", "out", "m", "n", "k_blocks")
 """What the kernel is launched with, in order; k_blocks is K / 32. Triton adds two scratch pointers, which are null."""
 BLOCK: Final = 32
 """K is a multiple of this in every native kernel."""
-LDS_BYTES: Final = {"gfx950": 160 * 1024, "gfx942": 64 * 1024}
 SCALES: Final = {"mx_gemm": "block", "rowcolquant": "row", "tensor_quant": "tensor"}
 _TYPES: Final = {"fp4": "e2m1", "fp8": "e4m3", "bf8": "e5m2"}
-_SIMDS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +60,20 @@ def variants(config: KernelConfig) -> tuple[Variant, ...]:
     return (MASKED, WIDE) if padded else (EVEN, MASKED, WIDE)
 
 
-def native_refusals(config: KernelConfig, gfx_arch: str) -> tuple[str, ...]:
+def native_refusals(config: KernelConfig, gfx_arch: str) -> tuple[Refusal, ...]:
     """Return why there is no native kernel of a configuration; empty if there is one."""
-    wrong = list(config.refusals(gfx_arch))
-    if wrong:
-        return tuple(wrong)
+    found = list(config.refusals(gfx_arch))
+    if found:
+        return tuple(found)
     for name, least, most in (("tile_m", 16, 256), ("tile_n", 16, 256), ("tile_k", BLOCK, 1024)):
         size = getattr(config, name)
         if not is_power_of_two(size) or not least <= size <= most:
-            wrong.append(f"{name}: got {size}, want a power of two from {least} to {most} (native: Triton's blocks)")
+            found.append(wrong(name, size, f"a power of two from {least} to {most} (native: Triton's blocks)"))
     least = 2 if config.operation == "mx_gemm" else 1
     waves = num_warps(config)
     if not is_power_of_two(waves) or not least <= waves <= 16:
-        want = f"want a power of two from {least} to 16 (native)"
-        wrong.append(f"warp_m * warp_n * warp_k: got {waves}, {want}")
-    return tuple(wrong)
+        found.append(wrong("warp_m * warp_n * warp_k", waves, f"a power of two from {least} to 16 (native)"))
+    return tuple(found)
 
 
 def num_warps(config: KernelConfig) -> int:
@@ -112,6 +109,7 @@ def kernel_call(config: KernelConfig, gfx_arch: str, variant: Variant) -> Kernel
     from mxgemm.triton.kernels.quant_gemm import quant_gemm_kernel
 
     arch = bare_arch(gfx_arch)
+    machine = KNOWN_MACHINES[arch]
     kind = element_type(config, arch)
     scale = SCALES[config.operation]
     scales = torch.uint8 if scale == "block" else torch.float32
@@ -128,7 +126,7 @@ def kernel_call(config: KernelConfig, gfx_arch: str, variant: Variant) -> Kernel
         "EVEN_K": variant.even,
         "PROGRAMS": persistent_programs(config, arch),
         "WIDE": variant.wide,
-        "XCDS": XCDS.get(arch, 1),
+        "XCDS": machine.xcds,
         "SHORT_K": 0,
         "INTERPRETED": False,
     }
@@ -136,7 +134,7 @@ def kernel_call(config: KernelConfig, gfx_arch: str, variant: Variant) -> Kernel
         "num_warps": num_warps(config),
         "num_stages": 3 if getattr(config, "double_smem_buffer", False) else 2,
         "matrix_instr_nonkdim": config.warp_tile_m,
-        "waves_per_eu": 0 if workgroups == 1 else min(8, max(1, workgroups * num_warps(config) // _SIMDS)),
+        "waves_per_eu": 0 if workgroups == 1 else min(8, max(1, workgroups * num_warps(config) // machine.simds)),
     }
     tensors = (torch.uint8, torch.uint8, scales, scales, torch.float16)
     sizes = (BLOCK + 1, config.tile_n if variant.even else BLOCK + 1, 1)

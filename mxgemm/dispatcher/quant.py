@@ -14,8 +14,17 @@ from numpy.typing import NDArray
 
 from mxgemm.dispatcher.arch import bare_arch, fp8_warp_tile_k
 from mxgemm.dispatcher.codecs import Float32
-from mxgemm.dispatcher.config import KernelConfig, flag_refusals, size_refusals, tile_refusals, wrong_arch, wrong_choice
+from mxgemm.dispatcher.config import (
+    KernelConfig,
+    flag_refusals,
+    size_refusals,
+    tile_refusals,
+    wrong,
+    wrong_arch,
+    wrong_choice,
+)
 from mxgemm.dispatcher.operation import POINTER, Operation, Pointers, Problem
+from mxgemm.errors import Refusal
 
 ARCHES = ("gfx942", "gfx950")
 
@@ -49,33 +58,32 @@ class QuantKernelConfig(KernelConfig):
     double_smem_buffer: bool = False
     gfx_arch: str | None = None
 
-    def refusals(self, gfx_arch: str | None = None) -> tuple[str, ...]:
+    def refusals(self, gfx_arch: str | None = None) -> tuple[Refusal, ...]:
         """Return every reason why this kernel must not be built."""
         arch = gfx_arch or self.arch
-        wrong = wrong_choice("variant_key", self.variant_key, ("fp8", "bf8"))
-        wrong += wrong_choice("layout", self.layout, ("rcr",))
-        wrong += wrong_choice("pipeline", self.pipeline, ("compv3",))
-        wrong += wrong_choice("epilogue", self.epilogue, ("cshuffle",))
-        wrong += wrong_choice("scheduler", self.scheduler, ("intrawave",))
-        wrong += tile_refusals(self) + flag_refusals(self)
+        found = wrong_choice("variant_key", self.variant_key, ("fp8", "bf8"))
+        found += wrong_choice("layout", self.layout, ("rcr",))
+        found += wrong_choice("pipeline", self.pipeline, ("compv3",))
+        found += wrong_choice("epilogue", self.epilogue, ("cshuffle",))
+        found += wrong_choice("scheduler", self.scheduler, ("intrawave",))
+        found += tile_refusals(self) + flag_refusals(self)
         if arch is not None:
-            wrong += wrong_arch("gfx_arch", arch, ARCHES)
+            found += wrong_arch("gfx_arch", arch, ARCHES)
         if arch is not None and not wrong_arch("gfx_arch", arch, ARCHES) and not size_refusals(self):
-            wrong += self._instruction_refusals(bare_arch(arch))
-        return tuple(wrong)
+            found += self._instruction_refusals(bare_arch(arch))
+        return tuple(found)
 
-    def _instruction_refusals(self, arch: str) -> list[str]:
+    def _instruction_refusals(self, arch: str) -> list[Refusal]:
         instruction = (self.warp_tile_m, self.warp_tile_n)
         if instruction not in ((16, 16), (32, 32)):
-            return [f"warp_tile_m, warp_tile_n: got {instruction}, want (16, 16) or (32, 32)"]
+            return [wrong("warp_tile_m, warp_tile_n", instruction, "(16, 16) or (32, 32)", str(instruction))]
         wanted = fp8_warp_tile_k(arch, self.warp_tile_m)
         if self.warp_tile_k not in wanted:
             choices = " or ".join(map(str, wanted))
             zeros = "; CK compiles 16x16x128 there, and the kernel silently gives zeros" if arch == "gfx942" else ""
-            return [
-                f"warp_tile_k: got {self.warp_tile_k}, want {choices} for {self.warp_tile_m}x{self.warp_tile_n} "
-                f"{self.variant_key} on {arch}, the instructions that CK has{zeros}"
-            ]
+            kind = f"{self.warp_tile_m}x{self.warp_tile_n} {self.variant_key} on {arch}"
+            needed = f"{choices} for {kind}, the instructions that CK has{zeros}"
+            return [wrong("warp_tile_k", self.warp_tile_k, needed)]
         return []
 
 
@@ -90,7 +98,7 @@ class QuantOperation(Operation):
     def default_configs(self, gfx_arch: str) -> tuple[QuantKernelConfig, ...]:
         """Return the kernel of each type with the default tile and the architecture's instruction."""
         if unknown := wrong_arch("gfx_arch", gfx_arch, ARCHES):
-            raise ValueError(unknown[0])
+            raise ValueError(str(unknown[0]))
         depth = fp8_warp_tile_k(gfx_arch, 16)[0]
         kinds = [self.config_type(variant_key=key, warp_tile_k=depth) for key in ("fp8", "bf8")]
         return tuple(kind.pinned(gfx_arch) for kind in kinds)

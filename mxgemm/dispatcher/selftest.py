@@ -9,7 +9,7 @@ from typing import Final
 from mxgemm.arguments import one_of
 from mxgemm.dispatcher.arch import bare_arch
 from mxgemm.dispatcher.build import SOURCES, BuildResult, Source, build
-from mxgemm.dispatcher.config import KernelConfig
+from mxgemm.dispatcher.config import KernelConfig, joined
 from mxgemm.dispatcher.errors import DispatcherError, ToolchainMissing
 from mxgemm.dispatcher.execution import EXECUTIONS, Execution
 from mxgemm.dispatcher.library import Library
@@ -96,7 +96,7 @@ def selftest(
 
 def _rows(configs: Sequence[KernelConfig], source: Source, places: Sequence[Execution], jobs: int | None) -> list[Row]:
     legal = [config for config in configs if config.is_valid()]
-    rows = [_row(config, source, NOT_RUN, "; ".join(config.refusals())) for config in configs if config not in legal]
+    rows = [_row(config, source, NOT_RUN, joined(config.refusals())) for config in configs if config not in legal]
     try:
         results = build(legal, source=source, jobs=jobs)
     except ToolchainMissing as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mxgemm.device import KNOWN_MACHINES, Machine
+from mxgemm.errors import Refusal
 from mxgemm.hip import build, compilers, runtime, shuffle
 
 
@@ -20,7 +21,12 @@ class Ability:
 
     name: str
     found: str
-    missing: str | None
+    missing: Refusal | None
+
+    @property
+    def words(self) -> str:
+        """What is missing, or what serves."""
+        return str(self.missing or self.found)
 
 
 def abilities(machine: Machine) -> tuple[Ability, ...]:
@@ -31,7 +37,7 @@ def abilities(machine: Machine) -> tuple[Ability, ...]:
     return (
         Ability(
             f"build kernels for {target.arch}",
-            "" if isinstance(compiler, str) else str(compiler),
+            "" if isinstance(compiler, Refusal) else str(compiler),
             build.compiler_refusal(target.arch),
         ),
         Ability("load and launch them", "" if driver else runtime.driver().path, driver),

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Final
 
 from mxgemm import build_cache
+from mxgemm.errors import BuildError, Refusal
 from mxgemm.hip import code_object, compilers
-from mxgemm.hip.compilers import BuildError, Compiler
-
-__all__ = ["KERNELS", "BuildError", "build", "compiler_refusal", "texts_of"]
+from mxgemm.hip.code_object import CodeObjectError
+from mxgemm.hip.compilers import Compiler
 
 KERNELS: Final = Path(__file__).parent / "kernels"
 _INCLUDE: Final = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
@@ -27,10 +27,10 @@ FLAGS_FROM: Final = ("HIPCC_COMPILE_FLAGS_APPEND", "CCC_OVERRIDE_OPTIONS", "NVCC
 _NO_DEFINES: Final[Mapping[str, int | str]] = {}
 
 
-def compiler_refusal(arch: str) -> str | None:
+def compiler_refusal(arch: str) -> Refusal | None:
     """Say why nothing here can build kernels for ``arch``, or return None; the search is made once."""
     found = compilers.find(arch)
-    return found if isinstance(found, str) else None
+    return found if isinstance(found, Refusal) else None
 
 
 def build(source: str, *, arch: str, defines: Mapping[str, int | str] = _NO_DEFINES) -> bytes:
@@ -46,8 +46,8 @@ def build(source: str, *, arch: str, defines: Mapping[str, int | str] = _NO_DEFI
         ValueError: there is no such source.
     """
     compiler = compilers.find(arch)
-    if isinstance(compiler, str):
-        raise BuildError(compiler)
+    if isinstance(compiler, Refusal):
+        raise BuildError(str(compiler))
     texts = texts_of(source)
     parts = {
         "texts": texts,
@@ -86,10 +86,11 @@ def texts_of(source: str) -> dict[str, str]:
 
 def _compiled(compiler: Compiler, source: str, texts: Mapping[str, str], defines: Mapping[str, int | str]) -> bytes:
     image = compiler.compile(source, texts, defines)
+    reason: Refusal | CodeObjectError | None
     try:
         reason = code_object.refusal(code_object.inspect(image), compiler.arch)
-    except code_object.CodeObjectError as error:
-        reason = str(error)
+    except CodeObjectError as error:
+        reason = error
     if reason:
         raise BuildError(f"{compiler} made of {source} something else than was asked for: {reason}")
     return image

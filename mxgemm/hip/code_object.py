@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
 
 from mxgemm.arguments import shown
+from mxgemm.errors import Refusal
 
 EM_AMDGPU: Final = 224
 EM_CUDA: Final = 190
@@ -95,9 +96,12 @@ def inspect(image: bytes | bytearray | memoryview) -> CodeObject:
     )
 
 
-def refusal(found: CodeObject, arch: str) -> str | None:
+def refusal(found: CodeObject, arch: str) -> Refusal | None:
     """Say why a code object cannot be loaded on a GPU of architecture ``arch``, or return None if it can."""
-    return None if found.arch == arch else f"the code object is for {found.target}; this device is {arch}"
+    if found.arch == arch:
+        return None
+    words = f"the code object is for {found.target}; this device is {arch}"
+    return Refusal("code object", found.target, f"one for {arch}", "installation", words)
 
 
 class _Section(NamedTuple):

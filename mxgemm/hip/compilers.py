@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from mxgemm import build_cache
+from mxgemm.errors import BuildError, Refusal
 from mxgemm.hip import libraries, rtc
 
 HIPCC_VARIABLE: Final = "MXGEMM_HIPCC"
@@ -38,10 +39,6 @@ extern "C" __global__ void probe(int* p) { *p = 1; }
 extern "C" __attribute__((global)) void probe(int* p) { *p = 1; }
 #endif
 """
-
-
-class BuildError(RuntimeError):
-    """A kernel cannot be built; the message has the compiler's own output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +78,16 @@ class Compiler:
             raise BuildError(f"{self.path} cannot compile {name} for {self.arch}:\n{error}") from error
 
 
-def find(arch: str) -> Compiler | str:
+def find(arch: str) -> Compiler | Refusal:
     """Return a compiler for ``arch``, or say what was looked for; cached while the environment stays the same."""
     return _find(arch, tuple(os.environ.get(name) for name in _ENVIRONMENT))
 
 
 @cache
-def _find(arch: str, environment: tuple[str | None, ...]) -> Compiler | str:
+def _find(arch: str, environment: tuple[str | None, ...]) -> Compiler | Refusal:
     del environment  # read again below; it is an argument so that a changed one is not answered from the cache
     if not arch.startswith(("gfx", "sm_")):
-        return f"no kernel is built for {arch}: it is no GPU"
+        return Refusal("arch", arch, "a GPU", "machine", f"no kernel is built for {arch}: it is no GPU")
     missed = []
     for candidate in _amd_candidates(arch) if arch.startswith("gfx") else _nvidia_candidates(arch):
         if isinstance(candidate, str):
@@ -99,8 +96,9 @@ def _find(arch: str, environment: tuple[str | None, ...]) -> Compiler | str:
         try:
             return _proved(candidate)
         except BuildError as error:
-            missed.append(" ".join(str(error).split())[:300])
-    return f"no compiler for {arch} found ({'; '.join(missed)})"
+            missed.append(" ".join(str(error).split())[:600])
+    words = f"no compiler for {arch} found ({'; '.join(missed)})"
+    return Refusal("compiler", "missing", f"one for {arch}", "installation", words)
 
 
 def _amd_candidates(arch: str) -> Iterator[Compiler | str]:
@@ -140,7 +138,9 @@ def _run_time(api: rtc.Api, arch: str, flags: tuple[str, ...]) -> Compiler | str
 
 def _command(arch: str, path: str, flags: tuple[str, ...]) -> Compiler | str:
     try:
-        done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, errors="replace", timeout=60, check=True
+        )
     except (OSError, subprocess.SubprocessError) as error:
         return f"{path} --version failed: {error}"
     lines = [line.strip() for line in done.stdout.splitlines() if "ersion" in line or "release" in line]

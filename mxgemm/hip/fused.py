@@ -12,6 +12,7 @@ from typing import Final
 
 import torch
 
+from mxgemm.device import KNOWN_MACHINES
 from mxgemm.errors import Refusal
 from mxgemm.mx.formats import E2M1, scale_addend
 from mxgemm.problem import Config, Problem, contiguity_refusal
@@ -26,9 +27,10 @@ TILE: Final = 16
 """Rows and columns of the matrix instruction."""
 TILE_K: Final = 128
 """Its depth."""
-XCDS: Final = 8
-"""Dies among which the kernel deals the blocks along N; the same constant is in the source."""
-LANES: Final = 64
+XCDS: Final = KNOWN_MACHINES[ARCH].xcds
+"""Dies among which the kernel deals the blocks along N."""
+LANES: Final = KNOWN_MACHINES[ARCH].wave_size
+SIMDS: Final = KNOWN_MACHINES[ARCH].simds
 
 BLOCKS_M: Final = (16, 32, 64)
 BLOCKS_N: Final = (16, 32, 64, 128)
@@ -36,10 +38,10 @@ BLOCKS_K: Final = (128, 256)
 MAX_WAVES: Final = 16
 MAX_UNROLL: Final = 4
 LDS_BYTES: Final = 64 * 1024
-"""What a workgroup may declare without the driver being asked; gfx950 has 160 KB for all that share a CU."""
+"""What a workgroup may declare without the driver being asked, of all that a CU has (``Machine.lds_bytes``)."""
 MAX_GRID_YZ: Final = 65535
 """Workgroups along y, and along z, that the driver takes."""
-REGISTERS: Final = 512
+REGISTERS: Final = KNOWN_MACHINES[ARCH].registers
 """Of a SIMD lane, for all its waves; one wave gets at most half of them."""
 _OTHER_REGISTERS: Final = 32
 """Addresses, scales and what a quantisation needs: seen in compiled code (bench/results/isa_hip_gfx950.json)."""
@@ -66,92 +68,95 @@ class FusedConfig(Config):
     unroll: int = 1
 
 
-def fused_refusal(route: str, problem: Problem, config: FusedConfig | None = None) -> Refusal | None:
+def fused_refusal(problem: Problem, config: FusedConfig | None = None) -> Refusal | None:
     """Say why the kernel cannot take ``problem`` (with ``config``, if one is given), or None if it can.
 
     The machine and its compiler are not asked about: see ``mxgemm.routes.hip_fused``.
     """
-    reason = next(_problem_clauses(problem), None)
-    if reason is None:
-        strided = contiguity_refusal(route, problem)
-        if strided or config is None:
-            return strided
-        reason = next(_config_clauses(problem, config), None)
-    return Refusal(route, *reason) if reason else None
+    refusal = next(_problem_clauses(problem), None) or contiguity_refusal(problem)
+    if refusal is None and config is not None:
+        refusal = next(_config_clauses(problem, config), None)
+    return refusal
 
 
-_Reason = tuple[str, object, str]
-"""Field, value, what is needed."""
-
-
-def _problem_clauses(p: Problem) -> Iterator[_Reason]:
+def _problem_clauses(p: Problem) -> Iterator[Refusal]:
     """Yield what no configuration can change."""
     if p.a_quantized:
-        yield "a", "quantised already", "bf16 activations: the kernel quantises them"
+        yield Refusal("a", "quantised already", "bf16 activations: the kernel quantises them")
     if p.a_format != "e2m1":
-        yield "a_format", p.a_format, '"e2m1"'
+        yield Refusal("a_format", p.a_format, '"e2m1"')
     if p.a_dtype != torch.bfloat16:
-        yield "a.dtype", p.a_dtype, "torch.bfloat16: a dword of the kernel is two of them"
+        yield Refusal("a.dtype", p.a_dtype, "torch.bfloat16: a dword of the kernel is two of them")
     if p.b_format != "e2m1":
-        yield "b.format", p.b_format, '"e2m1"'
+        yield Refusal("b.format", p.b_format, '"e2m1"')
     if p.weight_layout != "preshuffled":
-        yield "weight_layout", p.weight_layout, "preshuffled: a lane loads 16 bytes of it (call prepare())"
+        yield Refusal("weight_layout", p.weight_layout, "preshuffled: a lane loads 16 bytes of it (call prepare())")
     if p.scale_layout != "shuffled":
-        yield "scale_layout", p.scale_layout, "shuffled: a lane loads a dword of four scales (call prepare())"
+        yield Refusal("scale_layout", p.scale_layout, "shuffled: a lane loads a dword of four scales (call prepare())")
     if p.n % TILE:
-        yield "n", p.n, f"a multiple of {TILE}, the columns of a matrix instruction"
+        yield Refusal("n", p.n, f"a multiple of {TILE}, the columns of a matrix instruction")
     if p.k % TILE_K:
-        yield "k", p.k, f"a multiple of {TILE_K}, the depth of a matrix instruction"
+        yield Refusal("k", p.k, f"a multiple of {TILE_K}, the depth of a matrix instruction")
     if not p.aligned:
-        yield "alignment", "less than 16 bytes", "operands at multiples of 16 bytes"
+        yield Refusal("alignment", "less than 16 bytes", "operands at multiples of 16 bytes")
     if p.has_bias and p.bias_dtype not in C_TYPES:
-        yield "bias.dtype", p.bias_dtype, "bfloat16, float16 or float32"
+        yield Refusal("bias.dtype", p.bias_dtype, "bfloat16, float16 or float32")
     if p.strides is not None:
         yield from _stride_clauses(p)
 
 
-def _stride_clauses(p: Problem) -> Iterator[_Reason]:
+def _stride_clauses(p: Problem) -> Iterator[Refusal]:
     s = p.strides
     assert s is not None
     if s.a[1] != 1 or (p.m > 1 and s.a[0] % 8):
-        yield "strides of a", s.a, "(a multiple of 8, 1): 16-byte loads along K"
+        yield Refusal("strides of a", s.a, "(a multiple of 8, 1): 16-byte loads along K")
     if s.out[1] != 1 or (p.m > 1 and s.out[0] % 4):
-        yield "strides of out", s.out, "(a multiple of 4, 1): four columns are stored at once"
+        yield Refusal("strides of out", s.out, "(a multiple of 4, 1): four columns are stored at once")
     if p.has_bias and s.bias != 1:
-        yield "stride of bias", s.bias, "1: four values are loaded at once"
+        yield Refusal("stride of bias", s.bias, "1: four values are loaded at once")
 
 
-def _config_clauses(p: Problem, c: FusedConfig) -> Iterator[_Reason]:
+def _config_clauses(p: Problem, c: FusedConfig) -> Iterator[Refusal]:
     for field, choices in (("block_m", BLOCKS_M), ("block_n", BLOCKS_N), ("block_k", BLOCKS_K)):
         value = getattr(c, field)
         if value not in choices:
-            yield field, value, f"one of {', '.join(map(str, choices))}"
+            yield Refusal(field, value, f"one of {', '.join(map(str, choices))}")
             return
     if p.k % c.block_k:
-        yield "block_k", c.block_k, f"a divisor of K = {p.k}"
+        yield Refusal("block_k", c.block_k, f"a divisor of K = {p.k}")
     most = min(MAX_WAVES, p.k // c.block_k)
     if not 1 <= c.waves <= most:
-        yield "waves", c.waves, f"1 to {most}: a workgroup has at most {MAX_WAVES}, each with a step of K = {p.k}"
+        yield Refusal(
+            "waves", c.waves, f"1 to {most}: a workgroup has at most {MAX_WAVES}, each with a step of K = {p.k}"
+        )
         return
     most = min(MAX_UNROLL, p.k // c.block_k // c.waves)
     if not 1 <= c.unroll <= most:
-        yield "unroll", c.unroll, f"1 to {most}: at most {MAX_UNROLL} steps, and no more than a wave has"
+        yield Refusal("unroll", c.unroll, f"1 to {most}: at most {MAX_UNROLL} steps, and no more than a wave has")
         return
     if lds_bytes(c) > LDS_BYTES:
-        yield "lds", f"{lds_bytes(c)} bytes", f"at most {LDS_BYTES}: 4 a wave for each element of the block"
-    registers = min(REGISTERS // 2, REGISTERS // -(-c.waves // 4))
+        yield Refusal("lds", f"{lds_bytes(c)} bytes", f"at most {LDS_BYTES}: 4 a wave for each element of the block")
+    registers = min(REGISTERS // 2, REGISTERS // -(-c.waves // SIMDS))
     if registers_needed(p, c) > registers:
-        yield "registers", registers_needed(p, c), f"at most {registers} a lane with {c.waves} waves: what is in flight"
+        yield Refusal(
+            "registers", registers_needed(p, c), f"at most {registers} a lane with {c.waves} waves: what is in flight"
+        )
     if -(-p.m // c.block_m) > MAX_GRID_YZ:
-        yield "m", p.m, f"at most {MAX_GRID_YZ * c.block_m} with block_m = {c.block_m}: the grid's second dimension"
+        yield Refusal(
+            "m", p.m, f"at most {MAX_GRID_YZ * c.block_m} with block_m = {c.block_m}: the grid's second dimension"
+        )
     if -(-p.n // c.block_n) > XCDS * MAX_GRID_YZ:
         most = XCDS * MAX_GRID_YZ * c.block_n
-        yield "n", p.n, f"at most {most} with block_n = {c.block_n}: the grid's third dimension"
+        yield Refusal("n", p.n, f"at most {most} with block_n = {c.block_n}: the grid's third dimension")
     if c.block_n * p.k >= 2**31:
-        yield "k", p.k, f"less than {2**31 // c.block_n} with block_n = {c.block_n}: offsets in a block have 32 bits"
+        yield Refusal(
+            "k", p.k, f"less than {2**31 // c.block_n} with block_n = {c.block_n}: offsets in a block have 32 bits"
+        )
     for name, row in (("a", row_bytes(p)[0]), ("out", row_bytes(p)[1])):
         if c.block_m * row >= 2**31:
-            yield f"strides of {name}", f"{row} bytes a row", "blocks within 2 GiB: offsets in one have 32 bits"
+            yield Refusal(
+                f"strides of {name}", f"{row} bytes a row", "blocks within 2 GiB: offsets in one have 32 bits"
+            )
 
 
 def lds_bytes(c: FusedConfig) -> int:
@@ -190,6 +195,7 @@ def defines(p: Problem, c: FusedConfig) -> dict[str, int | str]:
         "BLOCK_K": c.block_k,
         "WAVES": c.waves,
         "UNROLL": c.unroll,
+        "XCDS": XCDS,
         # The fp32 rule on the upper half of the bits: the lower half of a bf16 is zero and cannot carry.
         "SCALE_ADDEND": scale_addend(E2M1, p.scale_rounding) >> 16,
         "OUT_TYPE": C_TYPES[p.out_dtype],
@@ -214,9 +220,9 @@ def blocks_n(p: Problem, c: FusedConfig) -> int:
     return -(-p.n // c.block_n)
 
 
-def candidates(route: str, p: Problem) -> Sequence[FusedConfig]:
+def candidates(p: Problem) -> Sequence[FusedConfig]:
     """Return legal configurations, the one that should be fastest by :func:`estimate` first."""
-    legal = [c for c in _considered(p.k) if fused_refusal(route, p, c) is None]
+    legal = [c for c in _considered(p.k) if fused_refusal(p, c) is None]
     return sorted(legal, key=lambda c: (estimate(p, c), -c.block_k, -c.unroll, c.waves, c.block_m))
 
 
@@ -256,7 +262,7 @@ def estimate(p: Problem, c: FusedConfig) -> float:
     on_one_cu = -(-workgroups // max(1, p.machine.cu_count))
     adding = 3 * c.waves * -(-tiles_m * tiles_n // c.waves)
     multiplying = -(-steps // c.waves) * (tiles_k / steps) * (tiles_m * _QUANTIZE + tiles_n + tiles_m * tiles_n)
-    issued = on_one_cu * -(-c.waves // 4) * (_AROUND + adding + multiplying) * _CYCLES_AN_INSTRUCTION
+    issued = on_one_cu * -(-c.waves // SIMDS) * (_AROUND + adding + multiplying) * _CYCLES_AN_INSTRUCTION
     passed = on_one_cu * (2 * c.block_m * p.k + c.block_n * p.k / 2) / _L1_BYTES_A_CYCLE
     waited = max(1.0, rounds(p.k, c) / 2) * _LATENCY_CYCLES
     return max(issued, passed) + waited

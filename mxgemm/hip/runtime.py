@@ -18,6 +18,7 @@ from typing import Any, Final
 import torch
 
 from mxgemm.device import machine_of
+from mxgemm.errors import Refusal
 from mxgemm.hip import code_object, libraries
 from mxgemm.hip.code_object import CodeObjectError, KernelInfo
 from mxgemm.workspace import raw_stream
@@ -180,12 +181,12 @@ def driver() -> Driver:
     raise DriverError(f"torch {torch.__version__} is a CPU build: it has neither HIP nor CUDA")
 
 
-def driver_refusal() -> str | None:
+def driver_refusal() -> Refusal | None:
     """Say why there is no driver to load code objects with, or return None."""
     try:
         driver()
     except DriverError as error:
-        return str(error)
+        return Refusal("driver", "missing", "a driver of this torch's GPUs", "installation", str(error))
     return None
 
 

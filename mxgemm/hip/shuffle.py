@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from mxgemm.device import Machine
+from mxgemm.errors import Refusal
 from mxgemm.hip import build, loaded, runtime
 from mxgemm.hip.kernarg import Layout
 from mxgemm.memory import check_memory
@@ -41,7 +42,7 @@ _WEIGHT: Final = Layout("PPqII")
 """source, target, row stride, units in a row, workgroups along a row."""
 
 
-def refusal(machine: Machine) -> str | None:
+def refusal(machine: Machine) -> Refusal | None:
     """Say why these kernels cannot run on a machine, or return None if they can."""
     return build.compiler_refusal(machine.arch) or runtime.driver_refusal()
 

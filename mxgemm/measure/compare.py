@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
+
+from mxgemm.measure.identity import Identity, identity, names
 
 Metric = Literal["device", "eager", "host"]
 METRICS: Final[tuple[Metric, ...]] = ("device", "eager", "host")
 THRESHOLD: Final = 0.02
 """A change must also exceed this share: graph replays spread less than a device's clock does between runs."""
 
-_LONGEST_US: Final = 1e12
-_SPREAD: Final = ("us", "low", "high")
-_Key = tuple[int, int, int, str, str]
+_Key = tuple[int, int, int, Identity]
 Verdict = Literal["slower", "faster", "same", "wrong now", "raises now", "gone", "new"]
 
 
@@ -26,7 +27,7 @@ class Change:
         n: rows of B.
         k: elements along K.
         kind: "route" or "peer".
-        name: of the contender.
+        name: of the contender, with the format of A and the form of the weight where they tell it from another.
         old_us: median before, None where it was not timed.
         new_us: median now.
         verdict: "slower" and "faster" mean that the interquartile ranges do not overlap and the medians differ by more
@@ -66,13 +67,48 @@ def compare(
         threshold: least relative change of the median that counts.
     """
     before, now = _by_key(old), _by_key(new)
-    changes = [_change(key, before.get(key), record, metric, threshold) for key, record in now.items()]
+    named = names([*new["results"], *old["results"]])
+    changes = [_change(key, named, before.get(key), record, metric, threshold) for key, record in now.items()]
     broken = {_key(failure) for failure in new["failures"]}
     for key, record in before.items():
         if key not in now:
-            change = _change(key, record, None, metric, threshold)
+            change = _change(key, named, record, None, metric, threshold)
             changes.append(replace(change, verdict="raises now") if key in broken else change)
     return changes
+
+
+def pooled(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Take runs of one tree as one run, whose spread holds theirs: the clocks of a device differ more between runs.
+
+    A time is the median of the medians, with the least first and the greatest third quartile. A result that failed
+    its gates in one run has failed, and one that raised in one run is a failure.
+    """
+    failures = [failure for document in documents for failure in document["failures"]]
+    broken = {_key(failure) for failure in failures}
+    runs: dict[_Key, list[Mapping[str, Any]]] = {}
+    for document in documents:
+        for key, record in _by_key(document).items():
+            runs.setdefault(key, []).append(record)
+    results = [_pooled(records) for key, records in runs.items() if key not in broken]
+    return {**documents[0], "results": results, "failures": failures}
+
+
+def _pooled(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    times: dict[str, Any] = {
+        metric: _pooled_time([record[metric] for record in records if record[metric]]) for metric in METRICS
+    }
+    worst = next((record["accuracy"] for record in records if not record["accuracy"]["passed"]), records[0]["accuracy"])
+    return {**records[0], **times, "accuracy": worst}
+
+
+def _pooled_time(spreads: Sequence[Mapping[str, float]]) -> dict[str, float] | None:
+    if not spreads:
+        return None
+    return {
+        "us": statistics.median(spread["us"] for spread in spreads),
+        "low": min(spread["low"] for spread in spreads),
+        "high": max(spread["high"] for spread in spreads),
+    }
 
 
 def remarks(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
@@ -82,9 +118,9 @@ def remarks(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
         a, b = old["environment"].get(name), new["environment"].get(name)
         if a != b:
             found.append(f"{name}: {a} before, {b} now")
-    for name in ("a_format", "prepared"):
+    for name in ("a_formats", "forms"):
         if old[name] != new[name]:
-            found.append(f"{name}: {old[name]} before, {new[name]} now")
+            found.append(f"{name}: {', '.join(old[name])} before, {', '.join(new[name])} now")
     return found
 
 
@@ -93,11 +129,12 @@ def _by_key(document: Mapping[str, Any]) -> dict[_Key, Mapping[str, Any]]:
 
 
 def _key(record: Mapping[str, Any]) -> _Key:
-    return record["m"], record["n"], record["k"], record["kind"], record["name"]
+    return record["m"], record["n"], record["k"], identity(record)
 
 
 def _change(
     key: _Key,
+    named: Mapping[Identity, str],
     old: Mapping[str, Any] | None,
     new: Mapping[str, Any] | None,
     metric: Metric,
@@ -116,4 +153,5 @@ def _change(
         verdict = "slower"
     elif b["high"] < a["low"] and b["us"] < a["us"] * (1 - threshold):
         verdict = "faster"
-    return Change(*key, a["us"] if a else None, b["us"] if b else None, verdict)
+    m, n, k, who = key
+    return Change(m, n, k, who.kind, named[who], a["us"] if a else None, b["us"] if b else None, verdict)

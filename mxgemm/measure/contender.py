@@ -9,7 +9,9 @@ from typing import Any, ClassVar, Final
 import torch
 from torch import Tensor
 
+from mxgemm.errors import Refusal
 from mxgemm.measure.oracle import Exact, Oracle
+from mxgemm.mx.formats import BLOCK
 from mxgemm.mx.tensor import MXTensor
 
 BEFOREHAND: Final = "beforehand, not timed"
@@ -31,15 +33,23 @@ class Contender(ABC):
     statement: str
     accumulate_bits: int = 24
 
-    def absent(self, device: torch.device) -> str:
-        """Say why this cannot run on the machine at all, "" if it can."""
+    def absent(self, device: torch.device) -> Refusal | None:
+        """Say why this cannot run on the machine at all, or None if it can."""
         del device
-        return ""
+        return None
 
-    def refuses(self, m: int, n: int, k: int) -> str:
-        """Say why this cannot take a size, "" if it can."""
+    def refuses(self, m: int, n: int, k: int) -> Refusal | None:
+        """Say why this cannot take a size, or None if it can."""
         del m, n, k
-        return ""
+        return None
+
+    def traffic_bytes(self, m: int, n: int, k: int) -> int:
+        """Return the bytes of both operands as this takes them and of the bf16 result, each moved once.
+
+        Here A in bf16 and an MXFP4 weight with its scales: what the problem is, and what every route is measured by,
+        whatever was made of its weight beforehand.
+        """
+        return 2 * m * k + n * (k // 2 + k // BLOCK) + 2 * m * n
 
     def activations(self, a: Tensor) -> Any:
         """Return what the timed call takes for A, bf16 ``[M, K]``; work done here is not timed."""

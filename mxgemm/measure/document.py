@@ -12,9 +12,12 @@ from typing import Any, Final
 from mxgemm import files
 from mxgemm.fields import Check, document, each, every, flag, integer, number, one_of, optional, record, text
 from mxgemm.files import FileError, Name
+from mxgemm.measure.peers import PEERS
+from mxgemm.measure.routes import FORMS
 
 KIND: Final = "mxgemm-bench"
-VERSION: Final = 2
+VERSION: Final = 3
+_PAST_VERSION: Final = 2
 
 logger = logging.getLogger("mxgemm")
 
@@ -28,9 +31,10 @@ _SIZE: Final[dict[str, Check]] = {
     "kind": one_of(["route", "peer"]),
     "name": _NAME,
 }
+_WHO: Final[dict[str, Check]] = {**_SIZE, "a_format": optional(_NAME), "form": optional(one_of(FORMS))}
 _RESULT: Final[dict[str, Check]] = {
-    **_SIZE,
-    **dict.fromkeys(("bytes", "flops", "floor_us"), _MORE_THAN_NOTHING),
+    **_WHO,
+    **dict.fromkeys(("bytes", "traffic_bytes", "flops", "floor_us"), _MORE_THAN_NOTHING),
     **dict.fromkeys(("device", "eager", "host"), optional(_SPREAD)),
     **dict.fromkeys(("tflop_per_s", "ratio_to_floor"), _MAYBE),
     "statement": _WORDS,
@@ -52,28 +56,64 @@ _DOCUMENT: Final = record(
         "date": _NAME,
         "environment": record(_ENVIRONMENT, closed=False),
         "method": record({"device": _WORDS}, closed=False),
-        "a_format": _NAME,
-        "prepared": flag(),
+        "a_formats": every(_NAME),
+        "forms": every(one_of(FORMS)),
         "roof": record(_ROOF, closed=False),
         "peers": every(record({"name": _NAME, "present": flag(), "reason": _WORDS}, closed=False)),
         "results": every(record(_RESULT, closed=False)),
-        "refusals": every(record({**_SIZE, "reason": _WORDS}, closed=False)),
-        "failures": every(record({**_SIZE, "error": _WORDS}, closed=False)),
+        "refusals": every(record({**_WHO, "reason": _WORDS}, closed=False)),
+        "failures": every(record({**_WHO, "error": _WORDS}, closed=False)),
+    },
+    closed=False,
+)
+
+_PAST_DOCUMENT: Final = record(
+    {
+        "a_format": _NAME,
+        "prepared": flag(),
+        "results": every(record({**_SIZE, "bytes": _MORE_THAN_NOTHING}, closed=False)),
+        **dict.fromkeys(("refusals", "failures"), every(record(_SIZE, closed=False))),
     },
     closed=False,
 )
 
 
 def load(path: Name) -> dict[str, Any]:
-    """Read a benchmark document.
+    """Read a benchmark document; one of version 2 as if it had been written today.
 
     Raises:
         FileError: a ValueError: it cannot be read, is none, is of another version, or a field is not what it should be.
     """
     found = files.read_json(path)
+    if isinstance(found, dict) and (found.get("kind"), found.get("version")) == (KIND, _PAST_VERSION):
+        _PAST_DOCUMENT(found, str(path))
+        found = _renewed(found)
     document(KIND, VERSION)(found, str(path))
     _DOCUMENT(found, str(path))
     return found  # type: ignore[no-any-return]
+
+
+def _renewed(past: dict[str, Any]) -> dict[str, Any]:
+    """Say of each record what version 2 said once for all: one format, one form of the weight."""
+    form = "fast" if past["prepared"] else "raw"
+    kept = {name: value for name, value in past.items() if name not in ("a_format", "prepared")}
+
+    def who(entry: dict[str, Any]) -> dict[str, Any]:
+        ours = entry["kind"] == "route"
+        return {**entry, "a_format": past["a_format"] if ours else None, "form": form if ours else None}
+
+    def traffic(entry: dict[str, Any]) -> int:
+        peer = PEERS.get(entry["name"]) if entry["kind"] == "peer" else None
+        return peer.traffic_bytes(entry["m"], entry["n"], entry["k"]) if peer else entry["bytes"]
+
+    return {
+        **kept,
+        "version": VERSION,
+        "a_formats": [past["a_format"]],
+        "forms": [form],
+        "results": [{**who(entry), "traffic_bytes": traffic(entry)} for entry in past["results"]],
+        **{name: [who(entry) for entry in past[name]] for name in ("refusals", "failures")},
+    }
 
 
 class Keeper:

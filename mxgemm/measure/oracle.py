@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -64,10 +65,14 @@ class Oracle:
                 left64 = left.to(torch.bfloat16).to(torch.float64).numpy()
             else:
                 left64 = oracle.decode(*oracle.encode(left.float().numpy(), a_format, "even"), a_format)
-            picked = self.columns.to(self.weight.device)
-            data, scales = self.weight.data[picked].cpu().numpy(), self.weight.scales[picked].cpu().numpy()
-            self._known[a_format] = Exact.of(left64, oracle.decode(data, scales, self.weight.format.name))
+            self._known[a_format] = Exact.of(left64, self._right)
         return self._known[a_format]
+
+    @cached_property
+    def _right(self) -> oracle.Float64:
+        picked = self.columns.to(self.weight.device)
+        data, scales = self.weight.data[picked].cpu().numpy(), self.weight.scales[picked].cpu().numpy()
+        return oracle.decode(data, scales, self.weight.format.name)
 
     def judge(self, out: Tensor, exact: Exact, accumulate_bits: int) -> accuracy.Accuracy:
         """Compare a whole output with the exact one on the sample; anything not finite elsewhere fails it too.

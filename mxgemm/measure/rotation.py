@@ -9,8 +9,6 @@ import torch
 
 from mxgemm.device import machine_of
 
-INFINITY_CACHE_BYTES: Final = {"gfx942": 256 << 20, "gfx950": 256 << 20}
-"""The cache between L2 and memory of the MI300 and MI350 series, which torch does not report."""
 FACTOR: Final = 2
 """Copies together exceed the last cache by this factor."""
 
@@ -20,7 +18,7 @@ def cache_bytes(device: torch.device) -> int:
     if device.type != "cuda":
         return 0
     l2 = int(torch.cuda.get_device_properties(device).L2_cache_size)
-    return max(l2, INFINITY_CACHE_BYTES.get(machine_of(device).arch, 0))
+    return max(l2, machine_of(device).infinity_cache_bytes)
 
 
 def copies_needed(weight_bytes: int, cache: int) -> int:

@@ -3,42 +3,58 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from mxgemm.device import machine_of
-from mxgemm.errors import RouteUnavailable
+from mxgemm.errors import Refusal, Refused, RouteUnavailable
 from mxgemm.gemm import gemm, gemm_mx
 from mxgemm.measure.contender import BEFOREHAND, Contender
 from mxgemm.measure.oracle import Exact, Oracle
-from mxgemm.mx.formats import ActivationFormat
+from mxgemm.mx.formats import BLOCK, FORMATS, ActivationFormat
 from mxgemm.mx.tensor import MXTensor, quantize
 from mxgemm.problem import Problem
 from mxgemm.routes import ROUTES
 from mxgemm.routing.explain import explain
+
+Form = Literal["fast", "compact", "raw"]
+"""A weight as ``prepare()`` makes it, by its ``memory``, or as its bytes lie."""
+FORMS: Final[tuple[Form, ...]] = get_args(Form)
+_STATED: Final[dict[Form, str]] = {
+    "fast": ", prepared beforehand",
+    "compact": ", prepared beforehand in little memory",
+    "raw": " as its bytes lie",
+}
+
+
+def in_form(weight: MXTensor, form: Form) -> MXTensor:
+    """Prepare a weight as a form says, or take it as it is."""
+    return weight if form == "raw" else weight.prepare(memory=form)
 
 
 class RouteContender(Contender):
     """A call of :func:`mxgemm.gemm` that takes one route, with A in bf16 and quantised inside.
 
     Attributes:
+        a_format: as in ``gemm``.
+        form: of the weight.
         chosen: this is the route that the router takes by itself, and the call does not name it: a named route may
             get another configuration.
     """
 
     kind: ClassVar[str] = "route"
 
-    def __init__(self, name: str, *, a_format: ActivationFormat, prepare: bool, chosen: bool) -> None:
-        self.name, self.a_format, self.prepare, self.chosen = name, a_format, prepare, chosen
+    def __init__(self, name: str, *, a_format: ActivationFormat, form: Form, chosen: bool) -> None:
+        self.name, self.a_format, self.form, self.chosen = name, a_format, form, chosen
         self.accumulate_bits = ROUTES[name].accumulate_bits
         what = "bf16 activations" if a_format == "bf16" else f"activations rounded to MX {a_format} inside the call"
-        self.statement = f"{what}, MXFP4 weight{', prepared beforehand' if prepare else ' as its bytes lie'}"
+        self.statement = f"{what}, MXFP4 weight{_STATED[form]}"
 
     def load(self, weight: MXTensor) -> Any:
-        """Prepare the weight, or take it as it is."""
-        return weight.prepare() if self.prepare else weight
+        """Bring the weight into its form."""
+        return in_form(weight, self.form)
 
     def clone(self, loaded: Any) -> Any:
         """Copy a weight with everything that was prepared."""
@@ -66,14 +82,18 @@ class RouteContender(Contender):
 class QuantizedContender(RouteContender):
     """A call of :func:`mxgemm.gemm_mx`: A is quantised before, and that is not timed."""
 
-    def __init__(self, name: str, *, a_format: ActivationFormat, prepare: bool) -> None:
-        super().__init__(name, a_format=a_format, prepare=prepare, chosen=False)
+    def __init__(self, name: str, *, a_format: ActivationFormat, form: Form) -> None:
+        super().__init__(name, a_format=a_format, form=form, chosen=False)
         self.statement = f"activations quantised to MX {a_format} {BEFOREHAND}; MXFP4 weight"
 
-    def refuses(self, m: int, n: int, k: int) -> str:
+    def refuses(self, m: int, n: int, k: int) -> Refusal | None:
         """Only MX activations are multiplied."""
         del m, n, k
-        return "a_format is bf16; needs an MX format: e2m1 or e4m3" if self.a_format == "bf16" else ""
+        return Refusal("a_format", "bf16", "an MX format: e2m1 or e4m3") if self.a_format == "bf16" else None
+
+    def traffic_bytes(self, m: int, n: int, k: int) -> int:
+        """Return the bytes with A in an MX format."""
+        return super().traffic_bytes(m, n, k) - 2 * m * k + m * (k // FORMATS[self.a_format].pack + k // BLOCK)
 
     def activations(self, a: Tensor) -> Any:
         """Quantise A."""
@@ -96,10 +116,10 @@ def route_contenders(
     weight: MXTensor,
     *,
     a_format: ActivationFormat,
-    prepare: bool,
+    form: Form,
     only: str | None,
     every: bool,
-) -> tuple[list[RouteContender], list[tuple[str, str]], str]:
+) -> tuple[list[RouteContender], list[Refused], str]:
     """Return the routes to measure for one size.
 
     Args:
@@ -108,12 +128,12 @@ def route_contenders(
         k: elements along K.
         weight: as ``load`` leaves it.
         a_format: as in ``gemm``.
-        prepare: whether the weight was prepared.
+        form: of the weight.
         only: a route's name: this one alone.
         every: every route that can, and the reasons of the others.
 
     Returns:
-        the contenders; (route, reason) of those that cannot; why the router would choose what it chooses.
+        the contenders; those that cannot; why the router would choose what it chooses.
     """
     kind = weight.derived_kind
     prepared = weight.prepared is not None
@@ -124,33 +144,32 @@ def route_contenders(
     else:
         wanted = list(ROUTES) if every else [choice.route]
     found: list[RouteContender] = []
-    refused: list[tuple[str, str]] = []
+    refused: list[Refused] = []
     for name in wanted:
         if name == "gemm_mx" and name != choice.route:
-            quantized = QuantizedContender(name, a_format=a_format, prepare=prepare)
-            reason = quantized.refuses(m, n, k) or _gemm_mx_refusal(m, n, k, weight)
-            if reason:
-                refused.append((name, reason))
+            quantized = QuantizedContender(name, a_format=a_format, form=form)
+            refusal = quantized.refuses(m, n, k) or _gemm_mx_refusal(m, n, k, weight)
+            if refusal:
+                refused.append(Refused(name, refusal))
             else:
                 found.append(quantized)
             continue
         try:
             explain(m, n, k, route=name, **ask)
         except RouteUnavailable as error:
-            refused.append((name, error.refusal.reason))
+            refused.append(Refused(name, error.refusal))
             continue
-        found.append(RouteContender(name, a_format=a_format, prepare=prepare, chosen=name == choice.route))
+        found.append(RouteContender(name, a_format=a_format, form=form, chosen=name == choice.route))
     return found, refused, choice.reason
 
 
-def _gemm_mx_refusal(m: int, n: int, k: int, weight: MXTensor) -> str:
+def _gemm_mx_refusal(m: int, n: int, k: int, weight: MXTensor) -> Refusal | None:
     layout = (weight.prepared or weight).layout
     problem = Problem(
         m, n, k, machine_of(weight.device), a_quantized=True, a_dtype=torch.uint8, weight_layout=layout.data,
         scale_layout=layout.scales,
     )  # fmt: skip
-    refusal = ROUTES["gemm_mx"].refusal(problem)
-    return refusal.reason if refusal else ""
+    return ROUTES["gemm_mx"].refusal(problem)
 
 
 def _clone(weight: MXTensor) -> MXTensor:

@@ -11,21 +11,23 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
 import torch
 from torch import Tensor
 
+from mxgemm.arguments import one_of
 from mxgemm.device import machine_of
 from mxgemm.measure import timing
 from mxgemm.measure.contender import Contender
 from mxgemm.measure.document import KIND, VERSION
 from mxgemm.measure.environment import clocks, describe_environment
 from mxgemm.measure.floor import Roof, measure_roof
+from mxgemm.measure.identity import Identity, identity
 from mxgemm.measure.oracle import Oracle
 from mxgemm.measure.peers import PEERS, Peer
 from mxgemm.measure.rotation import cache_bytes, copies_needed
-from mxgemm.measure.routes import RouteContender, route_contenders
+from mxgemm.measure.routes import FORMS, Form, RouteContender, in_form, route_contenders
 from mxgemm.measure.shapes import Shape
 from mxgemm.measure.spread import Effort, Spread
 from mxgemm.mx.accuracy import NORM_GATE
@@ -55,6 +57,8 @@ COMMON_METHOD: Final = {
 
 
 DEFAULT_EFFORT: Final = Effort(seconds=0.3)
+Time = Literal["device", "eager", "host"]
+TIMES: Final[tuple[Time, ...]] = get_args(Time)
 
 
 @dataclass(frozen=True)
@@ -65,23 +69,37 @@ class Request:
         shapes: (M, N, K) triples.
         device: where.
         a_format: as in ``gemm``.
+        form: of the weight that routes get.
         route: this route only, None for the one that the router takes.
         all_routes: every route that can.
-        peers: peers too.
-        prepare: call ``prepare()`` on the weight first.
-        effort: for each of the three times.
+        peers: names of peers to measure too; those that are not here are listed as absent.
+        times: which of the three times to take on a GPU.
+        effort: for each of them.
         seed: of the data.
     """
 
     shapes: Sequence[Shape]
     device: torch.device
     a_format: ActivationFormat = "e2m1"
+    form: Form = "fast"
     route: str | None = None
     all_routes: bool = False
-    peers: bool = False
-    prepare: bool = True
+    peers: Sequence[str] = ()
+    times: Sequence[Time] = TIMES
     effort: Effort = DEFAULT_EFFORT
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the names.
+
+        Raises:
+            ValueError: an unknown form, peer or time.
+        """
+        one_of("form", self.form, FORMS)
+        for peer in self.peers:
+            one_of("peers", peer, PEERS)
+        for time in self.times:
+            one_of("times", time, TIMES)
 
 
 Tell = Callable[[int, str], None]
@@ -108,26 +126,41 @@ def _normal(rows: int, columns: int, device: torch.device, seed: int) -> Tensor:
     return torch.randn(rows, columns, generator=generator, dtype=torch.bfloat16, device=device)
 
 
+def sizes_of(requests: Sequence[Request]) -> list[Shape]:
+    """Return the sizes of several requests, each once."""
+    return list(dict.fromkeys(shape for request in requests for shape in request.shapes))
+
+
 def run(
-    request: Request, tell: Tell | None = None, keep: Callable[[dict[str, Any]], None] | None = None
+    requests: Request | Sequence[Request],
+    tell: Tell | None = None,
+    keep: Callable[[dict[str, Any]], None] | None = None,
 ) -> dict[str, Any]:
-    """Measure, and return the document (docs/benchmarks.md describes its fields).
+    """Measure, and return one document (docs/benchmarks.md describes its fields).
 
     Args:
-        request: what to measure.
+        requests: what to measure. Of several, size by size: what is compared is measured within seconds. What two of
+            them ask for is measured once.
         tell: called as it goes.
         keep: called with the unfinished document after each size, so that an interrupted run leaves what it measured.
+
+    Raises:
+        ValueError: no requests, or such that differ in device or seed.
     """
+    wanted = [requests] if isinstance(requests, Request) else list(requests)
+    if len({(request.device, request.seed) for request in wanted}) != 1:
+        raise ValueError(f"requests: got {len(wanted)}, want at least one, all with one device and seed")
     tell = tell or (lambda done, what: None)
-    on_gpu = request.device.type == "cuda"
-    with torch.cuda.device(request.device) if on_gpu else contextlib.nullcontext():
-        return _run(request, tell, keep or (lambda document: None))
+    device = wanted[0].device
+    with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
+        return _run(wanted, tell, keep or (lambda document: None))
 
 
-def _run(request: Request, tell: Tell, keep: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    device = request.device
+def _run(requests: Sequence[Request], tell: Tell, keep: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    device, seed = requests[0].device, requests[0].seed
     tell(0, "bandwidth and rates")
     roof = measure_roof(device)
+    asked = dict.fromkeys(name for request in requests for name in request.peers)
     document: dict[str, Any] = {
         "kind": KIND,
         "version": VERSION,
@@ -136,19 +169,21 @@ def _run(request: Request, tell: Tell, keep: Callable[[dict[str, Any]], None]) -
         "clocks": {"start": clocks(device)},
         "method": {**METHOD[device.type], **COMMON_METHOD},
         "gates": {"norm": NORM_GATE, "element": "32 + K / 64; 4 at 13 bits"},
-        "a_format": request.a_format,
-        "prepared": request.prepare,
+        "a_formats": list(dict.fromkeys(request.a_format for request in requests)),
+        "forms": list(dict.fromkeys(request.form for request in requests)),
         "roof": {**asdict(roof), "bandwidth_gb_per_s": roof.bandwidth, "rate_tflop_per_s": roof.rate},
-        "peers": [_describe(peer, device) for peer in PEERS.values()] if request.peers else [],
+        "peers": [_describe(PEERS[name], device) for name in asked],
         "results": [],
         "refusals": [],
         "failures": [],
     }
     weight: MXTensor | None = None
-    for done, (m, n, k) in enumerate(request.shapes):
+    for done, (m, n, k) in enumerate(sizes_of(requests)):
         if weight is None or tuple(weight.shape) != (n, k):
-            weight = weight_of(n, k, device, request.seed)
-        _measure_size(request, (m, n, k), weight, roof, document, lambda what, done=done: tell(done, what))  # type: ignore[misc]
+            weight = weight_of(n, k, device, seed)
+        here = [request for request in requests if (m, n, k) in request.shapes]
+        oracle = Oracle(activations_of(m, k, device, seed), weight)
+        _measure_size(here, (m, n, k), oracle, roof, document, lambda what, done=done: tell(done, what))  # type: ignore[misc]
         keep(document)
     document["clocks"]["end"] = clocks(device)
     return document
@@ -161,7 +196,14 @@ def passed(document: dict[str, Any]) -> bool:
     return bool(ours) and not failed and all(record["accuracy"]["passed"] for record in ours)
 
 
-def measure(contender: Contender, oracle: Oracle, loaded: Any, device: torch.device, effort: Effort) -> dict[str, Any]:
+def measure(
+    contender: Contender,
+    oracle: Oracle,
+    loaded: Any,
+    device: torch.device,
+    effort: Effort,
+    wanted: Sequence[Time] = TIMES,
+) -> dict[str, Any]:
     """Judge one contender on one problem and, if it passes, time it.
 
     Args:
@@ -169,18 +211,17 @@ def measure(contender: Contender, oracle: Oracle, loaded: Any, device: torch.dev
         oracle: of the problem.
         loaded: what ``contender.load`` made of the weight.
         device: where.
-        effort: for each of the three times.
+        effort: for each of the times.
+        wanted: which times to take on a GPU; a CPU has one.
     """
     a = contender.activations(oracle.a)
     out = contender.checked_call(a, loaded)
     judged = oracle.judge(out, contender.exact(oracle, a, loaded), contender.accumulate_bits)
     del out
     record: dict[str, Any] = {
-        "kind": contender.kind,
-        "name": contender.name,
         "statement": contender.statement,
         "accuracy": {**_finite(asdict(judged)), "passed": judged.passed},
-        **dict.fromkeys(("device", "eager", "host")),
+        **dict.fromkeys(TIMES),
         "copies": None,
         "not_captured": "",
     }
@@ -191,9 +232,12 @@ def measure(contender: Contender, oracle: Oracle, loaded: Any, device: torch.dev
     record["copies"] = copies
     times: dict[str, Spread] = {}
     if device.type == "cuda":
-        times["eager"] = timing.eager_us(calls, effort)
-        times["host"] = timing.host_us(calls, effort, torch.cuda.synchronize)
-        times["device"], record["not_captured"] = timing.device_us(calls, effort)
+        if "eager" in wanted:
+            times["eager"] = timing.eager_us(calls, effort)
+        if "host" in wanted:
+            times["host"] = timing.host_us(calls, effort, torch.cuda.synchronize)
+        if "device" in wanted:
+            times["device"], record["not_captured"] = timing.device_us(calls, effort)
     else:
         times["device"] = timing.wall_us(calls, effort, warm_up=0)  # the judged call was the first
     record.update({name: asdict(spread) for name, spread in times.items()})
@@ -201,67 +245,85 @@ def measure(contender: Contender, oracle: Oracle, loaded: Any, device: torch.dev
 
 
 def _measure_size(
-    request: Request,
+    requests: Sequence[Request],
     shape: Shape,
-    weight: MXTensor,
+    oracle: Oracle,
     roof: Roof,
     document: dict[str, Any],
     tell: Callable[[str], None],
 ) -> None:
     m, n, k = shape
-    device = request.device
-    oracle = Oracle(activations_of(m, k, device, request.seed), weight)
-    problem = Problem(m, n, k, machine_of(device), a_format=request.a_format)
+    problem = Problem(m, n, k, machine_of(requests[0].device))
     floor, bound = roof.floor_us(problem.traffic_bytes, problem.flops)
-    size = {"m": m, "n": n, "k": k}
-    common = {
-        **size,
-        "a_format": request.a_format,
-        "bytes": problem.traffic_bytes,
-        "flops": problem.flops,
-        "floor_us": floor,
-        "bound": bound,
-    }
-    routes, refused, reason = route_contenders(
-        m, n, k, weight.prepare() if request.prepare else weight,
-        a_format=request.a_format, prepare=request.prepare, only=request.route, every=request.all_routes,
-    )  # fmt: skip
-    document["refusals"] += [{**size, "kind": "route", "name": name, "reason": why} for name, why in refused]
-    for contender in (*routes, *_peers_for(request, size, document)):
-        tell(f"{m},{n},{k} {contender.name}")
-        try:
-            record = measure(contender, oracle, contender.load(weight), device, request.effort)
-        except Exception as error:  # one that breaks must not take the others' results with it: it is recorded
-            text = f"{type(error).__name__}: {error}"
-            document["failures"].append({**size, "kind": contender.kind, "name": contender.name, "error": text})
-            continue
-        chosen = isinstance(contender, RouteContender) and contender.chosen
-        document["results"].append({**common, **record, "chosen": chosen, "reason": reason if chosen else ""})
-        _add_rates(document["results"][-1])
-        gc.collect()  # copies of large weights go before the next ones are made
+    common = {"bytes": problem.traffic_bytes, "flops": problem.flops, "floor_us": floor, "bound": bound}
+    seen: set[Identity] = set()
+    for request in requests:
+        contenders, refusals = _contenders(request, shape, oracle.weight)
+        document["refusals"] += refusals
+        for contender, reason in contenders:
+            who = _who(shape, contender)
+            if identity(who) in seen:
+                continue
+            seen.add(identity(who))
+            tell(f"{m},{n},{k} {contender.name}")
+            try:
+                loaded = contender.load(oracle.weight)
+                record = measure(contender, oracle, loaded, request.device, request.effort, request.times)
+            except Exception as error:  # one that breaks must not take the others' results with it: it is recorded
+                document["failures"].append({**who, "error": f"{type(error).__name__}: {error}"})
+                continue
+            own = {"traffic_bytes": contender.traffic_bytes(m, n, k), "chosen": bool(reason), "reason": reason}
+            document["results"].append({**who, **common, **record, **own})
+            _add_rates(document["results"][-1])
+            gc.collect()  # copies of large weights go before the next ones are made
 
 
-def _peers_for(request: Request, size: dict[str, int], document: dict[str, Any]) -> list[Peer]:
-    found: list[Peer] = []
-    for peer in PEERS.values() if request.peers else ():
+def _contenders(
+    request: Request, shape: Shape, weight: MXTensor
+) -> tuple[list[tuple[Contender, str]], list[dict[str, Any]]]:
+    """Return (contender, why the router chooses it or "") for all that take a size, and records of the others."""
+    found: list[tuple[Contender, str]] = []
+    refused: list[dict[str, Any]] = []
+    for peer in (PEERS[name] for name in request.peers):
         if peer.absent(request.device):
             continue
-        reason = peer.refuses(**size)
-        if reason:
-            document["refusals"].append({**size, "kind": "peer", "name": peer.name, "reason": reason})
+        refusal = peer.refuses(*shape)
+        if refusal:
+            refused.append({**_who(shape, peer), "reason": refusal.reason})
         else:
-            found.append(peer)
-    return found
+            found.append((peer, ""))
+    routes, refusals, reason = route_contenders(
+        *shape, in_form(weight, request.form),
+        a_format=request.a_format, form=request.form, only=request.route, every=request.all_routes,
+    )  # fmt: skip
+    given = {**_size(shape), "kind": "route", "a_format": request.a_format, "form": request.form}
+    refused += [{**given, "name": one.route, "reason": one.refusal.reason} for one in refusals]
+    return [*((route, reason if route.chosen else "") for route in routes), *found], refused
+
+
+def _size(shape: Shape) -> dict[str, int]:
+    return dict(zip(("m", "n", "k"), shape, strict=True))
+
+
+def _who(shape: Shape, contender: Contender) -> dict[str, Any]:
+    ours = contender if isinstance(contender, RouteContender) else None
+    return {
+        **_size(shape),
+        "kind": contender.kind,
+        "name": contender.name,
+        "a_format": ours.a_format if ours else None,
+        "form": ours.form if ours else None,
+    }
 
 
 def _describe(peer: Peer, device: torch.device) -> dict[str, Any]:
-    reason = peer.absent(device)
+    absent = peer.absent(device)
     return {
         "name": peer.name,
         "statement": peer.statement,
-        "present": not reason,
-        "reason": reason,
-        "version": None if reason else peer.version(),
+        "present": absent is None,
+        "reason": absent.reason if absent else "",
+        "version": None if absent else peer.version(),
     }
 
 

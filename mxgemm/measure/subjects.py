@@ -16,6 +16,7 @@ from mxgemm import shared_library
 from mxgemm.dispatcher import codecs
 from mxgemm.dispatcher.library import Library
 from mxgemm.dispatcher.names import config_named
+from mxgemm.errors import Refusal
 from mxgemm.gemm import gemm
 from mxgemm.measure.parity import Run, Subject
 from mxgemm.measure.peers import PEERS
@@ -61,14 +62,14 @@ def _peer(name: str, device: torch.device) -> Subject:
     if name not in PEERS:
         raise ValueError(f"peer: got {name!r}, want one of {', '.join(PEERS)}")
     peer = PEERS[name]
-    reason = peer.absent(device)
-    if reason:
-        raise ValueError(f"peer: {name} is absent: {reason}")
+    absent = peer.absent(device)
+    if absent:
+        raise ValueError(f"peer: {name} is absent: {absent}")
 
     def bind(a: Tensor, weight: MXTensor) -> Run:
-        reason = peer.refuses(a.shape[0], *weight.shape)
-        if reason:
-            raise ValueError(reason)
+        refusal = peer.refuses(a.shape[0], *weight.shape)
+        if refusal:
+            raise ValueError(refusal.reason)
         activations, loaded = peer.activations(a), peer.load(weight)
         return lambda out: peer.call(activations, loaded)
 
@@ -113,10 +114,11 @@ def _library(path: str, device: torch.device) -> Subject:
     return Subject(library.name, bind, takes_out=True, out_dtype=torch.float16)
 
 
-def _missing_for_libraries(device: torch.device) -> str:
+def _missing_for_libraries(device: torch.device) -> Refusal | None:
     if device.type != "cuda" or torch.version.hip is None:
-        return f"got device {device}, want an AMD GPU: built kernels are for one"
-    return ""
+        needed = "an AMD GPU: built kernels are for one"
+        return Refusal("device", device, needed, "machine", f"got device {device}, want {needed}")
+    return None
 
 
 def _config_of(path: Path) -> Any:

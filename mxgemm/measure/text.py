@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from mxgemm.measure.compare import Change
 from mxgemm.measure.contender import BEFOREHAND
+from mxgemm.measure.identity import identity, names
+from mxgemm.measure.layout import Table
 
 COLUMNS: Final = ("M,N,K", "what", "device", "spread", "eager", "host", "floor", "x floor", "error", "gates")
 CHANGE_COLUMNS: Final = ("M,N,K", "what", "old", "new", "ratio", "verdict")
@@ -20,13 +23,14 @@ def title(document: Mapping[str, Any]) -> str:
     environment = document["environment"]
     return (
         f"{environment['device']} ({environment['arch']}), torch {environment['torch']},"
-        f" triton {environment['triton']}, a_format {document['a_format']}, {document['date'][:10]}"
+        f" triton {environment['triton']}, a_format {', '.join(document['a_formats'])}, {document['date'][:10]}"
     )
 
 
 def rows(document: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Return a row of :data:`COLUMNS` for each result; starred: the router's choice; "+": A comes quantised."""
-    return [_row(record) for record in document["results"]]
+    named = names(document["results"])
+    return [_row(record, named[identity(record)]) for record in document["results"]]
 
 
 def notes(document: Mapping[str, Any]) -> list[str]:
@@ -65,6 +69,12 @@ def filled(header: Sequence[str], body: Sequence[Sequence[str]]) -> tuple[list[s
     return [header[i] for i in kept], [tuple(row[i] for i in kept) for row in body]
 
 
+def aligned(header: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    """Lay rows out in columns, the first two to the left, however wide."""
+    lines = Table(header, body, header[:2]).lines(sys.maxsize)
+    return "\n".join("".join(line).rstrip() for line in lines)
+
+
 def duration(us: float | None) -> str:
     """Return microseconds with three digits, in the unit that keeps them below a thousand; "" for none."""
     if us is None:
@@ -73,11 +83,11 @@ def duration(us: float | None) -> str:
     return f"{_three_digits(us / scale)} {unit}"
 
 
-def _row(record: Mapping[str, Any]) -> tuple[str, ...]:
+def _row(record: Mapping[str, Any], name: str) -> tuple[str, ...]:
     device, accuracy = record["device"], record["accuracy"]
     return (
         f"{record['m']},{record['n']},{record['k']}",
-        f"{record['name']}{'*' if record['chosen'] else ''}{'+' if BEFOREHAND in record['statement'] else ''}",
+        f"{name}{'*' if record['chosen'] else ''}{'+' if BEFOREHAND in record['statement'] else ''}",
         duration(device and device["us"]),
         _percent((device["high"] - device["low"]) / device["us"]) if device else "",
         duration(record["eager"] and record["eager"]["us"]),

@@ -120,7 +120,7 @@ def report(verdicts: Sequence[Verdict], found: Findings, device: torch.device) -
         "hip": torch.version.hip,
         "cuda": torch.version.cuda,
         "platform": platform.platform(),
-        "found": dict(found.facts) | {ability.name: ability.missing or ability.found for ability in found.abilities},
+        "found": dict(found.facts) | {ability.name: ability.words for ability in found.abilities},
         "method": CALL_METHOD[device.type],
         "gates": {"norm": NORM_GATE, "element": "32 + K / 64, 4 for Hopper's fp8 sums"},
         "counts": {state: states.count(state) for state in get_args(State)},
@@ -139,9 +139,9 @@ def _shuffles(shape: Shape, weight: MXTensor, seconds: float) -> Verdict:
     """Compare the HIP shuffles of a weight with torch's, byte for byte, and time that of the scales."""
     (n, k), device = weight.shape, weight.device
     case = (SHUFFLES, *shape, "row_major", "none")
-    reason = shuffle.refusal(machine_of(device))
-    if reason:
-        return Verdict(*case, "missing", reason)
+    missing = shuffle.refusal(machine_of(device))
+    if missing:
+        return Verdict(*case, "missing", missing.reason)
     try:
         shuffled = shuffle.shuffle_scales(weight.scales)
         equal = torch.equal(shuffled, layouts.shuffle_scales(weight.scales))

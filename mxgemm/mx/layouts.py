@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from mxgemm.arguments import one_of
+from mxgemm.errors import Refusal
 from mxgemm.mx.formats import BLOCK
 
 WeightLayout = Literal["row_major", "preshuffled"]
@@ -91,12 +92,14 @@ def unpreshuffle_weight(packed: Tensor) -> Tensor:
     return tiles.permute(0, 3, 1, 2, 4).contiguous().view(n, columns)
 
 
-def preshuffle_refusal(n: int, columns: int) -> str | None:
+def preshuffle_refusal(n: int, columns: int) -> Refusal | None:
     """Say why ``[n, columns]`` weight bytes cannot be preshuffled, or return None if they can."""
     if n % WEIGHT_TILE_ROWS:
-        return f"N = {n} is not a multiple of {WEIGHT_TILE_ROWS}"
+        needed = f"a multiple of {WEIGHT_TILE_ROWS}"
+        return Refusal("n", n, needed, words=f"N = {n} is not {needed}")
     if columns % WEIGHT_TILE_BYTES:
-        return f"{columns} bytes a row are not a multiple of {WEIGHT_TILE_BYTES} (K % 64 == 0 for e2m1)"
+        needed = f"a multiple of {WEIGHT_TILE_BYTES} (K % 64 == 0 for e2m1)"
+        return Refusal("bytes a row", columns, needed, words=f"{columns} bytes a row are not {needed}")
     return None
 
 

@@ -25,9 +25,9 @@ class A16WFP4(TritonGemm):
     def format_refusal(self, problem: Problem) -> Refusal | None:
         """A as floats, to be quantised."""
         if problem.a_quantized:
-            return Refusal(self.name, "a", "quantised already", "bf16, fp16 or fp32 activations")
+            return Refusal("a", "quantised already", "bf16, fp16 or fp32 activations")
         if problem.a_format == "bf16":
-            return Refusal(self.name, "a_format", "bf16", 'a_format "e2m1" or "e4m3"; route w4a16 takes bf16')
+            return Refusal("a_format", "bf16", 'a_format "e2m1" or "e4m3"; route w4a16 takes bf16')
         return None
 
     def main_call(self, problem: Problem, config: TileConfig) -> KernelCall:

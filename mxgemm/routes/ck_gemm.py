@@ -9,7 +9,7 @@ more than the Triton kernel that shuffles as it quantises; that one takes its pl
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import torch
@@ -53,16 +53,16 @@ class CKGemm(Route):
 
     def missing(self, machine: Machine) -> Refusal | None:
         """A gfx950 with AITER."""
-        return aiter_missing(self.name, machine, lambda: installed.refusal(self.name, "gemm_a4w4"))
+        return aiter_missing(machine, lambda: installed.refusal("gemm_a4w4"))
 
     def can_implement(self, problem: Problem) -> Refusal | None:
         """MXFP4 times a prepared MXFP4 weight into bf16."""
-        refusal = aiter_refusal(self.name, problem)
+        refusal = aiter_refusal(problem)
         if refusal:
             return refusal
         if problem.weight_layout != "preshuffled":
             needed = "preshuffled: call prepare() on the weight, once"
-            return Refusal(self.name, "weight_layout", problem.weight_layout, needed)
+            return Refusal("weight_layout", problem.weight_layout, needed)
         if self.configs(problem):
             return None
         # AITER may not be left to pick for this size, and this release cannot be told what to take.
@@ -83,20 +83,20 @@ class CKGemm(Route):
         """Refuse a kernel that is wrong for this size or that this AITER cannot be told, and HIP without a compiler."""
         assert isinstance(config, CKGemmConfig)
         if config.shuffle not in ("auto", "hip", "triton"):
-            return Refusal(self.name, "shuffle", config.shuffle, '"auto", "hip" or "triton"')
+            return Refusal("shuffle", config.shuffle, '"auto", "hip" or "triton"')
         if config.shuffle == "hip":
             reason = _hip_refusal(problem)
             if reason:
-                return Refusal(self.name, "shuffle", "hip", f'"triton": {reason}', "installation")
+                return Refusal("shuffle", "hip", f'"triton": {reason}', "installation")
         if not config.kernel:
-            return _pick_refusal(self.name, problem)
+            return _pick_refusal(problem)
         if config.kernel.startswith(CK_PREFIX):
-            return installed.refusal(self.name, "gemm_a4w4_blockscale")
+            return installed.refusal("gemm_a4w4_blockscale")
         kernel = KERNELS.get(config.kernel)
         if kernel is None:
             known = f'"", one of mxgemm.aiter.f4gemm.KERNELS ({PREFIX}...) or a CK kernel ({CK_PREFIX}...)'
-            return Refusal(self.name, "kernel", config.kernel, known)
-        return named_refusal(self.name, problem, kernel) or installed.refusal(self.name, "gemm_a4w4_asm")
+            return Refusal("kernel", config.kernel, known)
+        return named_refusal(problem, kernel) or installed.refusal("gemm_a4w4_asm")
 
     def fills_output(self, problem: Problem, config: Config) -> bool:
         """Everywhere but where ``gemm_a4w4`` wants more rows than the output has."""
@@ -164,12 +164,12 @@ def _bind_pick(problem: Problem) -> installed.AsmCall:
     return installed.bind_asm(symbol, preshuffled=True)
 
 
-def _pick_refusal(route: str, problem: Problem) -> Refusal | None:
+def _pick_refusal(problem: Problem) -> Refusal | None:
     if problem.n % PICK_N or problem.k <= K_STEP:
         value = f'"" for (N, K) = ({problem.n}, {problem.k})'
         needed = f"a kernel's name: what AITER picks may need N % {PICK_N} == 0 and K > {K_STEP}"
-        return Refusal(route, "kernel", value, needed)
-    return None if installed.pick_takes_output() else installed.refusal(route, "gemm_a4w4_asm")
+        return Refusal("kernel", value, needed)
+    return None if installed.pick_takes_output() else installed.refusal("gemm_a4w4_asm")
 
 
 def _guess(problem: Problem) -> F4GemmKernel:
@@ -192,20 +192,22 @@ def _own_pick(problem: Problem) -> F4GemmKernel | None:
     return found
 
 
-def _row_refusal(problem: Problem, symbol: str, log2_splits: int) -> str | None:
+def _row_refusal(problem: Problem, symbol: str, log2_splits: int) -> Refusal | None:
     if log2_splits:
-        return f"{1 << log2_splits} splits of K, added as bf16"
+        splits = 1 << log2_splits
+        return Refusal("splits of K", splits, "none", words=f"{splits} splits of K, added as bf16")
     if symbol.startswith(CK_PREFIX):
-        unnamed = None if installed.pick_takes_output() else installed.refusal("", "gemm_a4w4_blockscale")
-        return "a kernel of CK, which this release cannot be told to take" if unnamed else None
+        unnamed = None if installed.pick_takes_output() else installed.refusal("gemm_a4w4_blockscale")
+        words = "a kernel of CK, which this release cannot be told to take"
+        return replace(unnamed, words=words) if unnamed else None
     kernel = of_symbol(symbol)
     if kernel is None or not kernel.preshuffled:
-        return "not one of the kernels for preshuffled weights that are known"
-    broken = kernel.broken(problem.m, problem.n, problem.k)
-    return f"{broken.field} is {broken.value}, needs {broken.needed}" if broken else None
+        words = "not one of the kernels for preshuffled weights that are known"
+        return Refusal("kernel", symbol, "one of mxgemm.aiter.f4gemm.KERNELS", words=words)
+    return kernel.broken(problem.m, problem.n, problem.k)
 
 
-def _hip_refusal(problem: Problem) -> str | None:
+def _hip_refusal(problem: Problem) -> Refusal | None:
     from mxgemm.hip import shuffle
 
     return shuffle.refusal(problem.machine)

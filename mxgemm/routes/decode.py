@@ -18,9 +18,9 @@ _BLOCK_K: Final = 256
 _SLICE_ROWS: Final = 256  # slices start where scale tiles and weight tiles do
 
 
-def decode_refusal(route: str, problem: Problem) -> Refusal | None:
+def decode_refusal(problem: Problem) -> Refusal | None:
     """Say why a weight is too large to be decoded by these launches, or None."""
-    return grid_refusal(route, problem, _grid(problem.n, problem.k), 4, ("n", "k"))
+    return grid_refusal(problem, _grid(problem.n, problem.k), 4, ("n", "k"))
 
 
 def _grid(rows: int, k: int) -> tuple[int, int, int]:

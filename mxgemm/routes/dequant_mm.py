@@ -33,19 +33,19 @@ class DequantMM(Route):
 
     def missing(self, machine: Machine) -> Refusal | None:
         """A GPU (or the interpreter, to test it)."""
-        return triton_missing(self.name, machine)
+        return triton_missing(machine)
 
     def can_implement(self, problem: Problem) -> Refusal | None:
         """Any float A times an MXFP4 weight."""
         if problem.a_quantized:
-            return Refusal(self.name, "a", "quantised already", "bf16, fp16 or fp32 activations")
+            return Refusal("a", "quantised already", "bf16, fp16 or fp32 activations")
         if problem.b_format != "e2m1":
-            return Refusal(self.name, "b_format", problem.b_format, "e2m1")
+            return Refusal("b_format", problem.b_format, "e2m1")
         return (
-            size_refusal(self.name, problem)
-            or decode_refusal(self.name, problem)
-            or grid_refusal(self.name, problem, _grid(problem), 4, ("m", "k"))
-            or contiguity_refusal(self.name, problem)
+            size_refusal(problem)
+            or decode_refusal(problem)
+            or grid_refusal(problem, _grid(problem), 4, ("m", "k"))
+            or contiguity_refusal(problem)
         )
 
     def bind(self, problem: Problem, config: Config) -> Launch:

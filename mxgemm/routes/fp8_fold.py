@@ -58,25 +58,21 @@ class FP8Fold(Route):
     def missing(self, machine: Machine) -> Refusal | None:
         """An sm_90 (or the interpreter, to test it)."""
         if machine.arch not in ("sm_90", "cpu"):
-            return Refusal(self.name, "arch", machine.arch, "sm_90, the only one it was tried on", "machine")
-        return triton_missing(self.name, machine)
+            return Refusal("arch", machine.arch, "sm_90, the only one it was tried on", "machine")
+        return triton_missing(machine)
 
     def can_implement(self, problem: Problem) -> Refusal | None:
         """MXFP4 times a folded MXFP4 weight."""
         p = problem
         if p.a_quantized or p.a_format != "e2m1":
             what = "quantised already" if p.a_quantized else p.a_format
-            return Refusal(self.name, "a", what, 'activations in bf16, fp16 or fp32 and a_format "e2m1"')
+            return Refusal("a", what, 'activations in bf16, fp16 or fp32 and a_format "e2m1"')
         if p.derived not in (FP8_FOLD, FP8_FOLD_COMPACT):
             found = f"prepared as {p.derived}" if p.derived else "not prepared"
-            return Refusal(self.name, "b", found, "an MXTensor after prepare(), whose rows all fold (mxgemm.mx.fold)")
+            return Refusal("b", found, "an MXTensor after prepare(), whose rows all fold (mxgemm.mx.fold)")
         if p.k > MAX_K:
-            return Refusal(self.name, "k", p.k, f"at most {MAX_K}")
-        return (
-            size_refusal(self.name, problem)
-            or decode_refusal(self.name, problem)
-            or contiguity_refusal(self.name, problem)
-        )
+            return Refusal("k", p.k, f"at most {MAX_K}")
+        return size_refusal(problem) or decode_refusal(problem) or contiguity_refusal(problem)
 
     def configs(self, problem: Problem) -> Sequence[FoldConfig]:
         """Fast accumulation where it passes both gates."""
@@ -86,7 +82,7 @@ class FP8Fold(Route):
         """Refuse fast accumulation for a K at which it misses a gate."""
         assert isinstance(config, FoldConfig)
         if config.fast_accumulation and problem.k > MAX_FAST_ACCUMULATION_K:
-            return Refusal(self.name, "fast_accumulation", True, f"K <= {MAX_FAST_ACCUMULATION_K}, here {problem.k}")
+            return Refusal("fast_accumulation", True, f"K <= {MAX_FAST_ACCUMULATION_K}, here {problem.k}")
         return None
 
     def bind(self, problem: Problem, config: Config) -> Launch:

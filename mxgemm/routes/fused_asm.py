@@ -43,20 +43,19 @@ class FusedAsm(Route):
     def missing(self, machine: Machine) -> Refusal | None:
         """A gfx950 with AITER, or with its code objects alone: a direct launch needs no more."""
         return aiter_missing(
-            self.name,
             machine,
-            lambda: None if direct.folder() else installed.refusal(self.name, "gemm_a4w4_asm"),
+            lambda: None if direct.folder() else installed.refusal("gemm_a4w4_asm"),
         )
 
     def can_implement(self, problem: Problem) -> Refusal | None:
         """MXFP4 times a prepared MXFP4 weight into bf16."""
-        refusal = aiter_refusal(self.name, problem)
+        refusal = aiter_refusal(problem)
         if refusal:
             return refusal
         kernel = _guess(problem)
         if kernel is None:
             needed = "preshuffled: call prepare() on the weight, once (row-major needs M and N % 256 == 0 and K > 256)"
-            return Refusal(self.name, "weight_layout", problem.weight_layout, needed)
+            return Refusal("weight_layout", problem.weight_layout, needed)
         # A folder of code objects need not have this one, or one that fits.
         return None if self.configs(problem) else self.check_config(problem, FusedAsmConfig(kernel, "direct"))
 
@@ -77,15 +76,15 @@ class FusedAsm(Route):
         assert isinstance(config, FusedAsmConfig)
         kernel = KERNELS.get(config.kernel)
         if kernel is None:
-            return Refusal(self.name, "kernel", config.kernel, f"one of mxgemm.aiter.f4gemm.KERNELS ({PREFIX}...)")
+            return Refusal("kernel", config.kernel, f"one of mxgemm.aiter.f4gemm.KERNELS ({PREFIX}...)")
         if config.launch not in ("aiter", "direct"):
-            return Refusal(self.name, "launch", config.launch, '"aiter" or "direct"')
-        refusal = named_refusal(self.name, problem, kernel)
+            return Refusal("launch", config.launch, '"aiter" or "direct"')
+        refusal = named_refusal(problem, kernel)
         if refusal:
             return refusal
         if config.launch == "direct":
-            return direct.refusal(self.name, kernel, problem.arch)
-        return installed.refusal(self.name, "gemm_a4w4_asm")
+            return direct.refusal(kernel, problem.arch)
+        return installed.refusal("gemm_a4w4_asm")
 
     def bind(self, problem: Problem, config: Config) -> Launch:
         """Return the launcher. Imports AITER unless the launch is direct."""

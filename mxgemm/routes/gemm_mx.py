@@ -20,7 +20,7 @@ class GemmMX(TritonGemm):
     def format_refusal(self, problem: Problem) -> Refusal | None:
         """Quantised A only."""
         if not problem.a_quantized:
-            return Refusal(self.name, "a", problem.a_dtype, "activations quantised already (mxgemm.gemm_mx)")
+            return Refusal("a", problem.a_dtype, "activations quantised already (mxgemm.gemm_mx)")
         return None
 
     def main_call(self, problem: Problem, config: TileConfig) -> KernelCall:

@@ -37,31 +37,31 @@ class HipFused(Route):
         """A gfx950, and a compiler for it."""
         if machine.arch != fused.ARCH:
             needed = f"{fused.ARCH}: scaled MFMA and its convert to fp4"
-            return Refusal(self.name, "arch", machine.arch, needed, "machine")
+            return Refusal("arch", machine.arch, needed, "machine")
         from mxgemm.hip.build import compiler_refusal
 
         lacking = compiler_refusal(machine.arch)
-        return Refusal(self.name, "compiler", "missing", lacking, "installation") if lacking else None
+        return Refusal("compiler", "missing", str(lacking), "installation") if lacking else None
 
     def can_implement(self, problem: Problem) -> Refusal | None:
         """Prepared e2m1 weights and bf16 activations."""
-        refusal = fused_refusal(self.name, problem)
+        refusal = fused_refusal(problem)
         if refusal is None and not self.configs(problem):  # it is too large; the largest block says for what
-            refusal = fused_refusal(self.name, problem, FusedConfig(max(fused.BLOCKS_M), block_k=128, waves=1))
+            refusal = fused_refusal(problem, FusedConfig(max(fused.BLOCKS_M), block_k=128, waves=1))
         return refusal
 
     def configs(self, problem: Problem) -> Sequence[FusedConfig]:
         """Return the best guess, nothing where the problem is too large for any configuration."""
-        return fused.candidates(self.name, problem)[:1]
+        return fused.candidates(problem)[:1]
 
     def candidates(self, problem: Problem) -> Sequence[FusedConfig]:
         """Return the better guesses; each is a build of its own."""
-        return fused.candidates(self.name, problem)[:MAX_TUNED]
+        return fused.candidates(problem)[:MAX_TUNED]
 
     def check_config(self, problem: Problem, config: Config) -> Refusal | None:
         """See :func:`mxgemm.hip.fused.fused_refusal`."""
         assert isinstance(config, FusedConfig)
-        return fused_refusal(self.name, problem, config)
+        return fused_refusal(problem, config)
 
     def bind(self, problem: Problem, config: Config) -> Launch:
         """Build the kernel, unless it is in the cache, and return the launcher, which loads it on its first call.

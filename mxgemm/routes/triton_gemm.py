@@ -43,18 +43,18 @@ class TritonGemm(Route):
 
     def missing(self, machine: Machine) -> Refusal | None:
         """A GPU that Triton compiles a scaled dot for."""
-        return triton_missing(self.name, machine, self.dot_scaled)
+        return triton_missing(machine, self.dot_scaled)
 
     def can_implement(self, problem: Problem) -> Refusal | None:
         """Any shape and layout, in this route's formats."""
-        refusal = self.format_refusal(problem) or size_refusal(self.name, problem)
+        refusal = self.format_refusal(problem) or size_refusal(problem)
         if refusal:
             return refusal
         if problem.weight_layout == "preshuffled":
             reason = preshuffle_refusal(problem.n, problem.k // problem.b.pack)
             if reason:
-                return Refusal(self.name, "weight_layout", "preshuffled", f"another shape: {reason}")
-        return contiguity_refusal(self.name, problem) or self.check_config(problem, self.configs(problem)[0])
+                return Refusal("weight_layout", "preshuffled", f"another shape: {reason}")
+        return contiguity_refusal(problem) or self.check_config(problem, self.configs(problem)[0])
 
     def configs(self, problem: Problem) -> Sequence[TileConfig]:
         """Return a tile that fits the shape, and splits K where tiles are few and K is long."""
@@ -70,7 +70,7 @@ class TritonGemm(Route):
     def check_config(self, problem: Problem, config: Config) -> Refusal | None:
         """See :func:`mxgemm.triton.tile.tile_refusal`."""
         assert isinstance(config, TileConfig)
-        return tile_refusal(self.name, problem, config)
+        return tile_refusal(problem, config)
 
     def calls(self, problem: Problem, config: TileConfig) -> list[KernelCall]:
         """Describe every launch of a problem, in order."""
@@ -155,7 +155,7 @@ def _guess_gfx950(problem: Problem) -> TileConfig:
     split = min(problem.machine.cu_count // max(1, tiles(problem, guess)), blocks // 2)
     while split > 1:
         candidate = replace(guess, split_k=split)
-        if tile_refusal("", problem, candidate) is None:
+        if tile_refusal(problem, candidate) is None:
             return candidate
         split -= 1
     return guess

@@ -17,7 +17,7 @@ class W4A16(A16WFP4):
     def format_refusal(self, problem: Problem) -> Refusal | None:
         """``a_format="bf16"`` only."""
         if problem.a_quantized:
-            return Refusal(self.name, "a", "quantised already", "bf16, fp16 or fp32 activations")
+            return Refusal("a", "quantised already", "bf16, fp16 or fp32 activations")
         if problem.a_format != "bf16":
-            return Refusal(self.name, "a_format", problem.a_format, 'a_format "bf16"')
+            return Refusal("a_format", problem.a_format, 'a_format "bf16"')
         return None

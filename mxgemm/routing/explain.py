@@ -12,7 +12,7 @@ import torch
 
 from mxgemm.arguments import as_int, as_path, check_bool, check_type, shown
 from mxgemm.device import KNOWN_MACHINES, Machine, default_device, device_of, machine_named, machine_of
-from mxgemm.errors import Refusal, by_reason
+from mxgemm.errors import Refused, by_reason
 from mxgemm.mx.formats import BLOCK, E2M1, ActivationFormat
 from mxgemm.mx.layouts import ROW_MAJOR, Layout, ScaleLayout, WeightLayout, padded_scale_shape
 from mxgemm.prepared_form import WeightForm, prepared_form
@@ -55,7 +55,7 @@ class Explanation:
     grade: str | None
     scope: Scope
     covers: str
-    refusals: tuple[Refusal, ...]
+    refusals: tuple[Refused, ...]
     also_possible: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -72,7 +72,7 @@ class Explanation:
             alone = " (the GEMM kernel alone)" if self.scope == "kernel" else ""
             lines.append(f"  time      {self.us:g} us{alone}, {self.grade}: {self.covers}")
         for title, missing in (("missing here", True), ("not for this call", False)):
-            reasons = by_reason(refusal for refusal in self.refusals if refusal.missing is missing)
+            reasons = by_reason(refused for refused in self.refusals if refused.refusal.missing is missing)
             lines += [f"  {title}", *(f"    {reason}" for reason in reasons)] if reasons else []
         if self.also_possible:
             lines.append(f"  possible  {', '.join(self.also_possible)}")
@@ -156,8 +156,8 @@ def explain(
         refusal = other.refusal(problem)
         if refusal is None:
             possible.append(name)
-        elif refusal not in refusals:
-            refusals.append(refusal)
+        elif (refused := Refused(name, refusal)) not in refusals:
+            refusals.append(refused)
     row = choice.row
     return Explanation(
         problem=problem,

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final, NamedTuple
 
-from mxgemm.errors import Refusal, RouteUnavailable
+from mxgemm.errors import Refusal, Refused, RouteUnavailable
 from mxgemm.notices import say_once
 from mxgemm.problem import Problem
 from mxgemm.routes import ROUTES, Config, Route
@@ -57,7 +57,7 @@ class Choice:
     row: Row | None = None
     covers: str = ""
     scope: Scope = "call"
-    refusals: tuple[Refusal, ...] = ()
+    refusals: tuple[Refused, ...] = ()
 
 
 class _Found(NamedTuple):
@@ -86,7 +86,7 @@ class _Search:
 
     problem: Problem
     tables: tuple[Table, ...]
-    refusals: dict[tuple[str, str, str], Refusal] = field(default_factory=dict)
+    refusals: dict[tuple[str, str, str], Refused] = field(default_factory=dict)
     routes: dict[str, Route | None] = field(default_factory=dict)
 
     def rows(self) -> Iterator[_Found]:
@@ -107,19 +107,19 @@ class _Search:
                         return self.configured(route, f"rule: {rule}", _title(table, rule.source))
         return None
 
-    def refuse(self, refusal: Refusal) -> None:
-        self.refusals.setdefault((refusal.route, refusal.field, str(refusal.value)), refusal)
+    def refuse(self, route: str, refusal: Refusal) -> None:
+        self.refusals.setdefault((route, refusal.field, str(refusal.value)), Refused(route, refusal))
 
     def usable(self, name: str) -> Route | None:
         if name not in self.routes:
             route = ROUTES.get(name)
             if route is None:
                 needed = "a release of mxgemm that has it"
-                refusal: Refusal | None = Refusal(name, "route", "not in this release", needed, "installation")
+                refusal: Refusal | None = Refusal("route", "not in this release", needed, "installation")
             else:
                 refusal = route.refusal(self.problem)
             if refusal:
-                self.refuse(refusal)
+                self.refuse(name, refusal)
             self.routes[name] = None if refusal else route
         return self.routes[name]
 
@@ -130,11 +130,11 @@ class _Search:
             config = route.config_type.from_mapping(row.config)
         except ValueError as error:
             needed = f"a legal row in {found.table.path}: {error}"
-            self.refuse(Refusal(row.route, "config", dict(row.config), needed, "installation"))
+            self.refuse(row.route, Refusal("config", dict(row.config), needed, "installation"))
             return None
         refusal = route.check_config(self.problem, config)
         if refusal:
-            self.refuse(refusal)
+            self.refuse(route.name, refusal)
         return None if refusal else config
 
     def take_row(self, found: _Found, reason: str) -> Choice | None:
@@ -206,7 +206,7 @@ def _free(search: _Search) -> Choice:
 def _forced(search: _Search, name: str) -> Choice:
     route = search.usable(name)
     if route is None:
-        raise RouteUnavailable(next(iter(search.refusals.values())))
+        raise RouteUnavailable(name, next(iter(search.refusals.values())).refusal)
     for found in search.rows():
         if found.row.route == name:
             what = f"config from the {found.reason}" if found.row.config else found.reason
@@ -273,9 +273,10 @@ def tell(choice: Choice, problem: Problem) -> None:
     if problem.arch == "cpu":
         return
     slow = choice.route.name == LAST_RESORT
-    for refusal in choice.refusals:
+    for refused in choice.refusals:
+        refusal = refused.refusal
         if refusal.about == "installation" or (slow and refusal.about == "call"):
             # Two routes that miss the same thing say so in one line.
-            what = refusal.value if refusal.missing else refusal.route
+            what = refusal.value if refusal.missing else refused.route
             key = problem.arch, refusal.about, refusal.field, str(what)
-            say_once(f"using {choice.route.name} on {problem.arch}; {refusal}", key)
+            say_once(f"using {choice.route.name} on {problem.arch}; {refused}", key)

@@ -34,7 +34,7 @@ def configurations() -> dict[tuple[int, int, int], tuple[Any, ...]]:
     found = {}
     for m, n, k in PUBLISHED:
         problem = Problem(m, n, k, KNOWN_MACHINES["gfx950"], weight_layout="preshuffled", scale_layout="shuffled")
-        found[m, n, k] = astuple(fused.candidates("hip_fused", problem)[0])
+        found[m, n, k] = astuple(fused.candidates(problem)[0])
     return found
 
 

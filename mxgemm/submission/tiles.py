@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import astuple
 from typing import Any
 
+from mxgemm.device import KNOWN_MACHINES
 from mxgemm.routing import tables
 from mxgemm.triton.tile import TileConfig
 
@@ -23,11 +24,12 @@ def tiles_of_table() -> dict[tuple[int, int, int], tuple[Any, ...]]:
 def render() -> str:
     """Return the tiles as the text of a module."""
     rows = "\n".join(f"    {shape}: {tile},".replace("'", '"') for shape, tile in tiles_of_table().items())
-    return f'''"""Tiles of the published shapes (m, n, k), from routing_tables/gfx950.json.
+    return f'''"""Tiles of the published shapes (m, n, k), from routing_tables/gfx950.json, and the dies of an MI355X.
 
-They are predicted from machine code, not measured on an MI355X. The fields are those of Tile.
+Tiles are predicted from machine code, not measured on an MI355X. The fields are those of Tile.
 """
 
+XCDS = {KNOWN_MACHINES["gfx950"].xcds}
 TABLE = {{
 {rows}
 }}

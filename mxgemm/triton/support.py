@@ -59,19 +59,16 @@ def interpreting() -> bool:
     return os.environ.get("TRITON_INTERPRET", "0") == "1"
 
 
-def triton_missing(
-    route: str, machine: Machine, dot_scaled: Literal["quantised", "bf16"] | None = None
-) -> Refusal | None:
+def triton_missing(machine: Machine, dot_scaled: Literal["quantised", "bf16"] | None = None) -> Refusal | None:
     """Say why Triton kernels cannot run on a machine, or None if they can.
 
     Args:
-        route: who asks.
         machine: where they would run.
         dot_scaled: kind of A in the scaled dot of these kernels, None where they have no such dot.
     """
 
     def lacks(value: str, needed: str, field: str = "triton", about: Subject = "installation") -> Refusal:
-        return Refusal(route, field, value, needed, about)
+        return Refusal(field, value, needed, about)
 
     version, failure = triton_version(), triton_failure()
     wanted = f"triton >= {_dotted(MIN_TRITON)} (pip install 'mxgemm[triton]')"
@@ -94,11 +91,11 @@ def triton_missing(
     return None
 
 
-def size_refusal(route: str, problem: Problem) -> Refusal | None:
+def size_refusal(problem: Problem) -> Refusal | None:
     """Refuse what the kernels cannot count."""
     for name, size in (("m", problem.m), ("n", problem.n), ("k", problem.k)):
         if size > MAX_SIZE:
-            return Refusal(route, name, size, f"at most {MAX_SIZE}, what the kernels count in 32 bits")
+            return Refusal(name, size, f"at most {MAX_SIZE}, what the kernels count in 32 bits")
     return None
 
 
@@ -121,14 +118,15 @@ def wide_offsets(problem: Problem) -> bool:
 
 
 def grid_refusal(
-    route: str, problem: Problem, grid: tuple[int, int, int], num_warps: int, fields: tuple[str, str]
+    problem: Problem, grid: tuple[int, int, int], num_warps: int, fields: tuple[str, str]
 ) -> Refusal | None:
     """Say why a grid cannot be launched, or None if it can; ``fields`` are the sizes that x and y stand for."""
-    most = _AMD_ITEMS // (64 * num_warps) if problem.arch.startswith("gfx") else INT32_MAX
+    lanes = problem.machine.wave_size or 64  # of a machine in no table the largest there is
+    most = _AMD_ITEMS // (lanes * num_warps) if problem.arch.startswith("gfx") else INT32_MAX
     for field, programs, limit in (*zip(fields, grid, (most, MAX_GRID_YZ), strict=False), ("z", grid[2], MAX_GRID_YZ)):
         if programs > limit:
             got = getattr(problem, field, programs)
-            return Refusal(route, field, got, f"at most {limit} tiles along a grid's dimension, here {programs}")
+            return Refusal(field, got, f"at most {limit} tiles along a grid's dimension, here {programs}")
     return None
 
 

@@ -11,8 +11,6 @@ from mxgemm.mx.layouts import SCALE_PAD_ROWS
 from mxgemm.problem import Config, Problem
 from mxgemm.triton.support import grid_refusal, interpreting, is_power_of_two, wide_offsets
 
-XCDS: Final = {"gfx950": 8, "gfx942": 8}
-"""Dies with an L2 of their own, among which workgroups are dealt in turn."""
 MFMA_K: Final = 128
 """Depth of gfx950's 16x16 scaled MFMA."""
 REDUCE_BLOCK_N: Final = 256
@@ -46,7 +44,7 @@ class TileConfig(Config):
     cache: str = ""
 
 
-def tile_refusal(route: str, problem: Problem, c: TileConfig) -> Refusal | None:
+def tile_refusal(problem: Problem, c: TileConfig) -> Refusal | None:
     """Say why a tile is illegal for a problem, or None. Router, tuner and tests all ask here."""
     for field, least, most, why in (
         ("block_m", 16, SCALE_PAD_ROWS, "an MFMA has 16 rows; shuffled scales are padded to 256"),
@@ -56,25 +54,25 @@ def tile_refusal(route: str, problem: Problem, c: TileConfig) -> Refusal | None:
     ):
         value = getattr(c, field)
         if not is_power_of_two(value) or not least <= value <= most:
-            return Refusal(route, field, value, f"a power of two from {least} to {most} ({why})")
+            return Refusal(field, value, f"a power of two from {least} to {most} ({why})")
     if c.cache not in ("", ".cg"):
-        return Refusal(route, "cache", c.cache, '"" or ".cg"')
+        return Refusal("cache", c.cache, '"" or ".cg"')
     if not 1 <= c.num_stages <= 8:
-        return Refusal(route, "num_stages", c.num_stages, "1 to 8")
+        return Refusal("num_stages", c.num_stages, "1 to 8")
     if not 0 <= c.waves_per_eu <= 8:
-        return Refusal(route, "waves_per_eu", c.waves_per_eu, "0 to 8, a SIMD holds 8 waves")
+        return Refusal("waves_per_eu", c.waves_per_eu, "0 to 8, a SIMD holds 8 waves")
     if c.split_k < 1 or split_steps(problem, c)[0] != c.split_k:
         return Refusal(
-            route, "split_k", c.split_k, f"at most one split per block of K, with none left empty (K = {problem.k})"
+            "split_k", c.split_k, f"at most one split per block of K, with none left empty (K = {problem.k})"
         )
     if problem.arch == "gfx950" and problem.a_format != "bf16":
         if c.block_k < MFMA_K:
-            return Refusal(route, "block_k", c.block_k, f"at least {MFMA_K} on gfx950: below, Triton decodes to bf16")
+            return Refusal("block_k", c.block_k, f"at least {MFMA_K} on gfx950: below, Triton decodes to bf16")
         if c.num_warps < 2:
-            return Refusal(route, "num_warps", c.num_warps, "at least 2 on gfx950: with one, Triton decodes to bf16")
-    refusal = grid_refusal(route, problem, (tiles(problem, c) * c.split_k, 1, 1), c.num_warps, ("m", "n"))
+            return Refusal("num_warps", c.num_warps, "at least 2 on gfx950: with one, Triton decodes to bf16")
+    refusal = grid_refusal(problem, (tiles(problem, c) * c.split_k, 1, 1), c.num_warps, ("m", "n"))
     if refusal is None and c.split_k > 1 and not c.one_launch:
-        refusal = grid_refusal(route, problem, (problem.m, -(-problem.n // REDUCE_BLOCK_N), 1), 4, ("m", "n"))
+        refusal = grid_refusal(problem, (problem.m, -(-problem.n // REDUCE_BLOCK_N), 1), 4, ("m", "n"))
     return refusal
 
 
@@ -116,7 +114,7 @@ def tile_constants(problem: Problem, c: TileConfig) -> dict[str, Any]:
         "EVEN_K": p.k % c.block_k == 0,
         "WIDE": wide_offsets(p),
         # Renumbering pays where several tiles share a weight; alone, it only costs scalar instructions.
-        "XCDS": XCDS.get(p.arch, 1) if p.m > c.block_m else 1,
+        "XCDS": p.machine.xcds if p.m > c.block_m else 1,
         "CACHE": c.cache,
         "AMD": p.arch.startswith("gfx"),
         "INTERPRETED": interpreting(),

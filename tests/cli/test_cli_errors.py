@@ -165,7 +165,7 @@ def test_what_fails_is_one_line_and_status_1(call: Call, monkeypatch: pytest.Mon
         (PermissionError(13, "Permission denied", "/x"), 1),
         (MemoryError("no memory"), 1),
         (torch.OutOfMemoryError("CUDA out of memory"), 1),
-        (RouteUnavailable(Refusal("a", "arch", "b", "c")), 1),
+        (RouteUnavailable("a", Refusal("arch", "b", "c")), 1),
     ],
     ids=lambda value: type(value).__name__,
 )

@@ -69,6 +69,7 @@ def test_names_are_the_librarys() -> None:
     assert tuple(FORMS) == names.FORMS
     assert tuple(OPERATIONS) == names.OPERATIONS
     assert names.SOURCES == SOURCES
+    assert names.PEERS == tuple(measure.PEERS)
     assert tuple(KNOWN_MACHINES) == names.MACHINES
     assert tuple(values.shape_sets()) == tuple(measure.SETS)
     options = parser.read(["parity", "route:auto", "peer:torch_mm"])
@@ -85,7 +86,7 @@ def test_one_pair_of_flags_says_how_the_weight_comes(command: list[str]) -> None
 
 def test_every_command_is_a_file() -> None:
     files = {path.stem for path in (ROOT / "mxgemm" / "cli").glob("*.py")}
-    assert set(parser._parser()[1]) == files - {"__init__", "app", "layout", "sizes", "terminal"}
+    assert set(parser._parser()[1]) == files - {"__init__", "app", "sizes", "terminal"}
 
 
 def test_status_of_a_line_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from mxgemm.cli import terminal
-from mxgemm.cli.layout import Table
 from mxgemm.measure import text
+from mxgemm.measure.layout import Table
 from mxgemm.problem import Config
 from mxgemm.triton.tile import TileConfig
 from tests.command import command
@@ -41,7 +41,7 @@ def test_times_have_three_digits_and_a_unit(us: float | None, said: str) -> None
 def record(size: tuple[int, int, int], name: str) -> dict[str, Any]:
     time = {"us": 123.4, "low": 120.0, "high": 130.0}
     return {
-        **dict(zip("mnk", size, strict=True)), "name": name, "chosen": True, "statement": "", "floor_us": 0.8512,
+        **dict(zip("mnk", size, strict=True)), "kind": "route", "name": name, "a_format": "e2m1", "form": "fast", "chosen": True, "statement": "", "floor_us": 0.8512,
         "device": time, "eager": time, "host": time, "ratio_to_floor": 144.9,
         "accuracy": {"norm": 1.234e-3, "passed": True},
     }  # fmt: skip
@@ -50,7 +50,7 @@ def record(size: tuple[int, int, int], name: str) -> dict[str, Any]:
 def test_the_widest_table_of_a_gpu_fits_80_columns() -> None:
     sizes = [(4096, 57344, 8192), (16, 2112, 7168)]
     rows = text.rows({"results": [record(size, name) for size in sizes for name in ("triton_kernel", "a16wfp4")]})
-    table = Table(text.COLUMNS, rows, text.LEFT, (), text.SHARED)
+    table = Table(text.COLUMNS, rows, text.LEFT, ("what",), text.SHARED)
     lines = ["".join(line).rstrip() for line in table.lines(80)]
     assert widest("\n".join(lines)) <= 80
     assert lines[1] == "4096,57344,8192  floor 0.851 us"

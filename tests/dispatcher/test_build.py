@@ -184,7 +184,7 @@ def test_ck_tile_compiles_once_and_shows_the_compilers_output(
     mine = make_hipcc(tmp_path / "bin")
     broken = tmp_path / "include"
     (broken / "ck_tile").mkdir(parents=True)
-    (broken / "ck_tile" / "core.hpp").write_text('#error "an include tree of another release"\n')
+    (broken / "ck_tile" / "core.hpp").write_bytes(b'#error "an include tree of another release, \xff"\n')  # no UTF-8
 
     def make(include: Path) -> BuildResult:
         return build([THIRD], source="ck_tile", gfx_arch="gfx950", ck_include=include, hipcc=mine)[0]

@@ -23,7 +23,7 @@ def check(config: KernelConfig, sizes: tuple[Problem, ...]) -> None:
     place = TritonExecution()
     missing = place.missing(config, "native")
     if missing:
-        pytest.skip(missing)
+        pytest.skip(str(missing))
     for problem in sizes:
         verdict = verify(config, NO_LIBRARY, place, problem, seed=7)
         assert verdict.passed, verdict

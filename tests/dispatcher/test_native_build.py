@@ -13,7 +13,7 @@ import pytest
 from gfx950emu.elf import Elf
 from mxgemm import build_cache, import_closure
 from mxgemm.dispatcher import native
-from mxgemm.dispatcher.errors import BuildError, ToolchainMissing
+from mxgemm.dispatcher.errors import ToolchainMissing
 from mxgemm.dispatcher.kernel_arguments import Argument, ArgumentTable, read_arguments
 from mxgemm.dispatcher.mx_gemm import MxGemmKernelConfig
 from mxgemm.dispatcher.native import argument_table, build_native, native_key
@@ -27,6 +27,7 @@ from mxgemm.dispatcher.native_kernel import (
     wanted_instruction,
 )
 from mxgemm.dispatcher.rowcolquant import RowColQuantKernelConfig
+from mxgemm.errors import BuildError
 from tests.dispatcher.native_libraries import CONFIGS, built, description, require_compilers
 
 INSTRUCTIONS = {

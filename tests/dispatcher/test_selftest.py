@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from mxgemm.dispatcher import OPERATIONS, BuildError, Inputs, KernelConfig, native, reference
 from mxgemm.dispatcher.execution import EmulatorExecution, LibraryExecution, TritonExecution
 from mxgemm.dispatcher.selftest import selftest
+from mxgemm.errors import Refusal
 from tests.command import command, output
 from tests.dispatcher.native_libraries import built, shared_cache
 from tests.dispatcher.toolchain import HEADERS
@@ -22,7 +23,7 @@ def ck(monkeypatch: pytest.MonkeyPatch, hipcc: Path, tmp_path_factory: pytest.Te
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("CK_TILE_BENCH_WARMUP", "0")
     monkeypatch.setenv("CK_TILE_BENCH_REPEAT", "1")
-    monkeypatch.setattr(LibraryExecution, "missing", lambda self, config, source: "")
+    monkeypatch.setattr(LibraryExecution, "missing", lambda self, config, source: None)
 
 
 def run(*arguments: str, code: int = 0) -> str:
@@ -79,7 +80,9 @@ def test_a_crash_is_the_kernels_result(ck: None, monkeypatch: pytest.MonkeyPatch
 
 
 def test_nothing_computed_is_not_a_pass(ck: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LibraryExecution, "missing", lambda self, config, source: "no AMD GPU")
+    monkeypatch.setattr(
+        LibraryExecution, "missing", lambda self, config, source: Refusal("device", "none", "one", words="no AMD GPU")
+    )
     monkeypatch.setenv("STAND_IN_ARCH", "none")
     text = run("selftest", "--source", "ck_tile", "--op", "rowcolquant", "--arch", "gfx950")
     assert "PASS" not in text
@@ -128,14 +131,14 @@ def test_places_say_what_they_lack(monkeypatch: pytest.MonkeyPatch) -> None:
     rowcolquant = OPERATIONS["rowcolquant"]
     config = rowcolquant.default_configs("gfx950")[0]
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert LibraryExecution().missing(config, "native") == "no AMD GPU (torch sees none)"
-    assert EmulatorExecution().missing(config, "native") == ""
-    assert "gfx950" in EmulatorExecution().missing(rowcolquant.default_configs("gfx942")[0], "native")
-    assert "native" in EmulatorExecution().missing(config, "ck_tile")
-    assert "native" in TritonExecution().missing(config, "ck_tile")
+    assert str(LibraryExecution().missing(config, "native")) == "no AMD GPU (torch sees none)"
+    assert EmulatorExecution().missing(config, "native") is None
+    assert "gfx950" in str(EmulatorExecution().missing(rowcolquant.default_configs("gfx942")[0], "native"))
+    assert "native" in str(EmulatorExecution().missing(config, "ck_tile"))
+    assert "native" in str(TritonExecution().missing(config, "ck_tile"))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert "run from the source tree" in EmulatorExecution().missing(config, "native")
-    assert TritonExecution().missing(config, "native") == "triton is not installed"
+    assert "run from the source tree" in str(EmulatorExecution().missing(config, "native"))
+    assert str(TritonExecution().missing(config, "native")) == "triton is not installed"
 
 
 def test_native_kernels_pass_in_the_emulator(

@@ -86,5 +86,5 @@ def built(source: str, arch: str, **defines: int | str) -> bytes:
     """Build, or skip where nothing can."""
     reason = build.compiler_refusal(arch)
     if reason:
-        pytest.skip(reason)
+        pytest.skip(str(reason))
     return build.build(source, arch=arch, defines=defines)

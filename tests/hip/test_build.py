@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from mxgemm import build_cache
+from mxgemm.errors import BuildError
 from mxgemm.hip import build, code_object, compilers
-from mxgemm.hip.compilers import BuildError
 from tests.hip.test_compilers import CLANG, command, needs_clang
 
 SOURCE = "preshuffle_weight.hip"
@@ -23,7 +23,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A fresh cache, and a compiler that writes down each of its runs."""
     monkeypatch.setenv("MXGEMM_CACHE", str(tmp_path / "cache"))
     file = tmp_path / "log"
-    path = command(tmp_path / "bin" / "cc", f'echo "$@" >> {file}\nexec {CLANG} "$@"')
+    path = command(tmp_path / "bin" / "cc", f'echo "$@" >> "{file}"\nexec {CLANG} "$@"')
     monkeypatch.setenv(compilers.HIPCC_VARIABLE, str(path))
     monkeypatch.setattr(build_cache, "_in_memory", {})
     monkeypatch.setattr(build_cache, "_told", [])
@@ -141,7 +141,8 @@ def test_the_compilers_words_are_in_the_error(log: Path, tmp_path: Path) -> None
 
 @needs_clang
 def test_a_compiler_for_something_else_is_caught(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = command(tmp_path / "bin" / "other", f'exec {CLANG} $(echo "$@" | sed s/gfx950/gfx942/)')
+    replaced = 'for each; do shift; set -- "$@" "$(echo "$each" | sed s/gfx950/gfx942/)"; done'
+    other = command(tmp_path / "bin" / "other", f'{replaced}\nexec {CLANG} "$@"')
     monkeypatch.setenv(compilers.HIPCC_VARIABLE, str(other))
     with pytest.raises(BuildError, match="the code object is for gfx942; this device is gfx950"):
         build.build(SOURCE, arch="gfx950")
@@ -161,7 +162,7 @@ def test_sources_have_no_warnings(source: str, monkeypatch: pytest.MonkeyPatch) 
 def test_sources_build_as_cuda(source: str) -> None:
     reason = build.compiler_refusal("sm_90")
     if reason:
-        pytest.skip(reason)
+        pytest.skip(str(reason))
     code = code_object.inspect(build.build(source, arch="sm_90"))
     amd = {"preshuffle_weight.hip": 32, "shuffle_scales.hip": 40}[source]
     assert code.arch == "sm_90"

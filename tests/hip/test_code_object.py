@@ -133,4 +133,4 @@ def test_cubins_of_both_abis() -> None:
 def test_refusal_names_both() -> None:
     found = code_object.inspect(built("preshuffle_weight.hip", "gfx950"))
     assert code_object.refusal(found, "gfx950") is None
-    assert code_object.refusal(found, "gfx942") == "the code object is for gfx950; this device is gfx942"
+    assert str(code_object.refusal(found, "gfx942")) == "the code object is for gfx950; this device is gfx942"

@@ -11,9 +11,10 @@ from types import SimpleNamespace
 import pytest
 
 from mxgemm.device import KNOWN_MACHINES
+from mxgemm.errors import BuildError
 from mxgemm.hip import build, compilers, libraries, rtc
 from mxgemm.hip.abilities import abilities
-from mxgemm.hip.compilers import BuildError, Compiler
+from mxgemm.hip.compilers import Compiler
 
 CLANG = next((path for version in range(30, 19, -1) if (path := shutil.which(f"clang-{version}"))), None)
 needs_clang = pytest.mark.skipif(CLANG is None, reason="no clang of version 20 or above")

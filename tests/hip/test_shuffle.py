@@ -25,7 +25,7 @@ def gpu() -> torch.device:
     device = torch.device("cuda", torch.cuda.current_device())
     reason = shuffle.refusal(machine_of(device))
     if reason:
-        pytest.skip(reason)
+        pytest.skip(str(reason))
     return device
 
 

@@ -27,7 +27,7 @@ def images() -> dict[str, bytes]:
     require_objdump()
     reason = build.compiler_refusal("gfx950")
     if reason:
-        pytest.skip(reason)
+        pytest.skip(str(reason))
     return {name: build.build(f"{name}.hip", arch="gfx950") for name in ("shuffle_scales", "preshuffle_weight")}
 
 

@@ -13,10 +13,13 @@ from mxgemm import measure
 from mxgemm.device import Machine
 from mxgemm.measure import floor, rotation, session, text, timing
 from mxgemm.measure.contender import Contender
+from mxgemm.measure.identity import identity
 from mxgemm.measure.oracle import Oracle
 from mxgemm.measure.peers import PEERS, base
 from mxgemm.measure.peers.aiter import AiterA4W4
+from mxgemm.measure.routes import FORMS
 from mxgemm.measure.spread import Effort, Spread, quartiles, repeat
+from mxgemm.mx.tensor import MXTensor
 from mxgemm.routes import ROUTES
 
 CPU = torch.device("cpu")
@@ -155,8 +158,8 @@ class TestRotationAndFloor:
 
 class TestPeers:
     def test_absent_ones_say_why(self) -> None:
-        reasons = {name: peer.absent(CPU) for name, peer in PEERS.items()}
-        assert reasons["torch_mm"] == ""
+        reasons = {name: str(peer.absent(CPU)) for name, peer in PEERS.items()}
+        assert reasons["torch_mm"] == "None"
         assert "needs one of sm_90" in reasons["scaled_mm_fp8"]
         assert reasons["aiter_a4w4"] == reasons["aiter_a16wfp4"] == "arch is cpu; needs gfx950"
         assert "needs a GPU" in reasons["triton_kernels"]
@@ -165,28 +168,28 @@ class TestPeers:
     @pytest.mark.parametrize("name", ["aiter_a4w4", "aiter_a16wfp4", "triton_kernels", "humming"])
     def test_a_missing_package_is_named_with_how_to_get_it(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         peer = PEERS[name]
-        monkeypatch.setattr(type(peer), "wrong_device", lambda self, device: "")
+        monkeypatch.setattr(type(peer), "wrong_device", lambda self, device: None)
         monkeypatch.setattr(base.importlib.util, "find_spec", lambda module: None)
-        assert peer.absent(CPU) == f"{peer.module} is not installed: {peer.install}"
+        assert str(peer.absent(CPU)) == f"{peer.module} is not installed: {peer.install}"
 
     def test_the_unrelated_aiter_is_told_apart(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("mxgemm.measure.peers.aiter.machine_of", lambda device: Machine("gfx950", 256, ""))
         monkeypatch.setattr(base.importlib.util, "find_spec", lambda module: object())
         monkeypatch.setitem(sys.modules, "aiter", types.ModuleType("aiter"))
-        assert "has no gemm_a4w4: pip install amd-aiter" in AiterA4W4().absent(CPU)
+        assert "has no gemm_a4w4: pip install amd-aiter" in str(AiterA4W4().absent(CPU))
 
     def test_an_aiter_that_does_not_import_is_absent(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "aiter.py").write_text("raise OSError('libhip is missing')")
         monkeypatch.syspath_prepend(tmp_path)
         monkeypatch.delitem(sys.modules, "aiter", raising=False)
         for name in ("aiter_a4w4", "aiter_a16wfp4"):
-            monkeypatch.setattr(type(PEERS[name]), "wrong_device", lambda self, device: "")
-            assert PEERS[name].absent(CPU).endswith("cannot be imported (OSError: libhip is missing)")
+            monkeypatch.setattr(type(PEERS[name]), "wrong_device", lambda self, device: None)
+            assert str(PEERS[name].absent(CPU)).endswith("cannot be imported (OSError: libhip is missing)")
 
     def test_sizes_that_give_wrong_results_are_refused(self) -> None:
-        assert "K % 256" in PEERS["aiter_a4w4"].refuses(1, 32, 128)
+        assert "K % 256" in str(PEERS["aiter_a4w4"].refuses(1, 32, 128))
         assert not PEERS["aiter_a4w4"].refuses(1, 2880, 512)
-        assert "multiples of 16" in PEERS["scaled_mm_fp8"].refuses(1, 24, 128)
+        assert "multiples of 16" in str(PEERS["scaled_mm_fp8"].refuses(1, 24, 128))
 
     def test_aiters_chain_is_called_with_its_layouts(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A stand-in for AITER that undoes the layouts; its numbers are those of the MX definition."""
@@ -274,7 +277,7 @@ class TestJudging:
 
 
 def request(**changes) -> measure.Request:
-    values = {"shapes": [(3, 32, 64)], "device": CPU, "effort": QUICK, "peers": True, "all_routes": True}
+    values = {"shapes": [(3, 32, 64)], "device": CPU, "effort": QUICK, "peers": tuple(PEERS), "all_routes": True}
     return measure.Request(**{**values, **changes})
 
 
@@ -286,7 +289,7 @@ def document() -> dict:
 class TestDocument:
     def test_it_is_json_with_every_field(self, document: dict) -> None:
         document = json.loads(json.dumps(document, allow_nan=False))
-        assert (document["kind"], document["version"]) == ("mxgemm-bench", 2)
+        assert (document["kind"], document["version"]) == ("mxgemm-bench", 3)
         for name in ("mxgemm", "torch", "triton", "python", "device", "arch"):
             assert document["environment"][name]
         assert set(document["clocks"]) == {"start", "end"}
@@ -300,11 +303,89 @@ class TestDocument:
             assert record["floor_us"] > 0
             assert record["accuracy"]["passed"]
             assert record["statement"]
+            ours = record["kind"] == "route"
+            assert (record["a_format"], record["form"]) == (("e2m1", "fast") if ours else (None, None))
             spread = Spread(**record["device"])
             assert 0 < spread.low <= spread.us <= spread.high
             assert (spread.runs, spread.method) == (2, "wall")
             assert record["ratio_to_floor"] == pytest.approx(spread.us / record["floor_us"])
             assert record["gb_per_s"] == pytest.approx(record["bytes"] / spread.us / 1e3)
+
+    def test_everyone_moves_its_own_bytes(self, document: dict) -> None:
+        a, out = 3 * 64 * 2, 3 * 32 * 2
+        moved = {(record["kind"], record["name"]): record["traffic_bytes"] for record in document["results"]}
+        assert moved["peer", "torch_mm"] == a + 32 * 64 * 2 + out
+        assert moved["route", "reference"] == a + 32 * 34 + out
+        assert moved["route", "gemm_mx"] == 3 * 34 + 32 * 34 + out
+        assert PEERS["scaled_mm_fp8"].traffic_bytes(3, 32, 64) == 3 * 68 + 32 * 68 + out
+
+    def test_several_requests_make_one_document(self) -> None:
+        sizes, asked = [(2, 32, 32), (4, 32, 32)], {"route": "reference", "all_routes": False}
+        requests = [
+            request(shapes=sizes, peers=["torch_mm"], **asked),
+            request(shapes=sizes[1:], peers=["torch_mm"], form="raw", a_format="bf16", **asked),
+            request(shapes=sizes[1:], peers=(), **asked),  # measured already
+        ]
+        told: list[int] = []
+        document = measure.run(requests, lambda done, what: told.append(done))
+        assert measure.sizes_of(requests) == sizes
+        assert set(told) == {0, 1}
+        assert (document["a_formats"], document["forms"]) == (["e2m1", "bf16"], ["fast", "raw"])
+        assert [peer["name"] for peer in document["peers"]] == ["torch_mm"]
+        found = [(record["m"], *identity(record)[1:]) for record in document["results"]]
+        ours = ("reference", "e2m1", "fast"), ("reference", "bf16", "raw")
+        assert found == [(2, *ours[0]), (2, "torch_mm", "", ""), (4, *ours[0]), (4, "torch_mm", "", ""), (4, *ours[1])]
+        statements = {record["statement"] for record in document["results"]}
+        assert "bf16 activations, MXFP4 weight as its bytes lie" in statements
+        assert [row[1] for row in text.rows(document) if "torch" not in row[1]] == [
+            "reference e2m1 fast*",
+            "reference e2m1 fast*",
+            "reference bf16 raw*",
+        ]
+
+    def test_requests_are_of_one_device_and_of_names_that_there_are(self) -> None:
+        for requests in ([], [request(), request(seed=1)]):
+            with pytest.raises(ValueError, match=f"requests: got {len(requests)}, want at least one"):
+                measure.run(requests)
+        for wrong in ({"peers": ["moon"]}, {"form": "slow"}, {"times": ["device", "moon"]}):
+            with pytest.raises(ValueError, match=f"{next(iter(wrong))}: got '(moon|slow)', want one of"):
+                request(**wrong)
+
+    def test_times_that_nobody_wants_are_not_taken(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        taken: list[str] = []
+
+        def timer(name: str):
+            def measured(calls, effort, *rest):
+                taken.append(name)
+                spread = Spread(1.0, 1.0, 1.0, 1, name)
+                return (spread, "") if name == "device" else spread
+
+            return measured
+
+        for name in session.TIMES:
+            monkeypatch.setattr(timing, f"{name}_us", timer(name))
+        monkeypatch.setattr(session, "cache_bytes", lambda device: 0)
+        a, weight = measure.inputs(2, 32, 32, CPU)
+        oracle, peer, gpu = Oracle(a, weight), PEERS["torch_mm"], torch.device("cuda")
+        record = session.measure(peer, oracle, peer.load(weight), gpu, QUICK, ("device",))
+        assert taken == ["device"]
+        assert record["device"]["us"] == 1.0
+        assert record["eager"] is record["host"] is None
+        session.measure(peer, oracle, peer.load(weight), gpu, QUICK)
+        assert sorted(taken[1:]) == sorted(session.TIMES)
+
+    @pytest.mark.parametrize("form", FORMS)
+    def test_a_weight_comes_in_the_form_that_was_asked_for(self, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        real, made = MXTensor.prepare, []
+
+        def prepare(weight: MXTensor, *arguments, **options) -> MXTensor:
+            made.append(options["memory"])
+            return real(weight, *arguments, **options)
+
+        monkeypatch.setattr(MXTensor, "prepare", prepare)
+        document = measure.run(request(form=form, route="reference", all_routes=False, peers=()))
+        assert set(made) == {form} - {"raw"}
+        assert [record["form"] for record in document["results"]] == [form]
 
     def test_routes_that_cannot_are_refused_with_the_reason(self, document: dict) -> None:
         refused = {record["name"]: record["reason"] for record in document["refusals"]}
@@ -340,7 +421,7 @@ class TestDocument:
             return gemm(a, w) * 1.01
 
         monkeypatch.setattr("mxgemm.measure.routes.gemm", wrong)
-        document = measure.run(request(all_routes=False, peers=False))
+        document = measure.run(request(all_routes=False, peers=()))
         assert document["results"][0]["device"] is None
         assert not measure.passed(document)
 
@@ -348,7 +429,7 @@ class TestDocument:
             raise RuntimeError("device lost")
 
         monkeypatch.setattr("mxgemm.measure.routes.gemm", broken)
-        document = measure.run(request(all_routes=False, peers=False))
+        document = measure.run(request(all_routes=False, peers=()))
         assert document["failures"][0]["error"] == "RuntimeError: device lost"
         assert not measure.passed(document)
 
@@ -360,16 +441,16 @@ class TestDocument:
             return out
 
         monkeypatch.setattr("mxgemm.measure.routes.gemm", lazy)
-        document = measure.run(request(all_routes=False, peers=False))
+        document = measure.run(request(all_routes=False, peers=()))
         assert not measure.passed(document)
         json.dumps(document, allow_nan=False)
         assert text.rows(document)[0][-2:] == ("not finite", "FAIL")
 
     def test_activations_that_come_quantised(self) -> None:
-        document = measure.run(request(route="gemm_mx", peers=False, all_routes=False))
+        document = measure.run(request(route="gemm_mx", peers=(), all_routes=False))
         records = document["results"] + document["refusals"]
         assert [record["name"] for record in records] == ["gemm_mx"]
-        refused = measure.run(request(route="gemm_mx", peers=False, a_format="bf16"))["refusals"]
+        refused = measure.run(request(route="gemm_mx", peers=(), a_format="bf16"))["refusals"]
         assert "a_format is bf16" in refused[0]["reason"]
 
     def test_what_was_measured_is_kept_after_each_size(self, tmp_path: Path) -> None:
@@ -381,12 +462,12 @@ class TestDocument:
             keeper.keep(document)
             sizes.append(len(json.loads(path.read_text())["results"]))
 
-        measure.run(request(shapes=[(1, 32, 32), (2, 32, 32)], route="reference", peers=False), keep=keep)
+        measure.run(request(shapes=[(1, 32, 32), (2, 32, 32)], route="reference", peers=()), keep=keep)
         assert sizes == [1, 2]
         assert list(path.parent.iterdir()) == [path]
 
     def test_a_named_route_that_can_take_nothing_is_no_success(self) -> None:
-        document = measure.run(request(route="fp8_fold", peers=False, all_routes=False))
+        document = measure.run(request(route="fp8_fold", peers=(), all_routes=False))
         assert document["results"] == []
         assert not measure.passed(document)
 

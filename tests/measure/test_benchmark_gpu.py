@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from mxgemm import measure
+from mxgemm.device import machine_of
 from mxgemm.measure import parity, rotation, timing
 from mxgemm.measure.peers import PEERS
 from mxgemm.measure.routes import RouteContender, route_contenders
@@ -19,7 +20,7 @@ SHAPES = [(4, 2880, 512), (256, 3072, 1536)]
 def test_every_route_and_peer_is_captured_judged_and_timed(a_format: str) -> None:
     device = torch.device("cuda", 0)
     document = measure.run(
-        measure.Request(SHAPES, device, a_format=a_format, all_routes=True, peers=True, effort=QUICK)
+        measure.Request(SHAPES, device, a_format=a_format, all_routes=True, peers=tuple(PEERS), effort=QUICK)
     )
     assert document["failures"] == []
     assert measure.passed(document)
@@ -42,7 +43,7 @@ def test_copies_are_other_memory_with_the_same_values() -> None:
     device = torch.device("cuda", 0)
     a, weight = measure.inputs(8, 512, 512, device)
     prepared = weight.prepare()
-    found, _, _ = route_contenders(8, 512, 512, prepared, a_format="e2m1", prepare=True, only=None, every=True)
+    found, _, _ = route_contenders(8, 512, 512, prepared, a_format="e2m1", form="fast", only=None, every=True)
     cache = rotation.cache_bytes(device)
     assert cache >= 1 << 20
     for contender in [*found, PEERS["torch_mm"]]:
@@ -109,3 +110,29 @@ def test_a_graph_sees_device_time_only() -> None:
     assert eager.us > 400
     assert timing.host_us([slow_host], QUICK, torch.cuda.synchronize).us > 400
     assert timing.single_device_us(torch.device("cuda", 0), 1 << 20)(lambda: x @ x) < 100
+
+
+def test_the_recipe_for_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
+    from bench import hopper
+
+    device = torch.device("cuda", 0)
+    if machine_of(device).arch != "sm_90":
+        pytest.skip("for sm_90")
+    monkeypatch.setattr(hopper, "WEIGHTS", ((2880, 512),))
+    document = measure.run(hopper.requests_for(device, [1, 64], 0.0))
+    assert measure.passed(document)
+    assert document["failures"] == document["refusals"] == []
+    found = [(r["m"], r["name"], r["a_format"], r["form"]) for r in document["results"]]
+    assert sorted(found, key=str) == sorted(
+        [
+            *((m, "fp8_fold", "e2m1", "fast") for m in (1, 64)),
+            *((m, "torch_mm", None, None) for m in (1, 64)),
+            *((m, "a16wfp4", "e2m1", "raw") for m in (1, 64)),
+            *((m, "w4a16", "bf16", "raw") for m in (1, 64)),
+            (64, "fp8_fold", "e2m1", "compact"),
+            (64, "dequant_mm", "e2m1", "raw"),
+            (64, "dequant_mm", "bf16", "raw"),
+        ],
+        key=str,
+    )
+    assert all(record["device"]["method"] == "graph" and record["eager"] is None for record in document["results"])

@@ -43,14 +43,14 @@ class Delayed(Reference):
     config_type = Delay
 
     def can_implement(self, problem: Problem) -> Refusal | None:
-        return Refusal(self.name, "k", problem.k, "64") if problem.k != 64 else None
+        return Refusal("k", problem.k, "64") if problem.k != 64 else None
 
     def candidates(self, problem: Problem) -> Sequence[Delay]:
         return [Delay(us) for us in (40, 20, 30, -1, 7, 13)]
 
     def check_config(self, problem: Problem, config: Config) -> Refusal | None:
         assert isinstance(config, Delay)
-        return Refusal(self.name, "us", config.us, "a positive delay") if config.us < 0 else None
+        return Refusal("us", config.us, "a positive delay") if config.us < 0 else None
 
     def bind(self, problem: Problem, config: Config) -> Launch:
         assert isinstance(config, Delay)
@@ -137,7 +137,7 @@ def test_a_table_grows(delayed: Route, tmp_path: Path, monkeypatch: pytest.Monke
 def test_triton_candidates_are_legal_and_many() -> None:
     problem = Problem(16, 2112, 7168, KNOWN_MACHINES["gfx950"])
     candidates = ROUTES["a16wfp4"].candidates(problem)
-    legal = [c for c in candidates if tile_refusal("a16wfp4", problem, c) is None]  # type: ignore[arg-type]
+    legal = [c for c in candidates if tile_refusal(problem, c) is None]  # type: ignore[arg-type]
     assert len(set(candidates)) == len(candidates) > 30
     assert len(legal) > 30
     # 7168 is 28 blocks of 256: of eight splits the last would have no work.

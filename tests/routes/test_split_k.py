@@ -10,6 +10,7 @@ from tests.cases import DEVICES, make, run_route, skip_without_kernels
 FORMS = [pytest.param(False, id="two launches"), pytest.param(True, id="one launch")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("one_launch", FORMS)
 @pytest.mark.parametrize("route, a_format", [("a16wfp4", "e2m1"), ("w4a16", "bf16"), ("gemm_mx", "e4m3")])
@@ -18,7 +19,8 @@ FORMS = [pytest.param(False, id="two launches"), pytest.param(True, id="one laun
     [
         (1, 16, 1024, 128, 8),
         (33, 48, 768, 128, 3),
-        (17, 258, 1664, 128, 5),  # 13 blocks of K: the last split has one, the others three
+        (17, 50, 1664, 128, 5),  # 13 blocks of K: the last split has one, the others three
+        (1, 258, 512, 128, 2),  # two columns for the second program of the kernel that adds
         (16, 32, 2880, 256, 4),  # the last block of the last split is half empty
         (8, 32, 7168, 256, 14),
     ],

@@ -48,6 +48,7 @@ def parameter_id(case: Parameters) -> str:
     return "-".join(str(value).replace("torch.", "").replace("'", "") for value in case.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("case", cover(GRID, legal), ids=parameter_id)
 def test_every_pair_of_parameters(case: Parameters, device: str) -> None:

@@ -19,7 +19,7 @@ import mxgemm
 from mxgemm import notices
 from mxgemm.aiter import direct, installed
 from mxgemm.device import KNOWN_MACHINES, Machine
-from mxgemm.errors import Refusal, by_reason
+from mxgemm.errors import Refusal, Refused, by_reason
 from mxgemm.hip import build, shuffle
 from mxgemm.measure import doctor
 from mxgemm.mx.formats import E2M1
@@ -43,7 +43,8 @@ def plain_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[N
     monkeypatch.setattr(support, "triton_version", lambda: (3, 6))
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     monkeypatch.setattr(build, "compiler_refusal", lambda arch: None)
-    monkeypatch.setattr(installed, "find", cache(lambda: installed.Missing("not installed")))
+    absent = Refusal("aiter", "not installed", installed.INSTALL, "installation")
+    monkeypatch.setattr(installed, "find", cache(lambda: absent))
     monkeypatch.delenv(direct.FOLDER_VARIABLE, raising=False)
     monkeypatch.setattr(notices, "_said", {})
     yield
@@ -88,7 +89,6 @@ def test_a_route_that_misses_nothing_takes_something_and_one_that_does_takes_not
         answers = [route.refusal(call) for call in calls(machine)]
         if missing:
             assert missing.missing
-            assert missing.route == route.name
             assert set(answers) == {missing}
         else:
             assert None in answers, f"{route.name} is said to be available on {arch} and takes nothing"
@@ -132,7 +132,7 @@ def test_doctors_command(arch: str, made: str, monkeypatch: pytest.MonkeyPatch) 
     lines = text.splitlines()
     routes = doctor.examine().routes
     said = [line.removeprefix("missing ") for line in lines if line.startswith("missing ")]
-    assert said == by_reason(route.missing for route in routes if route.missing)
+    assert said == by_reason(Refused(route.name, route.missing) for route in routes if route.missing)
     assert not any("prepare()" in line or "a_format" in line or "quantised" in line for line in said), said
     for route in routes:
         (line,) = [line for line in lines if line.startswith(f"{route.name} ")]
@@ -147,15 +147,16 @@ def test_doctors_command(arch: str, made: str, monkeypatch: pytest.MonkeyPatch) 
 def test_explain_tells_what_is_missing_from_what_does_not_fit(arch: str, prepared: bool) -> None:
     answer = mxgemm.explain(64, 1024, 1024, device=arch, prepared=prepared)
     here, _, others = str(answer).partition("  missing here\n")[2].partition("  not for this call\n")
-    for refusal in answer.refusals:
-        assert refusal.missing == (ROUTES[refusal.route].missing(KNOWN_MACHINES[arch]) is not None)
-        assert refusal.route in (here if refusal.missing else others)
+    for refused in answer.refusals:
+        refusal = refused.refusal
+        assert refusal.missing == (ROUTES[refused.route].missing(KNOWN_MACHINES[arch]) is not None)
+        assert refused.route in (here if refusal.missing else others)
         assert f": {refusal.reason}" in (here if refusal.missing else others)
         assert f": {refusal.reason}" not in (others if refusal.missing else here)
     if arch in ("sm_90", "sm_100", "gfx950"):
         assert "w4a16: a_format is e2m1" in others
         assert "gemm_mx: a is torch.bfloat16" in others
-    names = {answer.route, *answer.also_possible, *(refusal.route for refusal in answer.refusals)}
+    names = {answer.route, *answer.also_possible, *(refused.route for refused in answer.refusals)}
     assert names == set(ROUTES)
 
 
@@ -347,7 +348,7 @@ def test_a_triton_that_cannot_be_imported(
     monkeypatch.setattr(sys, "path", [str(tmp_path), *([] if "notes.txt" in files else real)])
     support._find.cache_clear()
     try:
-        refusal = support.triton_missing("a16wfp4", MACHINES["sm_90"])
+        refusal = support.triton_missing(MACHINES["sm_90"])
         version, failure = support.triton_version(), support.triton_failure()
     finally:
         monkeypatch.undo()
@@ -356,7 +357,7 @@ def test_a_triton_that_cannot_be_imported(
     assert failure is not None
     assert said in failure
     assert refusal == Refusal(
-        *("a16wfp4", "triton", f"installed, but cannot be imported ({failure})"),
+        *("triton", f"installed, but cannot be imported ({failure})"),
         *("an intact triton >= 3.6 (pip install 'mxgemm[triton]')", "installation"),
     )
 

@@ -68,7 +68,7 @@ def test_explain_bench_and_tune_describe_one_call(
     recorded.asked.clear()
     held = weight.prepare() if prepare else weight
     contenders, _, _ = route_contenders(
-        m, n, k, held, a_format="e2m1", prepare=prepare, only="reference", every=False
+        m, n, k, held, a_format="e2m1", form="fast" if prepare else "raw", only="reference", every=False
     )  # fmt: skip
     assert [contender.name for contender in contenders] == ["reference"]
     assert set(recorded.asked) == {explained}

@@ -136,7 +136,7 @@ def test_forced_route_that_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     with pytest.raises(mxgemm.RouteUnavailable, match="route 'a16wfp4' cannot run: arch is cpu; needs a GPU") as error:
         router.choose(problem(1, 32, 32, CPU), route="a16wfp4")
-    assert error.value.refusal.field == "arch"
+    assert (error.value.route, error.value.refusal.field) == ("a16wfp4", "arch")
 
 
 def test_every_size_gets_an_answer() -> None:
@@ -204,7 +204,7 @@ def test_what_prepare_made_decides_on_hopper() -> None:
     assert route(16, a_format="bf16") == "dequant_mm"
     assert mxgemm.explain(16, 16384, 16384, device="sm_90", a_format="bf16").route == "w4a16"
     refusals = mxgemm.explain(1024, 7168, 2048, device="sm_90").refusals
-    assert any(refusal.route == "fp8_fold" and "after prepare()" in refusal.needed for refusal in refusals)
+    assert any(one.route == "fp8_fold" and "after prepare()" in one.refusal.needed for one in refusals)
 
 
 def test_rules_of_a_prepared_weight(table) -> None:

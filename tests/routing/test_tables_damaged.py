@@ -195,7 +195,10 @@ def test_tune_adds_to_no_damaged_table(tmp_path: Path) -> None:
 def test_a_comparison_reads_no_damaged_document(tmp_path: Path) -> None:
     document = measure.run(
         measure.Request(
-            [(3, 32, 64)], torch.device("cpu"), peers=True, effort=measure.Effort(seconds=0.0, least=2, most=2)
+            [(3, 32, 64)],
+            torch.device("cpu"),
+            peers=["torch_mm", "humming"],
+            effort=measure.Effort(seconds=0.0, least=2, most=2),
         )
     )
     from mxgemm.measure import compare, text

@@ -222,7 +222,7 @@ def problems() -> list[Any]:
 def test_configurations_are_legal_and_sources_are_whole(module: ModuleType) -> None:
     for problem in problems():
         config = fused.FusedConfig(*module.HIP_TABLE[problem.m, problem.n, problem.k])
-        assert fused.fused_refusal("hip_fused", problem, config) is None
+        assert fused.fused_refusal(problem, config) is None
     assert "#include" not in module.HIP_SOURCE
     for name in (fused.SOURCE, "mfma.h", "quantize_bf16.h", "vectors.h"):
         lines = (KERNELS / name).read_text(encoding="utf-8").splitlines()

@@ -10,14 +10,14 @@
 //   bias     BIAS_TYPE [N], where that is defined
 //   C        OUT_TYPE, rows c_stride bytes apart (a multiple of 4 elements)
 //
-// Generated for one weight: GEMM_N, GEMM_K, BLOCK_M, BLOCK_N, BLOCK_K, WAVES, UNROLL, SCALE_ADDEND (to the bits of a
-// bf16) and OUT_TYPE are defined on the command line. mxgemm/hip/fused.py says which values are legal, and why.
+// Generated for one weight: GEMM_N, GEMM_K, BLOCK_M, BLOCK_N, BLOCK_K, WAVES, UNROLL, XCDS (dies with an L2 of their
+// own, to which workgroups are dealt in turn), SCALE_ADDEND (to the bits of a bf16) and OUT_TYPE are defined on the
+// command line. mxgemm/hip/fused.py says which values are legal, and why.
 #include "mfma.h"
 #include "quantize_bf16.h"
 #include "vectors.h"
 
 constexpr u32 LANES = 64;
-constexpr u32 XCDS = 8;  // dies with an L2 of their own, to which workgroups are dealt in turn
 constexpr u32 TILES_M = BLOCK_M / 16, TILES_N = BLOCK_N / 16, TILES_K = BLOCK_K / 128;  // of a matrix instruction
 constexpr u32 TILES = TILES_M * TILES_N;
 constexpr u32 SCALE_DWORDS = ceil_div(TILES_N, 2);

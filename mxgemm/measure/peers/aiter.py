@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from mxgemm.device import machine_of
+from mxgemm.errors import Refusal
 from mxgemm.measure.peers.base import Peer
 from mxgemm.mx.layouts import preshuffle_refusal, preshuffle_weight, shuffle_scales
 from mxgemm.mx.tensor import MXTensor
@@ -21,21 +22,25 @@ class _Aiter(Peer):
     install = "pip install amd-aiter (PyPI's aiter is something else)"
     a_format = "e2m1"
 
-    def wrong_device(self, device: torch.device) -> str:
+    def wrong_device(self, device: torch.device) -> Refusal | None:
         """Only gfx950 multiplies MXFP4."""
         arch = machine_of(device).arch
-        return "" if arch == "gfx950" else f"arch is {arch}; needs gfx950"
+        return None if arch == "gfx950" else Refusal("arch", arch, "gfx950", "machine")
 
-    def absent(self, device: torch.device) -> str:
+    def absent(self, device: torch.device) -> Refusal | None:
         """Tell PyPI's unrelated aiter apart, and an installation that does not import."""
-        reason = super().absent(device)
-        if reason:
-            return reason
+        missing = super().absent(device)
+        if missing:
+            return missing
         try:
             found = importlib.import_module(self.module)
         except Exception as error:  # it loads libraries and compiles: anything may go wrong, and is the reason
-            return f"{self.module} is installed and cannot be imported ({type(error).__name__}: {error})"
-        return "" if hasattr(found, "gemm_a4w4") else f"the installed aiter has no gemm_a4w4: {self.install}"
+            words = f"{self.module} is installed and cannot be imported ({type(error).__name__}: {error})"
+            return Refusal(self.module, "cannot be imported", self.install, "installation", words)
+        if hasattr(found, "gemm_a4w4"):
+            return None
+        words = f"the installed aiter has no gemm_a4w4: {self.install}"
+        return Refusal(self.module, "without gemm_a4w4", self.install, "installation", words)
 
 
 class AiterA4W4(_Aiter):
@@ -47,11 +52,11 @@ class AiterA4W4(_Aiter):
         " weight shuffled beforehand"
     )
 
-    def refuses(self, m: int, n: int, k: int) -> str:
+    def refuses(self, m: int, n: int, k: int) -> Refusal | None:
         """Sizes that its kernels take; a K that is no multiple of 256 is not checked there and gives wrong results."""
         if k % 256 or n % 32:
-            return f"(N, K) is ({n}, {k}); needs N % 32 == 0 and K % 256 == 0"
-        return preshuffle_refusal(n, k // 2) or ""
+            return Refusal("(N, K)", (n, k), "N % 32 == 0 and K % 256 == 0")
+        return preshuffle_refusal(n, k // 2)
 
     def load(self, weight: MXTensor) -> Any:
         """Shuffle bytes and scales as AITER's kernels read them."""

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from mxgemm.errors import Refusal
 from mxgemm.measure.contender import Contender
 from mxgemm.measure.oracle import Exact, Oracle
 
@@ -28,17 +29,18 @@ class Peer(Contender):
     install: str = ""
     a_format: str = "bf16"
 
-    def absent(self, device: torch.device) -> str:
-        """Say which package or device is missing, "" if none."""
-        reason = self.wrong_device(device)
-        if not reason and self.module and importlib.util.find_spec(self.module) is None:
-            reason = f"{self.module} is not installed: {self.install}"
-        return reason
+    def absent(self, device: torch.device) -> Refusal | None:
+        """Say which package or device is missing, or None."""
+        wrong = self.wrong_device(device)
+        if wrong is None and self.module and importlib.util.find_spec(self.module) is None:
+            words = f"{self.module} is not installed: {self.install}"
+            return Refusal(self.module, "not installed", self.install, "installation", words)
+        return wrong
 
-    def wrong_device(self, device: torch.device) -> str:
-        """Say which device this wants instead, "" if this one will do."""
+    def wrong_device(self, device: torch.device) -> Refusal | None:
+        """Say which device this wants instead, or None if this one will do."""
         del device
-        return ""
+        return None
 
     def version(self) -> str | None:
         """Return the version of the installed package."""

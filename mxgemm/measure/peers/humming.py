@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mxgemm.errors import Refusal
 from mxgemm.measure.peers.base import Peer
 from mxgemm.mx.tensor import MXTensor
 
@@ -22,10 +23,10 @@ class Humming(Peer):
     install = "pip install humming-kernels"
     statement = "bf16 activations, not quantised; MXFP4 weight repacked beforehand, decoded inside"
 
-    def wrong_device(self, device: torch.device) -> str:
+    def wrong_device(self, device: torch.device) -> Refusal | None:
         """It compiles for NVIDIA GPUs only."""
         nvidia = device.type == "cuda" and torch.version.hip is None
-        return "" if nvidia else f"device is {device}; needs an NVIDIA GPU"
+        return None if nvidia else Refusal("device", device, "an NVIDIA GPU", "machine")
 
     def load(self, weight: MXTensor) -> Any:
         """Fill a layer and let it repack."""

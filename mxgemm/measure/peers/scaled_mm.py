@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from mxgemm.device import machine_of
+from mxgemm.errors import Refusal
 from mxgemm.measure.contender import BEFOREHAND
 from mxgemm.measure.oracle import Exact, Oracle
 from mxgemm.measure.peers.base import Peer
@@ -30,14 +31,18 @@ class ScaledMM(Peer):
     )
     accumulate_bits = 13
 
-    def wrong_device(self, device: torch.device) -> str:
+    def wrong_device(self, device: torch.device) -> Refusal | None:
         """Row-wise fp8 needs a GPU that has it."""
         arch = machine_of(device).arch
-        return "" if arch in ARCHS else f"arch is {arch}; needs one of {', '.join(ARCHS)}"
+        return None if arch in ARCHS else Refusal("arch", arch, f"one of {', '.join(ARCHS)}", "machine")
 
-    def refuses(self, m: int, n: int, k: int) -> str:
+    def refuses(self, m: int, n: int, k: int) -> Refusal | None:
         """The vendor's kernel takes N and K in sixteens."""
-        return "" if n % 16 == 0 and k % 16 == 0 else f"(N, K) is ({n}, {k}); needs multiples of 16"
+        return None if n % 16 == 0 and k % 16 == 0 else Refusal("(N, K)", (n, k), "multiples of 16")
+
+    def traffic_bytes(self, m: int, n: int, k: int) -> int:
+        """Return the bytes of fp8 operands, a fp32 scale for each of their rows, and the bf16 result."""
+        return (m + n) * (k + 4) + 2 * m * n
 
     def activations(self, a: Tensor) -> Any:
         """Quantise A row by row."""

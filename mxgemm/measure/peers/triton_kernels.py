@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from mxgemm.errors import Refusal
 from mxgemm.measure.peers.base import Peer
 from mxgemm.mx.tensor import MXTensor
 
@@ -30,9 +31,9 @@ class TritonKernels(Peer):
     install = "it lies in python/triton_kernels of github.com/triton-lang/triton"
     statement = "bf16 activations, not quantised; MXFP4 weight in triton_kernels' default layouts, decoded inside"
 
-    def wrong_device(self, device: torch.device) -> str:
+    def wrong_device(self, device: torch.device) -> Refusal | None:
         """It launches Triton kernels."""
-        return "" if device.type == "cuda" else f"device is {device}; needs a GPU"
+        return None if device.type == "cuda" else Refusal("device", device, "a GPU", "machine")
 
     def load(self, weight: MXTensor) -> Any:
         """Wrap and lay out one "expert": bytes ``[1, K/2, N]`` and scales ``[1, K/32, N]``, K running fastest."""

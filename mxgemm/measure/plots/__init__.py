@@ -1,4 +1,4 @@
-"""Pictures of a benchmark document, PNG and SVG; they need matplotlib (``pip install 'mxgemm[bench]'``)."""
+"""Pictures of a benchmark document, PNG; they need matplotlib (``pip install 'mxgemm[bench]'``)."""
 
 from __future__ import annotations
 
@@ -9,32 +9,43 @@ from typing import Any, Final
 from mxgemm import files
 from mxgemm.device import KNOWN_MACHINES
 from mxgemm.measure.plots import style
-from mxgemm.measure.plots.roofline import draw_roofline
-from mxgemm.measure.plots.route_map import Plane, draw_route_map
+from mxgemm.measure.plots.ratio import ratio_figure
+from mxgemm.measure.plots.roofline import roofline_figure
+from mxgemm.measure.plots.route_map import Plane, route_map_figure
 from mxgemm.measure.plots.style import require_matplotlib
-from mxgemm.measure.plots.times import draw_times
+from mxgemm.measure.plots.times import times_figure
 
+_PICTURES: Final = ("time", "roofline", "ratio")
 _PLANES: Final[tuple[Plane, ...]] = ("mk", "mn")
 
 
-def draw(document: Mapping[str, Any], folder: Path, prefix: str = "bench", *, force: bool = False) -> list[Path]:
-    """Draw time per size, the roofline, and the route maps of the document's architecture.
+def draw(
+    document: Mapping[str, Any], folder: Path, prefix: str = "bench", *, peer: str = "torch_mm", force: bool = False
+) -> list[Path]:
+    """Draw time per size, the roofline, ratios to a peer over M, and the route maps of the architecture.
+
+    A picture that would show nothing is not drawn: ratios without three M of one weight, a map of one route.
 
     Args:
         document: of :func:`mxgemm.measure.run`.
         folder: where to write.
         prefix: file names are ``<prefix>_time.png`` and so on.
+        peer: what ratios are taken to.
         force: replace files that mxgemm did not draw.
 
     Returns:
         the files written.
     """
     require_matplotlib()
-    paths = draw_times(document, folder, f"{prefix}_time", force=force)
-    paths += draw_roofline(document, folder, f"{prefix}_roofline", force=force)
+    paths = []
+    figures = times_figure(document), roofline_figure(document), ratio_figure(document, peer)
+    for what, figure in zip(_PICTURES, figures, strict=True):
+        if figure is not None:
+            paths.append(style.save(figure, folder, f"{prefix}_{what}", force=force))
     arch = document["environment"]["arch"]
     if arch in KNOWN_MACHINES:
-        paths += draw_maps(arch, folder, a_format=document["a_format"], prepared=document["prepared"], force=force)
+        a_format, prepared = document["a_formats"][0], document["forms"][0] != "raw"
+        paths += draw_maps(arch, folder, a_format=a_format, prepared=prepared, force=force)
     return paths
 
 
@@ -47,23 +58,37 @@ def check_writable(folder: Path, arch: str, prefix: str = "bench", *, force: boo
     """
     require_matplotlib()
     maps = [_map_name(arch, plane) for plane in _PLANES] if arch in KNOWN_MACHINES else []
-    for name in (f"{prefix}_time", f"{prefix}_roofline", *maps):
-        for path in style.paths_of(folder, name):
-            files.check_writable(path, style.MARKS[path.suffix], force=force)
+    for name in (*(f"{prefix}_{what}" for what in _PICTURES), *maps):
+        files.check_writable(style.path_of(folder, name), style.MARK, force=force)
 
 
 def draw_maps(
     arch: str, folder: Path, *, a_format: Any = "e2m1", prepared: bool = True, force: bool = False
 ) -> list[Path]:
-    """Draw both route maps of an architecture, ``routes_<arch>_mk`` and ``routes_<arch>_mn``."""
-    asked: dict[str, Any] = {"a_format": a_format, "prepared": prepared, "force": force}
-    return [
-        path for plane in _PLANES for path in draw_route_map(arch, folder, _map_name(arch, plane), plane=plane, **asked)
-    ]
+    """Draw the route maps of an architecture, ``routes_<arch>_mk`` and ``routes_<arch>_mn``.
+
+    A map is left out where the router takes one route at every size of it: the sentence "always that one" says more.
+    """
+    require_matplotlib()
+    paths = []
+    for plane in _PLANES:
+        figure = route_map_figure(arch, plane=plane, a_format=a_format, prepared=prepared)
+        if figure is not None:
+            paths.append(style.save(figure, folder, _map_name(arch, plane), force=force))
+    return paths
 
 
 def _map_name(arch: str, plane: Plane) -> str:
     return f"routes_{arch}_{plane}"
 
 
-__all__ = ["check_writable", "draw", "draw_maps", "draw_roofline", "draw_route_map", "draw_times", "require_matplotlib"]
+__all__ = [
+    "check_writable",
+    "draw",
+    "draw_maps",
+    "ratio_figure",
+    "require_matplotlib",
+    "roofline_figure",
+    "route_map_figure",
+    "times_figure",
+]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import date
-from pathlib import Path
 from typing import Any, Final, Literal
 
 from mxgemm.device import KNOWN_MACHINES
@@ -19,28 +18,25 @@ KS: Final = tuple(1 << i for i in range(8, 16))
 Plane = Literal["mk", "mn"]
 
 
-def draw_route_map(
+def route_map_figure(
     arch: str,
-    folder: Path,
-    name: str,
     *,
     plane: Plane = "mk",
     fixed: int | None = None,
     a_format: ActivationFormat = "e2m1",
     prepared: bool = True,
-    force: bool = False,
-) -> list[Path]:
+) -> Any | None:
     """Draw the router's choice for an architecture, which need not be here.
 
     Args:
         arch: of ``mxgemm.device.KNOWN_MACHINES``.
-        folder: where to write.
-        name: of the files, without the suffix.
         plane: "mk" (M and K vary) or "mn".
         fixed: the size that does not vary: N (by default 4096) or K (by default 2048).
         a_format: as in ``gemm``.
         prepared: as if the weight had been through ``prepare()``.
-        force: replace files that mxgemm did not draw.
+
+    Returns:
+        the figure, None where one route is taken everywhere.
 
     Raises:
         ValueError: an unknown architecture.
@@ -53,7 +49,9 @@ def draw_route_map(
     answers = [
         [explain(m, *((fixed, other) if plane == "mk" else (other, fixed)), **ask) for m in MS] for other in across
     ]
-    return style.save(_figure(arch, across, answers, plane, fixed, a_format, prepared), folder, name, force=force)
+    if len({answer.route for row in answers for answer in row}) == 1:
+        return None
+    return _figure(arch, across, answers, plane, fixed, a_format, prepared)
 
 
 _MARKS: Final[dict[str, dict[str, Any]]] = {

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from mxgemm import files
 from mxgemm.measure.contender import BEFOREHAND
+from mxgemm.measure.identity import Identity, identity, names
 
 COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#7F6000", "#000000")
 """Okabe and Ito's palette, its yellow replaced by brown: yellow on white does not print."""
 MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "h")
 GREY: Final = "#666666"
 MANY_DECADES: Final = 300
+CLOSE: Final = 4
+"""Four digits of M want a factor between ticks."""
 DRAWN_BY: Final = "mxgemm"
-MARKS: Final = {
-    ".png": files.Mark("a picture that names mxgemm as its software", rb"\A\x89PNG(?s:.)*Software\0mxgemm"),
-    ".svg": files.Mark("a picture that names mxgemm as its creator", rb"\A<\?xml(?s:.)*<dc:title>mxgemm</dc:title>"),
-}
+MARK: Final = files.Mark("a picture that names mxgemm as its software", rb"\A\x89PNG(?s:.)*Software\0mxgemm")
 
 
 def require_matplotlib() -> None:
@@ -41,46 +42,34 @@ def pyplot() -> Any:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    plt.rcParams.update(
-        {
-            "font.size": 10,
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-            "axes.axisbelow": True,
-            "svg.fonttype": "none",
-            "svg.hashsalt": "mxgemm",
-        }
-    )
+    plt.rcParams.update({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True})
     return plt
 
 
-def paths_of(folder: Path, name: str) -> list[Path]:
-    """Return the files of a picture."""
-    return [folder / f"{name}{suffix}" for suffix in MARKS]
+def path_of(folder: Path, name: str) -> Path:
+    """Return the file of a picture."""
+    return folder / f"{name}.png"
 
 
-def save(figure: Any, folder: Path, name: str, *, force: bool = False, dpi: int = 150) -> list[Path]:
-    """Write a figure as PNG and SVG and close it.
+def save(figure: Any, folder: Path, name: str, *, force: bool = False, dpi: int = 150) -> Path:
+    """Write a figure as PNG and close it.
 
     Args:
         figure: matplotlib's.
         folder: made if it is missing.
-        name: of the files, without the suffix.
-        force: replace pictures that mxgemm did not draw.
-        dpi: of the PNG.
+        name: of the file, without the suffix.
+        force: replace a picture that mxgemm did not draw.
+        dpi: pixels an inch.
 
     Raises:
-        FileError: a file cannot be written, or is there and is no picture of mxgemm's.
+        FileError: the file cannot be written, or is there and is no picture of mxgemm's.
     """
-    paths = paths_of(folder, name)
-    for path in paths:
-        # No date in the file itself, so that the same data gives the same bytes.
-        metadata = {"Date": None, "Creator": DRAWN_BY} if path.suffix == ".svg" else {"Software": DRAWN_BY}
-        image = io.BytesIO()
-        figure.savefig(image, format=path.suffix[1:], dpi=dpi, metadata=metadata)
-        files.save(path, image.getvalue(), MARKS[path.suffix], force=force)
+    path = path_of(folder, name)
+    image = io.BytesIO()
+    figure.savefig(image, format="png", dpi=dpi, metadata={"Software": DRAWN_BY})
+    files.save(path, image.getvalue(), MARK, force=force)
     pyplot().close(figure)
-    return paths
+    return path
 
 
 def headline(document: Mapping[str, Any], what: str) -> str:
@@ -88,40 +77,60 @@ def headline(document: Mapping[str, Any], what: str) -> str:
     return f"{what}\n{document['environment']['device']}, {document['date'][:10]}"
 
 
-def contenders(records: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Return (kind, name) of everything that was timed, routes first, in order of appearance."""
-    seen = dict.fromkeys((record["kind"], record["name"]) for record in records if record["device"])
-    return sorted(seen, key=lambda pair: pair[0] != "route")
+def formats(document: Mapping[str, Any]) -> str:
+    """Return what A is rounded to, for a title."""
+    return f"a_format {', '.join(document['a_formats'])}"
 
 
-def look(kinds: Sequence[tuple[str, str]]) -> dict[tuple[str, str], dict[str, Any]]:
+def contenders(records: Sequence[Mapping[str, Any]]) -> list[Identity]:
+    """Return everyone who was timed, routes first, in order of appearance."""
+    seen = dict.fromkeys(identity(record) for record in records if record["device"])
+    return sorted(seen, key=lambda who: who.kind != "route")
+
+
+def marker(index: int) -> str:
+    """Return a marker of its own for every index: past the shapes, numerals."""
+    return MARKERS[index] if index < len(MARKERS) else f"${index + 1}$"
+
+
+def look(kinds: Sequence[Identity]) -> dict[Identity, dict[str, Any]]:
     """Return marker and colours for each contender: routes filled, peers hollow."""
     looks = {}
     counts = {"route": 0, "peer": 0}
-    for pair in kinds:
-        i = counts[pair[0]]
-        counts[pair[0]] += 1
+    for who in kinds:
+        i = counts[who.kind]
+        counts[who.kind] += 1
         # Peers start at the other end, so that the first route and the first peer do not look alike.
-        colour = COLOURS[i % len(COLOURS)] if pair[0] == "route" else COLOURS[-1 - i % len(COLOURS)]
+        colour = COLOURS[i % len(COLOURS)] if who.kind == "route" else COLOURS[-1 - i % len(COLOURS)]
         turn = i + i // len(COLOURS)  # the ninth gets the first colour again, and another marker
-        marker = MARKERS[turn % len(MARKERS)] if pair[0] == "route" else MARKERS[-1 - turn % len(MARKERS)]
-        looks[pair] = {
-            "marker": marker,
+        shape = MARKERS[turn % len(MARKERS)] if who.kind == "route" else MARKERS[-1 - turn % len(MARKERS)]
+        looks[who] = {
+            "marker": shape,
             "color": colour,
-            "markerfacecolor": colour if pair[0] == "route" else "white",
+            "markerfacecolor": colour if who.kind == "route" else "white",
             "markeredgecolor": colour,
         }
     return looks
 
 
-def labels(records: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], str]:
+def labels(records: Sequence[Mapping[str, Any]]) -> dict[Identity, str]:
     """Name contenders for a legend, and say of whom the time of quantising A is missing."""
+    beforehand = {identity(record) for record in records if BEFOREHAND in record["statement"]}
     found = {}
-    for record in records:
-        pair = record["kind"], record["name"]
-        name = f"mxgemm {pair[1]}" if pair[0] == "route" else pair[1]
-        found[pair] = f"{name} (A comes quantised)" if BEFOREHAND in record["statement"] else name
+    for who, name in names(records).items():
+        ours = f"mxgemm {name}" if who.kind == "route" else name
+        found[who] = f"{ours} (A comes quantised)" if who in beforehand else ours
     return found
+
+
+def m_axis(axis: Any, ms: Sequence[int]) -> None:
+    """Make M the horizontal axis, a tick at each; where neighbours are close their numbers stand upright."""
+    ticks = sorted(set(ms))
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(ticks, [str(m) for m in ticks])
+    axis.set_xticks([], minor=True)
+    close = any(large < CLOSE * small for small, large in itertools.pairwise(ticks))
+    axis.tick_params(axis="x", labelrotation=90 if close else 0)
 
 
 def plain_log_labels(axis: Any, low: float, high: float) -> None:

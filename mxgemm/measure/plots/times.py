@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
+from mxgemm.measure.identity import Identity, identity
 from mxgemm.measure.plots import style
 
 MOST_ROWS: Final = 12
@@ -13,25 +13,13 @@ _FLOOR_LINE: Final[dict[str, Any]] = {"color": "black", "linewidth": 2.2, "lines
 """Among the lines of contenders, one of which may be black too."""
 
 
-def draw_times(document: Mapping[str, Any], folder: Path, name: str, *, force: bool = False) -> list[Path]:
-    """Draw what was timed against the floor.
-
-    Args:
-        document: of a run.
-        folder: where to write.
-        name: of the files, without the suffix.
-        force: replace files that mxgemm did not draw.
-
-    Returns:
-        the files; none where nothing was timed.
-    """
+def times_figure(document: Mapping[str, Any]) -> Any | None:
+    """Draw what was timed of a run against the floor; None where nothing was timed."""
     records = [record for record in document["results"] if record["device"]]
     if not records:
-        return []
+        return None
     sizes = list(dict.fromkeys(_size(record) for record in records))
-    if len(sizes) <= MOST_ROWS:
-        return style.save(_rows(document, records, sizes), folder, name, force=force)
-    return style.save(_panels(document, records), folder, name, force=force)
+    return _rows(document, records, sizes) if len(sizes) <= MOST_ROWS else _panels(document, records)
 
 
 def _rows(
@@ -53,12 +41,12 @@ def _rows(
             floor = here[0]["floor_us"]
             axis.plot([floor, floor], [row - 0.42, row + 0.42], color="black", linewidth=2.2, label="_")
             for record in here:
-                pair = record["kind"], record["name"]
-                slot = (kinds.index(pair) + 0.5) / len(kinds) - 0.5
+                who = identity(record)
+                slot = (kinds.index(who) + 0.5) / len(kinds) - 0.5
                 spread = record[metric]
                 error = [[spread["us"] - spread["low"]], [spread["high"] - spread["us"]]]
                 axis.errorbar(
-                    spread["us"], row + 0.8 * slot, xerr=error, linestyle="", markersize=6.5, capsize=2, **looks[pair]
+                    spread["us"], row + 0.8 * slot, xerr=error, linestyle="", markersize=6.5, capsize=2, **looks[who]
                 )
                 if record["chosen"]:
                     axis.plot(
@@ -71,7 +59,7 @@ def _rows(
         axis.set_xlabel(f"{metric} time, microseconds a call (log), median and quartiles")
     axes[0][0].set_ylim(len(sizes) - 0.5, -0.5)
     axes[0][0].set_yticks(range(len(sizes)), [f"M {m}\nN {n}  K {k}" for m, n, k in sizes])
-    figure.suptitle(style.headline(document, f"Time per call, A in bf16, a_format {document['a_format']}"))
+    figure.suptitle(style.headline(document, f"Time per call, A in bf16, {style.formats(document)}"))
     chosen = any(record["chosen"] for record in records)
     _legend(figure, style.labels(records), looks, {"color": "black", "linewidth": 2.2}, chosen)
     return figure
@@ -93,19 +81,17 @@ def _panels(document: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -
         here = [record for record in records if (record["n"], record["k"]) == (n, k)]
         floors = sorted({record["m"]: record["floor_us"] for record in here}.items())
         axis.plot([m for m, _ in floors], [us for _, us in floors], **_FLOOR_LINE)
-        for pair in kinds:
+        for who in kinds:
             line = sorted(
                 (record["m"], record["device"]["us"], record["device"]["low"], record["device"]["high"])
                 for record in here
-                if (record["kind"], record["name"]) == pair
+                if identity(record) == who
             )
             if line:
                 ms, us, low, high = zip(*line, strict=True)
-                axis.plot(ms, us, linewidth=1.3, markersize=5, **looks[pair])
-                axis.fill_between(ms, low, high, color=looks[pair]["color"], alpha=0.2, linewidth=0)
-        axis.set_xscale("log", base=2)
-        axis.set_xticks([m for m, _ in floors], [str(m) for m, _ in floors])
-        axis.minorticks_off()
+                axis.plot(ms, us, linewidth=1.3, markersize=5, **looks[who])
+                axis.fill_between(ms, low, high, color=looks[who]["color"], alpha=0.2, linewidth=0)
+        style.m_axis(axis, [m for m, _ in floors])
         axis.set_yscale("log")
         style.plain_log_labels(axis.yaxis, *axis.get_ylim())
         axis.grid(which="major", color="0.88")
@@ -114,21 +100,21 @@ def _panels(document: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -
         axis.set_ylabel("device time, microseconds (log)")
     for axis in axes.flat[max(0, len(weights) - columns) : len(weights)]:
         axis.set_xlabel("M")
-    figure.suptitle(style.headline(document, f"Device time per call, A in bf16, a_format {document['a_format']}"))
+    figure.suptitle(style.headline(document, f"Device time per call, A in bf16, {style.formats(document)}"))
     _legend(figure, style.labels(records), looks, _FLOOR_LINE, chosen=False)
     return figure
 
 
 def _legend(
     figure: Any,
-    labels: Mapping[tuple[str, str], str],
-    looks: Mapping[tuple[str, str], Mapping[str, Any]],
+    labels: Mapping[Identity, str],
+    looks: Mapping[Identity, Mapping[str, Any]],
     floor: Mapping[str, Any],
     chosen: bool,
 ) -> None:
     from matplotlib.lines import Line2D
 
-    handles = [Line2D([], [], linestyle="", markersize=7, label=labels[pair], **looks[pair]) for pair in looks]
+    handles = [Line2D([], [], linestyle="", markersize=7, label=labels[who], **looks[who]) for who in looks]
     handles.append(Line2D([], [], label="floor", **floor))
     if chosen:
         ring: dict[str, Any] = {"marker": "o", "markersize": 11, "markerfacecolor": "none", "markeredgecolor": "black"}

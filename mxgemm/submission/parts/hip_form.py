@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import torch
 
 from mxgemm.submission.parts.hip_data import HIP_SOURCE, HIP_TABLE
+from mxgemm.submission.parts.table import XCDS
 from mxgemm.submission.parts.tile import ceil_divide
-from mxgemm.submission.parts.triton_form import EVEN_RULE, XCDS_OF_MI355X, Form, NotHere
+from mxgemm.submission.parts.triton_form import EVEN_RULE, Form, NotHere
 
 LANES = 64
 KERNEL_NAME = b"fused_gemm"
@@ -43,7 +44,7 @@ def hip_form(m: int, n: int, k: int, device: torch.device, arch: str) -> Form:
     config = HipConfig(*HIP_TABLE[m, n, k])
     kernel = loaded_kernel(n, k, config)
     blocks_n = ceil_divide(n, config.block_n)
-    grid = (XCDS_OF_MI355X, ceil_divide(m, config.block_m), ceil_divide(blocks_n, XCDS_OF_MI355X))
+    grid = (XCDS, ceil_divide(m, config.block_m), ceil_divide(blocks_n, XCDS))
     counts = [ctypes.c_uint(count) for count in (*grid, config.waves * LANES, 1, 1, 0)]
     default_queue = no_pointers = None
     hip = rocm_library("libamdhip64")
@@ -90,6 +91,7 @@ def compiled_code(n: int, k: int, config: HipConfig) -> bytes:
         "BLOCK_K": config.block_k,
         "WAVES": config.waves,
         "UNROLL": config.unroll,
+        "XCDS": XCDS,
         "SCALE_ADDEND": EVEN_RULE >> 16,  # the upper half of the bits: the lower half of a bf16 is zero
         "OUT_TYPE": "__bf16",
     }

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from mxgemm.submission.parts.table import XCDS
 from mxgemm.submission.parts.tile import Tile, ceil_divide, steps_of, tile_elsewhere, tile_for_gfx950
 from mxgemm.triton.kernels.gemm_a16w import gemm_a16w_kernel
 from mxgemm.triton.kernels.split_k import reduce_partials_kernel
@@ -13,7 +14,6 @@ from mxgemm.triton.kernels.split_k import reduce_partials_kernel
 EVEN_RULE = 0x200000
 """Added to the bits of a block's largest magnitude before its exponent is taken: rounds up from 1.75 on."""
 REDUCE_BLOCK = 256
-XCDS_OF_MI355X = 8
 
 Form = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """``(A, B_shuffle, B_scale_sh) -> C``, in fresh memory."""
@@ -57,7 +57,7 @@ def triton_launches(m: int, n: int, k: int, arch: str, tile: Tile) -> list[Kerne
         "EVEN_N": n % tile.block_n == 0,
         "EVEN_K": k % tile.block_k == 0,
         "WIDE": any((rows + 512) * (columns + 512) >= 2**31 for rows, columns in spans),
-        "XCDS": XCDS_OF_MI355X if arch == "gfx950" and tiles_m > 1 else 1,
+        "XCDS": XCDS if arch == "gfx950" and tiles_m > 1 else 1,
         "CACHE": tile.cache,
         "AMD": arch.startswith("gfx"),
         "INTERPRETED": interpreted,
