@@ -4,8 +4,8 @@
     python bench/before_after.py --base .base --set leaderboard --set gpt-oss [--runs 2] [--metric eager]
 
 Each tree's own ``mxgemm bench`` measures the sizes ``--runs`` times, before, after, before, after; a time's spread is
-that of all runs of its tree (mxgemm.measure.compare.pooled). The exit status is 1 where a route of ours became slower than
-the spread, wrong, or raises. Peers are the same code on both sides: their ratios say what the machine did meanwhile.
+that of all runs of its tree (mxgemm.measure.compare.pooled). The exit status is 1 where a route of ours became slower
+than the spread, wrong, or raises. Peers are the same code on both sides: their ratios say what the machine did meanwhile.
 """
 
 from __future__ import annotations

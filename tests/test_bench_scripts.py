@@ -112,6 +112,7 @@ def test_two_trees_are_compared_by_all_their_runs(
 def test_a_tree_measures_itself(tmp_path: Path) -> None:
     recipe = script("before_after")
     (tmp_path / "mxgemm").mkdir()
+    (tmp_path / "mxgemm" / "__init__.py").touch()
     command = tmp_path / "mxgemm" / "__main__.py"
     command.write_text("import os, sys; print(open(sys.argv[2], 'w').write(os.environ['PYTHONPATH'] + os.getcwd()))")
     recipe.run(tmp_path, [str(tmp_path / "said")])

@@ -106,9 +106,9 @@ def test_measuring_needs_no_extra_and_its_json_is_drawn_elsewhere(tmp_path: Path
     assert "absent humming" in done.stdout
     assert json.loads(path.read_text())["results"][0]["accuracy"]["passed"]
     pytest.importorskip("matplotlib")
-    said = run("plot", path, "--map", "gfx950", "--raw", "-o", tmp_path / "p")
+    said = run("plot", path, "--map", "sm_90", "-o", tmp_path / "p")
     assert (tmp_path / "p" / "r_time.png").stat().st_size > 5000
-    for name in ("r_roofline.png", "routes_gfx950_mn.png"):
+    for name in ("r_roofline.png", "routes_sm_90_mk.png"):
         assert (tmp_path / "p" / name).exists()
         assert f"wrote {tmp_path / 'p' / name}" in said
 

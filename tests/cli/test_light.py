@@ -69,7 +69,7 @@ def test_names_are_the_librarys() -> None:
     assert tuple(FORMS) == names.FORMS
     assert tuple(OPERATIONS) == names.OPERATIONS
     assert names.SOURCES == SOURCES
-    assert names.PEERS == tuple(measure.PEERS)
+    assert tuple(measure.PEERS) == names.PEERS
     assert tuple(KNOWN_MACHINES) == names.MACHINES
     assert tuple(values.shape_sets()) == tuple(measure.SETS)
     options = parser.read(["parity", "route:auto", "peer:torch_mm"])

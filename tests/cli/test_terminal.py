@@ -41,7 +41,8 @@ def test_times_have_three_digits_and_a_unit(us: float | None, said: str) -> None
 def record(size: tuple[int, int, int], name: str) -> dict[str, Any]:
     time = {"us": 123.4, "low": 120.0, "high": 130.0}
     return {
-        **dict(zip("mnk", size, strict=True)), "kind": "route", "name": name, "a_format": "e2m1", "form": "fast", "chosen": True, "statement": "", "floor_us": 0.8512,
+        **dict(zip("mnk", size, strict=True)), "kind": "route", "name": name,
+        "a_format": "e2m1", "form": "fast", "chosen": True, "statement": "", "floor_us": 0.8512,
         "device": time, "eager": time, "host": time, "ratio_to_floor": 144.9,
         "accuracy": {"norm": 1.234e-3, "passed": True},
     }  # fmt: skip
