@@ -5,7 +5,8 @@
 
 Each tree's own ``mxgemm bench`` measures the sizes ``--runs`` times, before, after, before, after; a time's spread is
 that of all runs of its tree (mxgemm.measure.compare.pooled). The exit status is 1 where a route of ours became slower
-than the spread, wrong, or raises. Peers are the same code on both sides: their ratios say what the machine did meanwhile.
+than the spread, wrong, or raises. Peers are the same code on both sides: their ratios say what the machine did
+meanwhile.
 """
 
 from __future__ import annotations
