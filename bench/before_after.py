@@ -3,9 +3,10 @@
     mkdir .base && git archive COMMIT | tar -x -C .base
     python bench/before_after.py --base .base --set leaderboard --set gpt-oss [--runs 2] [--metric eager]
 
-Each tree's own bench/run.py measures the sizes ``--runs`` times, before, after, before, after; a time's spread is that
-of all runs of its tree (mxgemm.measure.compare.pooled). The exit status is 1 where a route of ours became slower than
-the spread, wrong, or raises. Peers are the same code on both sides: their ratios say what the machine did meanwhile.
+Each tree's own ``mxgemm bench`` measures the sizes ``--runs`` times, before, after, before, after; a time's spread is
+that of all runs of its tree (mxgemm.measure.compare.pooled). The exit status is 1 where a route of ours became slower
+than the spread, wrong, or raises. Peers are the same code on both sides: their ratios say what the machine did
+meanwhile.
 """
 
 from __future__ import annotations
@@ -54,10 +55,10 @@ def run(tree: Path, options: list[str]) -> None:
     Raises:
         ValueError: it cannot; 1 means that a route failed, which its document says.
     """
-    command = [sys.executable, str(tree / "bench" / "run.py"), *options]
+    command = [sys.executable, "-m", "mxgemm", "bench", *options]
     done = subprocess.run(command, cwd=tree, env={**os.environ, "PYTHONPATH": str(tree)}, stdout=subprocess.DEVNULL)
     if done.returncode not in (0, 1):
-        raise ValueError(f"{tree}: bench/run.py ended with {done.returncode}")
+        raise ValueError(f"{tree}: mxgemm bench ended with {done.returncode}")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -6,6 +6,14 @@
 torch.Size([4, 2880])
 """
 
+import sys as _sys
+
+if getattr(_sys, "argv", None) and _sys.argv[0] == "-m" and _sys.orig_argv[-len(_sys.argv)] == "mxgemm":
+    from mxgemm_cli import refuse_early as _refuse_early  # `python -m mxgemm` comes by here on its way to __main__
+
+    _refuse_early()
+    del _refuse_early
+
 from mxgemm import ops as _ops  # registers torch.ops.mxgemm
 from mxgemm import saved as _saved  # how an MXTensor is pickled; lets torch.load(weights_only=True) make one
 from mxgemm._version import __version__
@@ -15,7 +23,7 @@ from mxgemm.mx.tensor import MXTensor, dequantize
 from mxgemm.quantize import quantize
 from mxgemm.routing.explain import Explanation, explain
 
-del _ops, _saved
+del _ops, _saved, _sys
 
 __all__ = [
     "Explanation",

@@ -1,6 +1,8 @@
 """``python -m mxgemm`` is the ``mxgemm`` command."""
 
-from mxgemm.cli import main
+import sys
+
+from mxgemm_cli import main
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -180,4 +180,9 @@ class Config:
         return asdict(self)
 
     def __str__(self) -> str:
-        return ", ".join(f"{name}={value}" for name, value in asdict(self).items()) or "no options"
+        """Name the fields, but for what is off or empty by default and has stayed so."""
+        named = [(field.name, field.default, getattr(self, field.name)) for field in fields(self)]
+        return (
+            ", ".join(f"{name}={value}" for name, default, value in named if default or value != default)
+            or "no options"
+        )

@@ -1,9 +1,8 @@
-"""The scripts that measure, draw and make tables of it; measuring needs neither typer, rich nor matplotlib."""
+"""The scripts that measure, and make tables of it."""
 
 import importlib.util
 import itertools
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -22,62 +21,6 @@ def script(name: str):
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def main(monkeypatch: pytest.MonkeyPatch, name: str, *arguments: str) -> int | None:
-    monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments])
-    return script(name).main()
-
-
-def test_measuring_needs_no_extra_and_its_json_is_drawn_and_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "r.json"
-    blocked = "import sys, runpy; sys.modules.update(dict.fromkeys(('typer', 'rich', 'matplotlib')));"
-    arguments = ["run.py", "--shape", "3,32,64", "--device", "cpu", "--seconds", "0", "--peers", "--json", str(path)]
-    code = f"{blocked} sys.argv = {arguments!r}; runpy.run_path({str(BENCH / 'run.py')!r}, run_name='__main__')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=BENCH.parent, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert "reference*" in done.stdout
-    assert "absent humming" in done.stdout
-    assert json.loads(path.read_text())["results"][0]["accuracy"]["passed"]
-
-    assert main(monkeypatch, "run", "--compare", str(path), str(path)) == 0
-    assert "same" in capsys.readouterr().out
-    document = json.loads(path.read_text())
-    for name in ("us", "low", "high"):
-        document["results"][0]["device"][name] *= 100
-    slow = tmp_path / "slow.json"
-    slow.write_text(json.dumps(document))
-    assert main(monkeypatch, "run", "--compare", str(path), str(slow)) == 1
-
-    pytest.importorskip("matplotlib")
-    main(monkeypatch, "plot", str(path), "-o", str(tmp_path / "p"))
-    assert (tmp_path / "p" / "r_time.png").stat().st_size > 5000
-    assert {picture.name for picture in (tmp_path / "p").iterdir()} == {"r_time.png", "r_roofline.png"}
-    assert main(monkeypatch, "plot", "--map", "sm_90", "-o", str(tmp_path / "p")) is None
-    assert (tmp_path / "p" / "routes_sm_90_mk.png").exists()
-
-
-def test_parity_prints_and_writes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "p.csv"
-    quick = ["--shape", "3,32,64", "--device", "cpu", "--warm-up", "1", "--repeats", "3"]
-    code = main(monkeypatch, "parity", "route:reference", "peer:torch_mm", *quick, "--csv", str(path))
-    assert code == 0
-    out = capsys.readouterr().out
-    assert "A = route reference, B = peer torch_mm" in out
-    assert "1 sizes" in out
-    assert path.read_text().count("\n") == 2
-    zeros = tmp_path / "zeros.py"
-    zeros.write_text(
-        "import torch\ndef gemm(a, w):\n    return torch.zeros(len(a), w.shape[0], dtype=torch.bfloat16)\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    assert main(monkeypatch, "parity", "route:reference", "python:zeros:gemm", *quick) == 1
-    assert "B zeros:gemm: all zero" in capsys.readouterr().out
-    assert main(monkeypatch, "parity", "route:quantum", "route:auto", *quick) == 2
 
 
 def test_results_of_threads_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,13 +111,14 @@ def test_two_trees_are_compared_by_all_their_runs(
 
 def test_a_tree_measures_itself(tmp_path: Path) -> None:
     recipe = script("before_after")
-    (tmp_path / "bench").mkdir()
-    runner = tmp_path / "bench" / "run.py"
-    runner.write_text("import os, sys; print(open(sys.argv[1], 'w').write(os.environ['PYTHONPATH'] + os.getcwd()))")
+    (tmp_path / "mxgemm").mkdir()
+    (tmp_path / "mxgemm" / "__init__.py").touch()
+    command = tmp_path / "mxgemm" / "__main__.py"
+    command.write_text("import os, sys; print(open(sys.argv[2], 'w').write(os.environ['PYTHONPATH'] + os.getcwd()))")
     recipe.run(tmp_path, [str(tmp_path / "said")])
     assert (tmp_path / "said").read_text() == f"{tmp_path}{tmp_path}"
-    runner.write_text("raise SystemExit(3)")
-    with pytest.raises(ValueError, match=r"bench/run\.py ended with 3"):
+    command.write_text("raise SystemExit(3)")
+    with pytest.raises(ValueError, match="mxgemm bench ended with 3"):
         recipe.run(tmp_path, [])
 
 

@@ -22,7 +22,7 @@ def modules(package: str) -> dict[str, Path]:
     return found
 
 
-MODULES = modules("mxgemm") | modules("gfx950emu")
+MODULES = modules("mxgemm") | modules("mxgemm_cli") | modules("gfx950emu")
 
 
 def room(module: str) -> str:

@@ -50,7 +50,6 @@ print(mxgemm.explain(1, 32, 64, device="gfx950"))
 @pytest.mark.slow
 def test_wheel_in_a_clean_environment(tmp_path: Path) -> None:
     pytest.importorskip("hatchling", reason="builds the wheel")
-    pytest.importorskip("typer", reason="runs the command")
 
     def call(*command: str | Path, cwd: Path = ROOT) -> str:
         done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True)
@@ -67,12 +66,23 @@ def test_wheel_in_a_clean_environment(tmp_path: Path) -> None:
     # folder that a .pth file names are not read.
     site = Path(call(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    (site / "extras.pth").write_text("import sys; sys.modules.update(dict.fromkeys(('rich', 'typer', 'matplotlib')))\n")
     call(*pip, "--python", python, "install", "--no-deps", "--no-index", wheel)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     where = call(python, "-c", "import mxgemm; print(mxgemm.__file__)", cwd=elsewhere).strip()
     assert where.startswith(str(site)), where
-    assert "reference" in call(environment / "bin" / "mxgemm", "doctor", cwd=elsewhere)
+    command = environment / "bin" / "mxgemm"
+    assert "reference" in call(command, "doctor", cwd=elsewhere)
+    assert call(command, "--version", cwd=elsewhere) == call(python, "-m", "mxgemm", "--version", cwd=elsewhere)
+    assert "route     a16wfp4" in call(command, "explain", "16,2112,7168", "--device", "gfx950", cwd=elsewhere)
+    sizes = ("--shape", "3,32,64", "--device", "cpu")
+    call(command, "bench", *sizes, "--seconds", "0", "--json", "r.json", cwd=elsewhere)
+    assert "0 of 1 slower" in call(command, "bench", "--compare", "r.json", "r.json", cwd=elsewhere)
+    assert "1 sizes" in call(command, "parity", "route:auto", "peer:torch_mm", *sizes, "--repeats", "2", cwd=elsewhere)
+    assert "wrote t.json" in call(command, "tune", *sizes, "--seconds", "0", "-o", "t.json", cwd=elsewhere)
+    assert "wrote s.py" in call(command, "submission", "--form", "aiter", "-o", "s.py", cwd=elsewhere)
+    assert "gemm_" in call(command, "dispatcher", "names", cwd=elsewhere)
     gemm = "import torch, mxgemm; print(mxgemm.gemm(torch.ones(2, 64), mxgemm.quantize(torch.ones(32, 64))).sum())"
     assert "4096" in call(python, "-c", gemm, cwd=elsewhere)
     tables = "from mxgemm.routing import tables; print(len(tables.shipped('gfx950')[0].rows), tables.shipped_folder())"

@@ -2,103 +2,96 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-from rich.table import Table
-from rich.text import Text
+from argparse import Namespace
 
 from mxgemm.arguments import one_of
-from mxgemm.cli.app import app, checked, choice, console, progress_bar
+from mxgemm.cli.terminal import progress, say, say_table
 from mxgemm.dispatcher import OPERATIONS, BuildResult, KernelConfig, build
 from mxgemm.dispatcher import selftest as check
 from mxgemm.dispatcher.arch import KNOWN, bare_arch
-from mxgemm.dispatcher.build import SOURCES
+from mxgemm.measure import text
 
-dispatcher = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="The CK bridge: kernel configurations to callable kernels."
-)
-app.add_typer(dispatcher, name="dispatcher")
-
-Operations = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--op", parser=choice("op", OPERATIONS), metavar="OPERATION", help="an operation; repeat for more; default: all"
-    ),
-]
-Archs = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--arch",
-        parser=checked(lambda text: one_of("arch", bare_arch(text), KNOWN)),
-        metavar="ARCH",
-        help="gfx950 or gfx942; repeat for both; default: both, without asking",
-    ),
-]
-SourceName = Annotated[
-    str,
-    typer.Option("--source", parser=choice("source", SOURCES), metavar="SOURCE", help="native or ck_tile"),
-]
-Jobs = Annotated[int | None, typer.Option(min=1, help="kernels compiled at a time; default: one a processor")]
-
-STYLES = {check.PASS: "green", check.FAIL: "red", check.SMOKE_ONLY: "yellow", check.NOT_RUN: "yellow"}
+_COLUMNS = ("operation", "type", "arch", "built", "where", "error", "limit", "time", "status")
 
 
-@dispatcher.command()
-def names(op: Operations = None, arch: Archs = None) -> None:
-    """Print the names of the default kernels."""
-    for config in _defaults(op, arch):
-        console.print(config.name, soft_wrap=True)
+def run(options: Namespace) -> int:
+    """Do what was asked of the bridge."""
+    archs = [one_of("--arch", _bare(name), KNOWN) for name in options.arch] or list(KNOWN)
+    actions = {"names": _names, "build": _build, "selftest": _selftest}
+    return actions[options.action](options, archs)
 
 
-@dispatcher.command(name="build")
-def build_command(op: Operations = None, arch: Archs = None, source: SourceName = "native", jobs: Jobs = None) -> None:
-    """Build the default kernels and print where they are."""
-    configs = _defaults(op, arch)
-    with progress_bar(counted=True) as progress:
-        task = progress.add_task("kernels", total=len(configs))
+def _bare(name: str) -> str:
+    try:
+        return bare_arch(name)
+    except ValueError as error:
+        raise ValueError(str(error).replace("gfx_arch", "--arch", 1)) from error
+
+
+def _names(options: Namespace, archs: list[str]) -> int:
+    for config in _defaults(options.op, archs):
+        say(config.name)
+    return 0
+
+
+def _build(options: Namespace, archs: list[str]) -> int:
+    configs = _defaults(options.op, archs)
+    with progress(len(configs)) as shown:
 
         def advance(done: int, total: int, result: BuildResult) -> None:
-            progress.update(task, completed=done, total=total, description=f"{result.config.operation} {source}")
+            shown.done(f"{result.config.operation} {result.config.arch} {options.source}")
 
-        results = build(configs, source=source, jobs=jobs, progress=advance)  # type: ignore[arg-type]
+        results = build(configs, source=options.source, jobs=options.jobs, progress=advance)
     for result in results:
-        console.print(f"{result.config.name} {result.config.arch}", soft_wrap=True)
-        said = f"failed: {result.error}" if result.path is None else f"{result.path} ({result.seconds:.1f} s)"
-        style = "red" if result.path is None else None
-        console.print(f"  {said}", style=style, soft_wrap=True)
-    if any(result.path is None for result in results):
-        raise typer.Exit(1)
+        say(f"{result.config.name} {result.config.arch}")
+        failed = result.path is None
+        say(f"  failed: {result.error}" if failed else f"  {result.path} ({result.seconds:.1f} s)")
+    return int(any(result.path is None for result in results))
 
 
-@dispatcher.command()
-def selftest(op: Operations = None, arch: Archs = None, source: SourceName = "native", jobs: Jobs = None) -> None:
-    """Build the default kernels, run what can run here, and say what could not. Status 1 if anything failed."""
-    with console.status("building and running"):
-        rows = check.selftest(operations=op, archs=arch or KNOWN, source=source, jobs=jobs)  # type: ignore[arg-type]
-    table = Table(box=None, pad_edge=False)
-    for name in ("operation", "type", "arch", "built", "executed where", "max rel. error", "tolerance", "ms", "status"):
-        table.add_column(name, overflow="fold")
-    for row in rows:
-        error = "" if row.max_relative_error is None else f"{row.max_relative_error:.2e}"
-        time_ms = "" if row.time_ms is None else f"{row.time_ms:.4f}"
-        status = Text(row.status, STYLES[row.status])
-        built = "yes" if row.built else "no"
-        table.add_row(
-            row.operation, row.dtype, row.arch, built, row.where, error, f"{row.tolerance:.2e}", time_ms, status
-        )
-    console.print(table)
+def _selftest(options: Namespace, archs: list[str]) -> int:
+    names = options.op or list(OPERATIONS)
+    kernels = sum(len(OPERATIONS[name].default_configs(arch)) for name in names for arch in archs)
+    with progress(kernels) as shown:
+        seen: set[tuple[str, str]] = set()
+
+        def tell(row: check.Row) -> None:
+            if (row.kernel, row.arch) not in seen:  # one kernel runs in several places
+                seen.add((row.kernel, row.arch))
+                shown.done(f"{row.operation} {row.dtype} {row.arch}")
+
+        rows = check.selftest(operations=names, archs=archs, source=options.source, jobs=options.jobs, report=tell)
+    say_table(
+        _COLUMNS,
+        [_cells(row) for row in rows],
+        left=_COLUMNS[:4],
+        wrapped=("where",),
+        shared=("operation", "type", "arch"),
+    )
     for row in rows:
         if row.reason:
-            text = f"{row.status}: {row.kernel} ({row.arch}): {row.reason}"
-            console.print(text, soft_wrap=True)
-    if any(row.status == check.FAIL for row in rows):
-        raise typer.Exit(1)
+            say(f"{row.status}: {row.kernel} ({row.arch}): {row.reason}")
+    return int(any(row.status == check.FAIL for row in rows))
 
 
-def _defaults(op: list[str] | None, arch: list[str] | None) -> list[KernelConfig]:
-    chosen = op or OPERATIONS
-    configs = [config for a in arch or KNOWN for name in chosen for config in OPERATIONS[name].default_configs(a)]
+def _cells(row: check.Row) -> tuple[str, ...]:
+    return (
+        row.operation,
+        row.dtype,
+        row.arch,
+        "yes" if row.built else "no",
+        row.where,
+        "" if row.max_relative_error is None else f"{row.max_relative_error:.2e}",
+        f"{row.tolerance:.2e}",
+        text.duration(None if row.time_ms is None else row.time_ms * 1e3),
+        row.status,
+    )
+
+
+def _defaults(names: list[str], archs: list[str]) -> list[KernelConfig]:
+    configs = [
+        config for arch in archs for name in names or OPERATIONS for config in OPERATIONS[name].default_configs(arch)
+    ]
     valid = [config for config in configs if config.is_valid()]
     if not valid:
         raise ValueError("; ".join(f"{config.name}: {why}" for config in configs for why in config.refusals()))

@@ -1,31 +1,25 @@
-"""``mxgemm explain``: which route a shape takes, and why."""
+"""``mxgemm explain``: which route a size takes, and why."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+from argparse import Namespace
 
-import typer
-
-from mxgemm.cli.app import AFormat, RouteName, app, console
+from mxgemm.cli.terminal import say, say_wrapped
 from mxgemm.routing.explain import explain as explain_shape
 
+_INDENT = {2: 12, 4: 6}
+"""Where the further lines of an answer's line begin: below its value, or below the reason."""
 
-@app.command()
-def explain(
-    m: Annotated[int, typer.Argument(help="rows of A")],
-    n: Annotated[int, typer.Argument(help="rows of B")],
-    k: Annotated[int, typer.Argument(help="elements along K")],
-    device: Annotated[str | None, typer.Option(help="torch device, or an architecture such as gfx950")] = None,
-    a_format: AFormat = "e2m1",
-    prepare: Annotated[
-        bool, typer.Option("--prepare/--raw", help="a weight that has been through prepare(), or loose tensors")
-    ] = True,
-    route: RouteName = None,
-    tables: Annotated[list[Path] | None, typer.Option(help="routing tables to put before the shipped ones")] = None,
-) -> None:
-    """Say which route a shape takes, and why not the others."""
-    answer = explain_shape(
-        m, n, k, device=device, a_format=a_format, prepared=prepare, route=route, tables=tables  # type: ignore[arg-type]
-    )  # fmt: skip
-    console.print(str(answer), soft_wrap=True)
+
+def run(options: Namespace) -> int:
+    """Print the router's answer for each size."""
+    for number, (m, n, k) in enumerate(options.shape):
+        answer = explain_shape(
+            m, n, k, device=options.device, a_format=options.a_format, prepared=options.prepared,
+            route=options.route, tables=options.tables,
+        )  # fmt: skip
+        if number:
+            say()
+        for line in str(answer).splitlines():
+            say_wrapped(line, _INDENT.get(len(line) - len(line.lstrip()), 0))
+    return 0

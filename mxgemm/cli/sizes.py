@@ -1,30 +1,39 @@
-"""The sizes that commands measure: read from their options, and refused where the machine cannot hold them."""
+"""Sizes of a command, and the refusal of those that the machine cannot hold."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Annotated
 
 import torch
-import typer
 
 from mxgemm import measure
-
-Shapes = Annotated[
-    list[str] | None, typer.Option("--shape", help="M,N,K; repeat for more; default: the leaderboard's six")
-]
+from mxgemm.device import default_device, device_of
+from mxgemm.measure import Shape
 
 
-def sizes_for(
-    device: torch.device, shapes: Sequence[str] | None, sets: Sequence[str] | None = None
-) -> list[measure.Shape]:
-    """Return the sizes of ``--set`` and ``--shape``.
+def device_for(name: str | None) -> torch.device:
+    """Return the device of ``--device``, or the default one.
 
     Raises:
-        ValueError: an unknown set, a text that is no size, or operands that the device cannot hold.
+        ValueError: there is no such device.
     """
-    sizes = measure.select(sets or [], shapes or [])
+    return default_device() if name is None else device_of(name, "--device")
+
+
+def sizes_of(shapes: Sequence[Shape], sets: Sequence[str] = ()) -> list[Shape]:
+    """Return the sizes of ``--shape`` and ``--set``, each once; the leaderboard's where nothing is named."""
+    named = [shape for name in sets for shape in measure.SETS[name].shapes]
+    return list(dict.fromkeys((*shapes, *named))) or list(measure.LEADERBOARD)
+
+
+def sizes_for(device: torch.device, shapes: Sequence[Shape], sets: Sequence[str] = ()) -> list[Shape]:
+    """Return the sizes of ``--shape`` and ``--set`` for a device.
+
+    Raises:
+        ValueError: the device cannot hold the operands.
+    """
+    sizes = sizes_of(shapes, sets)
     memory = _memory(device)
     for m, n, k in sizes:
         needed = 2 * (m * k + n * k + m * n)  # A, B before it is quantised, and C, in bf16

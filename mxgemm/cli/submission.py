@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
+from argparse import Namespace
 
 from mxgemm import submission as generator
-from mxgemm.cli.app import Force, app, console
+from mxgemm.cli.terminal import say
 
 
-@app.command()
-def submission(
-    output: Annotated[Path, typer.Option("--output", "-o", help="where to write it")] = Path("submission.py"),
-    form: Annotated[
-        list[str] | None, typer.Option(help=f"carry this form; repeat for more; default: {', '.join(generator.FORMS)}")
-    ] = None,
-    force: Force = False,
-) -> None:
-    """Write one self-contained file for the GPU MODE leaderboard amd-mxfp4-mm."""
-    path = generator.write(output, form or tuple(generator.FORMS), force=force)
-    console.print(f"wrote {path}", soft_wrap=True)
+def run(options: Namespace) -> int:
+    """Write the file that the command line names."""
+    forms = options.form or tuple(generator.FORMS)
+    path = generator.write(options.output, forms, arch=options.arch, force=options.force)
+    say(f"wrote {path}")
+    return 0

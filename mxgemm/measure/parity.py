@@ -225,7 +225,7 @@ def summarise(rows: Sequence[Row], within: float = WITHIN) -> Summary:
 
 
 COLUMNS: Final = tuple(field.name for field in fields(Row))
-CSV: Final = Mark("a table of bench/parity.py's columns", rb"\A%b\r?\n" % ",".join(COLUMNS).encode())
+CSV: Final = Mark("a table of mxgemm parity's columns", rb"\A%b\r?\n" % ",".join(COLUMNS).encode())
 
 
 def csv_text(rows: Sequence[Row]) -> str:

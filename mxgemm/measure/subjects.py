@@ -27,34 +27,34 @@ from mxgemm.routes import ROUTES
 FORMS: Final = "route:NAME, route:auto, peer:NAME, python:MODULE:FUNCTION or so:/path/to/library.so"
 
 
-def subject_of(spec: str, device: torch.device) -> Subject:
+def subject_of(spec: str, device: torch.device, *, prepared: bool = True) -> Subject:
     """Read one side of a comparison.
 
     Args:
         spec: one of :data:`FORMS`. A function takes (activations, weight) and returns the product; if it has a
             parameter ``out``, it gets one.
         device: where it will run.
+        prepared: a route gets ``weight.prepare()``, otherwise the row-major weight.
 
     Raises:
         ValueError: the text has another form, or names something that is not here.
     """
     kind, _, rest = spec.partition(":")
     makers: dict[str, Callable[[str, torch.device], Subject]] = {
-        "route": _route, "peer": _peer, "python": _function, "so": _library
+        "route": lambda name, device: _route(name, prepared), "peer": _peer, "python": _function, "so": _library
     }  # fmt: skip
     if kind not in makers or not rest:
         raise ValueError(f"subject: got {spec!r}, want {FORMS}")
     return makers[kind](rest, device)
 
 
-def _route(name: str, device: torch.device) -> Subject:
-    del device
+def _route(name: str, prepared: bool) -> Subject:
     if name not in ("auto", *ROUTES):
         raise ValueError(f"route: got {name!r}, want auto or one of {', '.join(ROUTES)}")
 
     def bind(a: Tensor, weight: MXTensor) -> Run:
-        prepared, route = weight.prepare(), None if name == "auto" else name
-        return lambda out: gemm(a, prepared, route=route, out=out)
+        held, route = weight.prepare() if prepared else weight, None if name == "auto" else name
+        return lambda out: gemm(a, held, route=route, out=out)
 
     return Subject(f"route {name}", bind, takes_out=True)
 

@@ -1,16 +1,21 @@
-"""Results as rows of text: what the terminal table and the plain output both show."""
+"""Results as rows of text, for a table."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from mxgemm.measure.compare import Change
 from mxgemm.measure.contender import BEFOREHAND
 from mxgemm.measure.identity import identity, names
+from mxgemm.measure.layout import Table
 
-COLUMNS: Final = ("M,N,K", "what", "device us", "quartiles", "eager", "host", "floor", "x floor", "norm error", "gates")
-CHANGE_COLUMNS: Final = ("M,N,K", "what", "old us", "new us", "ratio", "verdict")
+COLUMNS: Final = ("M,N,K", "what", "device", "spread", "eager", "host", "floor", "x floor", "error", "gates")
+CHANGE_COLUMNS: Final = ("M,N,K", "what", "old", "new", "ratio", "verdict")
+LEFT: Final = ("M,N,K", "what")
+SHARED: Final = ("M,N,K", "floor")
+"""Columns that all contenders of a size have in common."""
 
 
 def title(document: Mapping[str, Any]) -> str:
@@ -38,6 +43,7 @@ def notes(document: Mapping[str, Any]) -> list[str]:
     lines += _grouped("refused", document["refusals"], "reason")
     lines += _grouped("FAILED", document["failures"], "error")
     lines.append(f"device: {document['method']['device']}")
+    lines.append("spread: between the quartiles of device time, in parts of it; x floor: device time over the floor")
     lines.append("* the router's choice; + A quantised beforehand, not timed; gates and fields: docs/benchmarks.md")
     return lines
 
@@ -48,8 +54,8 @@ def change_rows(changes: Sequence[Change]) -> list[tuple[str, ...]]:
         (
             f"{change.m},{change.n},{change.k}",
             change.name,
-            _us(change.old_us),
-            _us(change.new_us),
+            duration(change.old_us),
+            duration(change.new_us),
             f"{change.ratio:.3f}" if change.ratio else "",
             change.verdict,
         )
@@ -64,14 +70,17 @@ def filled(header: Sequence[str], body: Sequence[Sequence[str]]) -> tuple[list[s
 
 
 def aligned(header: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    """Lay rows out in columns, the first two to the left."""
-    widths = [max(len(row[i]) for row in (header, *body)) for i in range(len(header))]
+    """Lay rows out in columns, the first two to the left, however wide."""
+    lines = Table(header, body, header[:2]).lines(sys.maxsize)
+    return "\n".join("".join(line).rstrip() for line in lines)
 
-    def line(row: Sequence[str]) -> str:
-        cells = (cell.ljust(width) if i < 2 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths)))  # noqa: B905
-        return "  ".join(cells).rstrip()
 
-    return "\n".join(line(row) for row in (header, *body))
+def duration(us: float | None) -> str:
+    """Return microseconds with three digits, in the unit that keeps them below a thousand; "" for none."""
+    if us is None:
+        return ""
+    unit, scale = _unit(us)
+    return f"{_three_digits(us / scale)} {unit}"
 
 
 def _row(record: Mapping[str, Any], name: str) -> tuple[str, ...]:
@@ -79,19 +88,30 @@ def _row(record: Mapping[str, Any], name: str) -> tuple[str, ...]:
     return (
         f"{record['m']},{record['n']},{record['k']}",
         f"{name}{'*' if record['chosen'] else ''}{'+' if BEFOREHAND in record['statement'] else ''}",
-        _us(device and device["us"]),
-        f"{_us(device['low'])}..{_us(device['high'])}" if device else "",
-        _us(record["eager"] and record["eager"]["us"]),
-        _us(record["host"] and record["host"]["us"]),
-        _us(record["floor_us"]),
-        f"{record['ratio_to_floor']:.3g}" if record["ratio_to_floor"] else "",
+        duration(device and device["us"]),
+        _percent((device["high"] - device["low"]) / device["us"]) if device else "",
+        duration(record["eager"] and record["eager"]["us"]),
+        duration(record["host"] and record["host"]["us"]),
+        duration(record["floor_us"]),
+        _three_digits(record["ratio_to_floor"]) if record["ratio_to_floor"] else "",
         "not finite" if accuracy["norm"] is None else f"{accuracy['norm']:.2e}",
         "pass" if accuracy["passed"] else "FAIL",
     )
 
 
-def _us(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}" if value < 1e4 else f"{value:.0f}"
+def _percent(share: float) -> str:
+    return f"{share:.1%}" if share < 0.1 else f"{share:.0%}"
+
+
+def _unit(us: float) -> tuple[str, float]:
+    for unit, scale in (("us", 1.0), ("ms", 1e3)):
+        if float(f"{us / scale:.3g}") < 1000:
+            return unit, scale
+    return "s", 1e6
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.0f}" if 1000 <= value < 1e6 else f"{value:#.3g}".rstrip(".")
 
 
 def _grouped(label: str, records: Sequence[Mapping[str, Any]], field: str) -> list[str]:

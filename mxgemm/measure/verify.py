@@ -21,7 +21,7 @@ from mxgemm.hip import shuffle
 from mxgemm.measure import Shape, inputs
 from mxgemm.measure.doctor import Findings
 from mxgemm.measure.timing import CALL_METHOD, call_us
-from mxgemm.measure.trial import Trial, forms
+from mxgemm.measure.trial import Trial, forms, prepared_form
 from mxgemm.mx import layouts
 from mxgemm.mx.accuracy import NORM_GATE
 from mxgemm.mx.formats import BLOCK
@@ -85,18 +85,21 @@ class Verdict:
     runs: int = 0
 
 
-def verify(shapes: Sequence[Shape], *, device: torch.device, seconds: float = 0.2) -> Iterator[Verdict]:
+def verify(
+    shapes: Sequence[Shape], *, device: torch.device, seconds: float = 0.2, prepared: bool | None = None
+) -> Iterator[Verdict]:
     """Run every route on every shape and form of the weight, yielding verdicts as they come.
 
     Args:
         shapes: (M, N, K) triples.
         device: where to run.
         seconds: time to spend on timing one case, at least five calls.
+        prepared: of the forms, only what ``prepare()`` makes, or only the row-major weight; by default all.
     """
     for m, n, k in shapes:
         a, weight = inputs(m, n, k, device)
         yield _shuffles((m, n, k), weight, seconds)
-        for name, form in forms(weight):
+        for name, form in forms(weight) if prepared is None else [_one_form(weight, prepared)]:
             trials = {kind: Trial(a, weight, form, *kind) for kind in _ACTIVATIONS}
             for route in ROUTES:
                 yield _verdict(route, name, trials, seconds)
@@ -126,6 +129,10 @@ def report(verdicts: Sequence[Verdict], found: Findings, device: torch.device) -
             for verdict in verdicts
         ],
     }
+
+
+def _one_form(weight: MXTensor, prepared: bool) -> tuple[str, MXTensor]:
+    return ("prepared", prepared_form(weight)) if prepared else ("row-major", weight)
 
 
 def _shuffles(shape: Shape, weight: MXTensor, seconds: float) -> Verdict:

@@ -1,6 +1,6 @@
 """One self-contained file for the GPU MODE leaderboard amd-mxfp4-mm, made from this library's kernels.
 
-    python -m mxgemm.submission -o submission.py
+    mxgemm submission -o submission.py
 
 See docs/submission.md.
 """

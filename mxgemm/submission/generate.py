@@ -133,7 +133,7 @@ def _description(forms: Sequence[str]) -> str:
     listed = ";\n".join(f"{index}. {FORMS[form]}" for index, form in enumerate(forms, 1)) + "."
     return f'''"""MXFP4 GEMM for the GPU MODE leaderboard amd-mxfp4-mm: bf16 A, quantised to MXFP4, times MXFP4 B.
 
-Made by mxgemm {__version__} (python -m mxgemm.submission) from that library's kernels; do not edit, make it anew.
+Made by mxgemm {__version__} (mxgemm submission) from that library's kernels; do not edit, make it anew.
 
 For each shape the first of these forms is used that builds and, on synthetic operands, agrees with plain arithmetic:
 

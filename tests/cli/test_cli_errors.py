@@ -17,13 +17,10 @@ from typing import Any
 import pytest
 import torch
 
-pytest.importorskip("rich")
-pytest.importorskip("typer")
-
-from typer.testing import CliRunner
-
-from mxgemm import RouteUnavailable, cli
+import mxgemm_cli
+from mxgemm import RouteUnavailable
 from mxgemm.errors import Refusal
+from tests.command import output
 
 ROOT = Path(__file__).resolve().parents[2]
 LARGE = f"{10**6},{10**7},{32 * 10**6}"
@@ -49,9 +46,10 @@ CASES: dict[str, tuple[list[str], str, tuple[str, ...]]] = {
     "doctor --shape": (["doctor", "--verify", "--device", "cpu"], "--shape", ()),
     "doctor --device": (["doctor", "--verify"], "--device", ()),
     "doctor --seconds": (["doctor", "--verify"], "--seconds", ("0", "0.5", "1e3", "9" * 30)),
-    "explain m": (["explain"], "m", ()),
-    "explain n": (["explain", "1"], "n", ()),
-    "explain k": (["explain", "1", "1"], "k", ()),
+    "explain m": (["explain"], "M N K", ()),
+    "explain n": (["explain", "1"], "M N K", ()),
+    "explain k": (["explain", "1", "1"], "M N K", ()),
+    "explain --shape": (["explain"], "--shape", (LARGE,)),
     "explain --device": (["explain", "4", "64", "64"], "--device", ()),
     "explain --a-format": (["explain", "4", "64", "64"], "--a-format", ()),
     "explain --route": (["explain", "4", "64", "64"], "--route", ()),
@@ -63,11 +61,18 @@ CASES: dict[str, tuple[list[str], str, tuple[str, ...]]] = {
     "dispatcher build --op": (["dispatcher", "build"], "--op", ()),
     "dispatcher build --arch": (["dispatcher", "build"], "--arch", ()),
     "dispatcher build --source": (["dispatcher", "build"], "--source", ()),
-    "dispatcher build --jobs": (["dispatcher", "build"], "--jobs", ("9" * 30,)),
+    "dispatcher build --jobs": (["dispatcher", "build"], "--jobs", ()),
     "dispatcher selftest --op": (["dispatcher", "selftest"], "--op", ()),
     "dispatcher selftest --arch": (["dispatcher", "selftest"], "--arch", ()),
     "dispatcher selftest --source": (["dispatcher", "selftest"], "--source", ()),
-    "dispatcher selftest --jobs": (["dispatcher", "selftest"], "--jobs", ("9" * 30,)),
+    "dispatcher selftest --jobs": (["dispatcher", "selftest"], "--jobs", ()),
+    "plot --map": (["plot", "-o", "none"], "--map", ("gfx950",)),
+    "parity --shape": (["parity", "route:auto", "peer:torch_mm", "--device", "cpu"], "--shape", ()),
+    "parity --set": (["parity", "route:auto", "peer:torch_mm", "--device", "cpu"], "--set", ()),
+    "parity --device": (["parity", "route:auto", "peer:torch_mm"], "--device", ()),
+    "parity --time": (["parity", "route:auto", "peer:torch_mm"], "--time", ()),
+    "parity --warm-up": (["parity", "route:auto", "peer:torch_mm"], "--warm-up", ()),
+    "parity --repeats": (["parity", "route:auto", "peer:torch_mm"], "--repeats", ()),
 }
 """What is called, the option or argument that gets hostile values, and those of them that it may take."""
 
@@ -81,12 +86,9 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tm
 
     def run(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr("sys.argv", ["mxgemm", *arguments])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
+        code = mxgemm_cli.main()
         said = capsys.readouterr()
-        code = end.value.code
-        assert code is None or isinstance(code, int)
-        return code or 0, said.out, said.err
+        return code, said.out, said.err
 
     return run
 
@@ -104,7 +106,8 @@ def test_hostile_values_are_refused_by_name(case: str, call: Call, tmp_path: Pat
         assert code == 2, (value[:50], out, err)
         assert out == ""
         named = option.lstrip("-").replace("-", "_")
-        assert named in err.replace("-", "_"), (value[:50], err[:500])
+        by_the_library = f"{case.split()[1]}: got" in err  # a size beyond what a tensor has
+        assert named in err.replace("-", "_") or by_the_library, (value[:50], err[:500])
         assert len(err) < 20_000 + len(value)
     assert not list(tmp_path.iterdir())
 
@@ -147,7 +150,6 @@ def test_what_fails_is_one_line_and_status_1(call: Call, monkeypatch: pytest.Mon
     (tmp_path / "file").touch()
     for arguments in (
         ["submission", "-o", "file/s.py"],
-        ["submission", "-o", "nowhere/s.py"],
         ["submission", "-o", "."],
     ):
         code, _, err = call(*arguments)
@@ -187,7 +189,7 @@ def test_a_fault_keeps_its_traceback(body: str, call: Call, monkeypatch: pytest.
     monkeypatch.setattr("mxgemm.cli.explain.explain_shape", inside.explain)
     monkeypatch.setattr("sys.argv", ["mxgemm", "explain", "4", "64", "64"])
     with pytest.raises((TypeError, ValueError, KeyError, AttributeError, AssertionError, RuntimeError)):
-        cli.main()
+        mxgemm_cli.main()
 
 
 @pytest.fixture(scope="module")
@@ -195,8 +197,7 @@ def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What ``bench --json`` writes of two sizes."""
     path = tmp_path_factory.mktemp("run") / "run.json"
     shapes = ["--shape", "3,32,64", "--shape", "4,32,64"]
-    done = CliRunner().invoke(cli.app, ["bench", *shapes, "--device", "cpu", "--seconds", "0", "--json", str(path)])
-    assert done.exit_code == 0, done.output
+    output("bench", *shapes, "--device", "cpu", "--seconds", "0", "--json", path)
     found: dict[str, Any] = json.loads(path.read_text())
     return found
 
@@ -294,20 +295,12 @@ def test_places_that_cannot_be_written_to(
 def test_an_interrupt_ends_with_130_and_no_traceback() -> None:
     code = (
         "import os, signal, threading, sys\n"
-        "from mxgemm import cli\n"
+        "import mxgemm_cli, mxgemm.cli.bench\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background job ignores it
         "sys.argv = ['mxgemm', 'bench', '--device', 'cpu', '--seconds', '60', '--shape', '4,64,64']\n"
         "threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
-        "cli.main()"
+        "sys.exit(mxgemm_cli.main())"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 128 + signal.SIGINT, done.stderr
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("missing", ["typer", "rich"])
-def test_missing_extras_are_named(missing: str) -> None:
-    code = f"import sys; sys.modules[{missing!r}] = None; import mxgemm.cli"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 1
-    assert done.stderr.startswith("the mxgemm command needs typer and rich: pip install 'mxgemm[cli]'")

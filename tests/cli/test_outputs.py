@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,24 +19,19 @@ from mxgemm.files import FileError
 from mxgemm.measure import output, parity, tune
 from mxgemm.routing import tables
 from mxgemm.routing.tables import Row
+from tests.command import command as command_line
 
 ROOT = Path(__file__).resolve().parents[2]
 FORK = multiprocessing.get_context("fork")
 QUICK = ["--shape", "3,32,64", "--device", "cpu", "--seconds", "0"]
+CALLS = ["--warm-up", "1", "--repeats", "2"]
 COMMANDS = {
     "bench": (["bench", *QUICK, "--json"], "mxgemm.measure.run"),
     "doctor": (["doctor", "--verify", *QUICK, "--json"], "mxgemm.measure.verify.verify"),
     "tune": (["tune", *QUICK, "--route", "reference", "-o"], "mxgemm.measure.tune.tune"),
     "submission": (["submission", "--form", "aiter", "-o"], "mxgemm.submission.generate.render"),
+    "parity": (["parity", "route:auto", "peer:torch_mm", *QUICK[:4], *CALLS, "--csv"], "mxgemm.measure.parity.parity"),
 }
-
-
-def invoke(*arguments: str) -> Any:
-    pytest.importorskip("rich")
-    testing = pytest.importorskip("typer.testing")
-    from mxgemm.cli import app
-
-    return testing.CliRunner().invoke(app, list(arguments))
 
 
 def state(path: Path) -> tuple[float, ...]:
@@ -66,9 +60,9 @@ def test_a_command_finds_out_before_its_work(
         (tmp_path / "file").touch()
         path = tmp_path / "file" / "out"
     before = state(path) if what != "no folder" else None
-    result = invoke(*arguments, str(path))
-    assert result.exit_code == 1, result.output
-    assert str(path) in result.output
+    result = command_line(*arguments, str(path))
+    assert result.code == 1, result.text
+    assert str(path) in result.text
     assert before is None or state(path) == before
 
 
@@ -78,21 +72,21 @@ def test_a_command_writes_through_a_link_again_and_again_and_by_force(command: s
     link, target = tmp_path / "link", tmp_path / "target"
     link.symlink_to(target)
     for _ in range(2):  # what it wrote itself it replaces, or adds to
-        result = invoke(*arguments, str(link))
-        assert result.exit_code == 0, result.output
+        result = command_line(*arguments, str(link))
+        assert result.code == 0, result.text
         assert link.is_symlink()
         assert target.stat().st_size > 100
     target.chmod(0o600)
     target.write_text("my notes\n")
-    assert invoke(*arguments, str(link)).exit_code == 1
+    assert command_line(*arguments, str(link)).code == 1
     assert target.read_text() == "my notes\n"
-    assert invoke(*arguments, str(link), "--force").exit_code == 0
+    assert command_line(*arguments, str(link), "--force").code == 0
     assert target.stat().st_size > 100
     assert target.stat().st_mode & 0o777 == 0o600
     assert {path.name for path in tmp_path.iterdir()} == {"link", "target"}
 
 
-@pytest.mark.parametrize("command", ["bench", "doctor", "tune", "submission"])
+@pytest.mark.parametrize("command", list(COMMANDS))
 def test_a_command_whose_disk_fills_up_says_where_its_results_are(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,14 +98,16 @@ def test_a_command_whose_disk_fills_up_says_where_its_results_are(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    result = invoke(*arguments, str(tmp_path / "out"))
+    result = command_line(*arguments, str(tmp_path / "out"))
     monkeypatch.undo()
-    assert result.exit_code == 1, result.output
-    assert "No space left on device" in result.output
+    assert result.code == 1, result.text
+    assert "No space left on device" in result.text
     (kept,) = (tmp_path / "elsewhere").iterdir()
-    assert str(kept) in result.output
+    assert str(kept) in result.text
     if command == "submission":
         assert "Made by mxgemm" in kept.read_text()
+    elif command == "parity":
+        assert kept.read_text().startswith(",".join(parity.COLUMNS))
     elif command == "tune":
         assert len(tables.load(kept).rows) == 1
     else:
@@ -136,18 +132,18 @@ def test_a_run_goes_on_while_its_file_cannot_be_written(tmp_path: Path, caplog: 
 def test_pictures_of_somebody_else_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
     arguments = ["bench", *QUICK, "--plot", str(tmp_path)]
-    assert invoke(*arguments).exit_code == 0
+    assert command_line(*arguments).code == 0
     pictures = sorted(path.name for path in tmp_path.iterdir())
     assert pictures == ["bench_roofline.png", "bench_time.png"]
-    assert invoke(*arguments).exit_code == 0, "its own are drawn anew"
+    assert command_line(*arguments).code == 0, "its own are drawn anew"
     for name in pictures:
         mine = tmp_path / name
         drawn = mine.read_bytes()
         mine.write_bytes(drawn.replace(b"mxgemm", b"xmgemm", 2))
         with monkeypatch.context() as patch:
             patch.setattr("mxgemm.measure.run", lambda *_, **__: pytest.fail("measured for pictures it cannot draw"))
-            refused = invoke(*arguments)
-            assert (refused.exit_code, name in refused.output) == (1, True)
+            refused = command_line(*arguments)
+            assert (refused.code, name in refused.text) == (1, True)
         mine.write_bytes(drawn)
 
 
@@ -191,9 +187,9 @@ def test_rows_are_kept_where_the_table_was_damaged_while_they_were_measured(
         assert path.read_text() == text
 
 
-def test_the_submission_without_the_command_line(tmp_path: Path) -> None:
+def test_the_submission_in_a_process_of_its_own(tmp_path: Path) -> None:
     path = tmp_path / "submission.py"
-    command = [sys.executable, "-m", "mxgemm.submission", "--form", "aiter", "-o", str(path)]
+    command = [sys.executable, "-m", "mxgemm", "submission", "--form", "aiter", "-o", str(path)]
     path.write_text("print('mine')\n")
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120)
     assert (done.returncode, path.read_text()) == (1, "print('mine')\n")
@@ -242,6 +238,7 @@ def test_nothing_writes_past_the_one_writer() -> None:
         "evidence/gfx950_cases.py",
         "evidence/gfx950_compile.py",
         "gfx950emu/disassemble.py",
+        "gfx950emu/pcode/__main__.py",
     }
     words = (".write_text(", ".write_bytes(", '.open("w', '"wb")', ".savefig(path", "json.dump(")
     found = {

@@ -5,19 +5,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-pytest.importorskip("rich")
-typer_testing = pytest.importorskip("typer.testing")
-
-from mxgemm import cli  # noqa: E402
-from mxgemm.dispatcher import OPERATIONS, BuildError, Inputs, KernelConfig, native, reference  # noqa: E402
-from mxgemm.dispatcher.execution import EmulatorExecution, LibraryExecution, TritonExecution  # noqa: E402
-from mxgemm.dispatcher.selftest import selftest  # noqa: E402
-from mxgemm.errors import Refusal  # noqa: E402
-from tests.dispatcher.native_libraries import built, shared_cache  # noqa: E402
-from tests.dispatcher.toolchain import HEADERS  # noqa: E402
-from tests.emulator import require_objdump  # noqa: E402
-
-runner = typer_testing.CliRunner()
+from mxgemm.dispatcher import OPERATIONS, BuildError, Inputs, KernelConfig, native, reference
+from mxgemm.dispatcher.execution import EmulatorExecution, LibraryExecution, TritonExecution
+from mxgemm.dispatcher.selftest import selftest
+from mxgemm.errors import Refusal
+from tests.command import command, output
+from tests.dispatcher.native_libraries import built, shared_cache
+from tests.dispatcher.toolchain import HEADERS
+from tests.emulator import require_objdump
 
 
 @pytest.fixture
@@ -32,9 +27,7 @@ def ck(monkeypatch: pytest.MonkeyPatch, hipcc: Path, tmp_path_factory: pytest.Te
 
 
 def run(*arguments: str, code: int = 0) -> str:
-    result = runner.invoke(cli.app, ["dispatcher", *arguments])
-    assert result.exit_code == code, result.output
-    return str(result.output)
+    return output("dispatcher", *arguments, code=code)
 
 
 def test_names() -> None:
@@ -120,20 +113,18 @@ def test_a_failed_build_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert "no such register [/v256]" in run("build", "--op", "mx_gemm", "--arch", "gfx950", code=1)
 
 
-def test_user_errors(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_user_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MXGEMM_CK_INCLUDE", raising=False)
     for arguments, code, message in (
         (["build", "--source", "ck_tile"], 1, "set MXGEMM_CK_INCLUDE"),
-        (["selftest", "--op", "conv"], 2, "'--op': got 'conv', want one of mx_gemm, rowcolquant, tensor_quant"),
-        (["names", "--arch", "sm_90"], 2, "'--arch': got 'sm_90'"),
-        (["build", "--source", "cuda"], 2, "'--source': got 'cuda'"),
+        (["selftest", "--op", "conv"], 2, "--op: got 'conv', want one of mx_gemm, rowcolquant, tensor_quant"),
+        (["names", "--arch", "sm_90"], 2, "--arch: got 'sm_90'"),
+        (["build", "--source", "cuda"], 2, "--source: got 'cuda'"),
         (["build", "--op", "mx_gemm", "--arch", "gfx942"], 2, "no other has the scaled instruction"),
     ):
-        monkeypatch.setattr("sys.argv", ["mxgemm", "dispatcher", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        assert ended.value.code == code
-        assert message in capsys.readouterr().err
+        done = command("dispatcher", *arguments)
+        assert done.code == code
+        assert message in done.err
 
 
 def test_places_say_what_they_lack(monkeypatch: pytest.MonkeyPatch) -> None:

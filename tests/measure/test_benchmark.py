@@ -475,8 +475,7 @@ class TestDocument:
         rows = text.rows(document)
         assert len(rows) == len(document["results"])
         assert all(len(row) == len(text.COLUMNS) and row[-1] == "pass" for row in rows)
-        table = text.aligned(text.COLUMNS, rows)
-        assert "reference*" in table
+        assert any("reference*" in row for row in rows)
         assert "absent humming" in "\n".join(text.notes(document))
         quantised = {**document["results"][0], "chosen": False, "statement": PEERS["scaled_mm_fp8"].statement}
         assert text.rows({"results": [quantised]})[0][1] == f"{quantised['name']}+"

@@ -24,6 +24,7 @@ from mxgemm.routes.reference import Reference
 from mxgemm.routing import tables
 from mxgemm.routing.router import choose
 from mxgemm.triton.tile import tile_refusal
+from tests.command import output
 
 CPU = torch.device("cpu")
 SHAPE = (3, 32, 64)
@@ -147,27 +148,18 @@ def test_triton_candidates_are_legal_and_many() -> None:
 
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("rich")
-    testing = pytest.importorskip("typer.testing")
-    from mxgemm.cli import app
-
     path = tmp_path / "mine.json"
     arguments = ["tune", "--shape", "3,32,64", "--device", "cpu", "--seconds", "0.01", "--output", str(path)]
-    result = testing.CliRunner().invoke(app, [*arguments, "--route", "reference"])
-    assert result.exit_code == 0, result.output
-    assert f"MXGEMM_TABLES={path}" in result.output.replace("\n", "")
+    assert f"MXGEMM_TABLES={path}" in output(*arguments, "--route", "reference")
     (row,) = json.loads(path.read_text())["rows"]
     assert (row["m"], row["n"], row["k"], row["route"], row["grade"]) == (3, 32, 64, "reference", "measured")
     assert row["us"] > 0
-    result = testing.CliRunner().invoke(app, [*arguments, "--route", "fp8_fold"])
-    assert result.exit_code == 1
-    assert "nothing was measured" in result.output
+    assert "nothing was measured" in output(*arguments, "--route", "fp8_fold", code=1)
     document = json.loads(path.read_text())
     path.write_text(json.dumps(document | {"arch": "gfx950"}))
     monkeypatch.setattr(tune, "tune", lambda *_, **__: pytest.fail("measured for a table that it cannot add to"))
-    result = testing.CliRunner().invoke(app, [*arguments, "--route", "reference"])
-    assert "got a table for gfx950, want one for cpu" in result.output
+    refused = output(*arguments, "--route", "reference", code=1)
+    assert "got a table for gfx950, want one for cpu" in refused
     monkeypatch.undo()
     path.unlink()
-    result = testing.CliRunner().invoke(app, [*arguments, "--route", "quantum"])
-    assert "'--route': got 'quantum'" in result.output
+    assert "--route: got 'quantum'" in output(*arguments, "--route", "quantum", code=2)

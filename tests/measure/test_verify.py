@@ -16,6 +16,7 @@ from mxgemm.mx import layouts
 from mxgemm.problem import Problem
 from mxgemm.routes import ROUTES, Config, Launch, Operands
 from mxgemm.routes.reference import Reference
+from tests.command import output
 
 CPU = torch.device("cpu")
 
@@ -149,15 +150,9 @@ def test_shuffles_are_compared_byte_for_byte(
 
 
 def test_the_command_and_its_report(tmp_path: Path, only_reference: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("rich")
-    testing = pytest.importorskip("typer.testing")
-    from mxgemm.cli import app
-
     path = tmp_path / "deep" / "report.json"
     arguments = ["doctor", "--verify", "--shape", "3,32,64", "--device", "cpu", "--seconds", "0", "--json", str(path)]
-    result = testing.CliRunner().invoke(app, arguments)
-    assert result.exit_code == 0, result.output
-    assert "4 passed, 0 failed" in result.output
+    assert "4 passed, 0 failed" in output(*arguments)
     document = json.loads(path.read_text())
     assert document["kind"] == verify.KIND
     assert document["counts"]["passed"] == 4
@@ -168,9 +163,6 @@ def test_the_command_and_its_report(tmp_path: Path, only_reference: None, monkey
     assert 0 <= passed["norm_error"] <= passed["norm_limit"]
     assert passed["element_error"] >= 0
     monkeypatch.setitem(ROUTES, "spoiled", Spoiled("raises"))
-    result = testing.CliRunner().invoke(app, arguments)
-    assert result.exit_code == 1
-    assert "no such device" in result.output
+    assert "no such device" in output(*arguments, code=1)
     assert json.loads(path.read_text())["counts"]["failed"] == 4
-    result = testing.CliRunner().invoke(app, ["doctor", "--shape", "3,32,64"])
-    assert "want --verify too" in result.output
+    assert "want --verify too" in output("doctor", "--shape", "3,32,64", code=2)

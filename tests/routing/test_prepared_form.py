@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -20,6 +19,7 @@ from mxgemm.problem import Problem
 from mxgemm.routes import ROUTES
 from mxgemm.routes.reference import Reference
 from mxgemm.routing.explain import explain as explain_function
+from tests.command import output
 
 SHAPES = [(32, 64), (16, 64), (30, 64), (48, 96), (17, 32), (256, 512), (2112, 256)]
 
@@ -61,14 +61,9 @@ def test_explain_bench_and_tune_describe_one_call(
     m: int, n: int, k: int, arch: str, prepare: bool, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The command explains what the others measure, by default and with ``--raw``."""
-    testing = pytest.importorskip("typer.testing")
-    pytest.importorskip("rich")
-    from mxgemm.cli import app
-
     size = [str(value) for value in (m, n, k)]
     options = [] if prepare else ["--raw"]
-    done = testing.CliRunner().invoke(app, ["explain", *size, "--device", arch, "--route", "reference", *options])
-    assert done.exit_code == 0, done.output
+    output("explain", *size, "--device", arch, "--route", "reference", *options)
     (explained,) = recorded.asked
 
     _, weight = inputs(m, n, k, torch.device("cpu"))
@@ -98,17 +93,8 @@ def test_the_default_of_the_function_stays_loose_tensors() -> None:
 
 
 def test_the_readmes_command_is_the_call_that_bench_measures() -> None:
-    testing = pytest.importorskip("typer.testing")
-    pytest.importorskip("rich")
-    from mxgemm.cli import app
-
-    def run(*arguments: Any) -> str:
-        done = testing.CliRunner().invoke(app, [str(argument) for argument in arguments])
-        assert done.exit_code == 0, done.output
-        return str(done.output)
-
     command = "explain 16 2112 7168 --device gfx950"
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     assert f"`mxgemm {command}`" in readme
-    assert "weight    prepared (preshuffled, scales shuffled)" in run(*command.split())
-    assert "weight    row-major, as loose tensors" in run(*command.split(), "--raw")
+    assert "weight    prepared (preshuffled, scales shuffled)" in output(*command.split())
+    assert "weight    row-major, as loose tensors" in output(*command.split(), "--raw")

@@ -217,7 +217,7 @@ def test_a_comparison_reads_no_damaged_document(tmp_path: Path) -> None:
         for old, new in ((document, found), (found, document)):
             text.change_rows(compare.compare(old, new))
             compare.remarks(old, new)
-        text.aligned(*text.filled(text.COLUMNS, text.rows(found)))
+        text.filled(text.COLUMNS, text.rows(found))
         text.notes(found)
         text.title(found)
     assert 50 < taken < len(mutants)

@@ -33,6 +33,7 @@ from mxgemm.submission.bundle import bundle
 from mxgemm.triton.tile import TileConfig
 from tests import cross
 from tests.cases import skip_without_kernels
+from tests.command import output
 
 BENCHMARKED = [(case.m, case.n, case.k) for case in BENCHMARKS]
 PUBLISHED = [*((case.m, case.n, case.k) for case in TESTS), *BENCHMARKED]
@@ -348,13 +349,8 @@ def test_it_passes_where_mxgemm_cannot_be_imported(tmp_path: Path) -> None:
 
 
 def test_the_commands_write_the_same_file(tmp_path: Path, text: str) -> None:
-    from typer.testing import CliRunner
-
-    from mxgemm.cli import app
-
-    result = CliRunner().invoke(app, ["submission", "-o", str(tmp_path / "a.py")])
-    assert result.exit_code == 0, result.output
-    command = [sys.executable, "-m", "mxgemm.submission", "-o", str(tmp_path / "b.py"), "--form", "triton"]
+    output("submission", "-o", tmp_path / "a.py")
+    command = [sys.executable, "-m", "mxgemm", "submission", "-o", str(tmp_path / "b.py"), "--form", "triton"]
     subprocess.run(command, check=True, capture_output=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert (tmp_path / "a.py").read_text(encoding="utf-8") == text
     assert (tmp_path / "b.py").read_text(encoding="utf-8") == submission.render(["triton"])

@@ -1,0 +1,16 @@
+"""Names that options take, written down so that a line is read without torch; a test compares them to mxgemm's."""
+
+from __future__ import annotations
+
+from typing import Final
+
+ACTIVATION_FORMATS: Final = ("e2m1", "e4m3", "bf16")
+ROUTES: Final = (
+    *("a16wfp4", "w4a16", "gemm_mx", "fused_asm", "ck_gemm", "fp8_fold", "dequant_mm", "reference", "hip_fused"),
+)
+METRICS: Final = ("device", "eager", "host")
+FORMS: Final = ("hip", "triton", "aiter")
+OPERATIONS: Final = ("mx_gemm", "rowcolquant", "tensor_quant")
+SOURCES: Final = ("native", "ck_tile")
+PEERS: Final = ("torch_mm", "scaled_mm_fp8", "aiter_a4w4", "aiter_a16wfp4", "triton_kernels", "humming")
+MACHINES: Final = ("cpu", "gfx950", "gfx942", "sm_90", "sm_100")
