@@ -21,7 +21,7 @@ from mxgemm.hip import shuffle
 from mxgemm.measure import Shape, inputs
 from mxgemm.measure.doctor import Findings
 from mxgemm.measure.timing import CALL_METHOD, call_us
-from mxgemm.measure.trial import Trial, forms, prepared_form
+from mxgemm.measure.trial import Trial, forms
 from mxgemm.mx import layouts
 from mxgemm.mx.accuracy import NORM_GATE
 from mxgemm.mx.formats import BLOCK
@@ -132,7 +132,7 @@ def report(verdicts: Sequence[Verdict], found: Findings, device: torch.device) -
 
 
 def _one_form(weight: MXTensor, prepared: bool) -> tuple[str, MXTensor]:
-    return ("prepared", prepared_form(weight)) if prepared else ("row-major", weight)
+    return ("prepared", weight.prepare()) if prepared else ("row-major", weight)
 
 
 def _shuffles(shape: Shape, weight: MXTensor, seconds: float) -> Verdict:
