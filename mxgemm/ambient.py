@@ -33,8 +33,6 @@ _PRECISION_BY_BACKEND: Final = hasattr(torch.backends, "fp32_precision")  # from
 _ALLOWED: Final = (True, (True, True))  # newer releases tell splitting K from adding in bf16
 _NOTHING: Final = nullcontext()
 
-_process_settings = threading.RLock()
-
 
 def is_observed(
     a: object, b: object = None, c: object = None, d: object = None, e: object = None, f: object = None
@@ -115,22 +113,56 @@ def _unbatched(tensor: Tensor) -> Tensor:
 def plain_products(device_type: str) -> AbstractContextManager[Any]:
     """Return a context in which torch's matrix products on a device are what they are by torch's defaults.
 
-    Autocast is the thread's own. The other two settings are the process's: one that is off its default is put back for
-    as long as the context is open, by one thread at a time, and products that other threads start meanwhile see it.
+    Autocast is the thread's own. The other two settings are the process's: what is off its default is put back while
+    any thread is inside, and as it was when the last one leaves; products that others start meanwhile see the default.
     """
-    changed = [setting for setting in (_Precision, _Reduction) if setting.changed(device_type)]
-    if changed:
-        return _defaults(device_type, [setting.reset for setting in changed])
+    if _defaults.may_be_wanted(device_type):
+        return _defaults.held(device_type)
     return torch.autocast(device_type, enabled=False) if torch.is_autocast_enabled(device_type) else _NOTHING
 
 
-@contextmanager
-def _defaults(device_type: str, resets: list[Callable[[str], Callable[[], object]]]) -> Iterator[None]:
-    with _process_settings, ExitStack() as stack:
-        stack.enter_context(torch.autocast(device_type, enabled=False))
-        for reset in resets:
-            stack.callback(reset(device_type))
-        yield
+class _Defaults:
+    """The settings of the process at their defaults, held by any number of threads at a time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._inside = 0
+        self._undo = ExitStack()
+        self._turns = 0
+        """Goes up when the first thread puts the defaults in place and when the last has undone that: odd between."""
+
+    def may_be_wanted(self, device_type: str) -> bool:
+        """Say whether a setting is off its default, or only at it because of a thread inside; without the lock."""
+        before = self._turns
+        return bool(before & 1) or _changed(device_type) != [] or self._turns != before
+
+    @contextmanager
+    def held(self, device_type: str) -> Iterator[None]:
+        """Hold the defaults, autocast off in this thread."""
+        with torch.autocast(device_type, enabled=False):
+            with self._lock:
+                self._inside += 1
+                if self._inside == 1:
+                    self._turns += 1
+                for setting in _changed(device_type):
+                    self._undo.callback(setting.reset(device_type))
+            try:
+                yield
+            finally:
+                with self._lock:
+                    self._inside -= 1
+                    if self._inside == 0:
+                        self._undo.close()
+                        self._turns += 1
+
+    def renewed(self) -> _Defaults:
+        """Return what a forked child goes on with: the threads inside are not there, nor is who has the lock."""
+        self._undo.close()
+        return _Defaults()
+
+
+def _changed(device_type: str) -> list[type[_Precision] | type[_Reduction]]:
+    return [setting for setting in (_Precision, _Reduction) if setting.changed(device_type)]
 
 
 class _Precision:
@@ -178,9 +210,12 @@ def _backend(device_type: str) -> str:
     return "cuda" if device_type == "cuda" else "mkldnn"
 
 
-def _renew_lock() -> None:
-    global _process_settings
-    _process_settings = threading.RLock()
+_defaults = _Defaults()
 
 
-os.register_at_fork(after_in_child=_renew_lock)  # another thread may have held it
+def _renew_defaults() -> None:
+    global _defaults
+    _defaults = _defaults.renewed()
+
+
+os.register_at_fork(after_in_child=_renew_defaults)

@@ -295,7 +295,8 @@ def test_places_that_cannot_be_written_to(
 def test_an_interrupt_ends_with_130_and_no_traceback() -> None:
     code = (
         "import os, signal, threading, sys\n"
-        "import mxgemm_cli, mxgemm.cli.bench\n"
+        "import time, mxgemm_cli, mxgemm.cli.bench, mxgemm.measure\n"
+        "mxgemm.measure.run = lambda *_, **__: time.sleep(60)\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background job ignores it
         "sys.argv = ['mxgemm', 'bench', '--device', 'cpu', '--seconds', '60', '--shape', '4,64,64']\n"
         "threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()\n"

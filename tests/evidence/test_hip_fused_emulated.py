@@ -191,5 +191,5 @@ def test_what_tuning_would_try(shape: tuple[int, int, int]) -> None:
     """The guess and every thirtieth candidate after it, on the leaderboard's weight with fewer columns."""
     wanted = case(shape[0], 256, shape[2])
     problem = replace(problem_of_case(wanted), n=shape[1])
-    for config in candidates(ROUTE, problem)[::30]:
+    for config in candidates(problem)[::30]:
         check(FusedRun(wanted, config), strict=True)

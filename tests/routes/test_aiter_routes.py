@@ -228,7 +228,7 @@ def test_a_tuned_kernel_of_ck_that_cannot_be_named(
     aiter_double.forget()
     newest.tuned[33, 256, 512] = {"kernelName": CK_KERNEL, "splitK": 0}
     poisoned("cpu")
-    ck_gemm._told.clear()
+    notices._said.clear()
     case = make(33, 256, 512)
     with caplog.at_level(logging.WARNING, "mxgemm"):
         case.check(run_route("ck_gemm", case, layout=PREPARED, config=CKGemmConfig("", "triton"), machine=GFX950))
