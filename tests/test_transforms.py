@@ -71,6 +71,13 @@ def test_vmap_over_weights(a: Tensor) -> None:
     assert torch.equal(last, want)
 
 
+def test_vmap_over_the_bytes_of_quantised_activations_alone(a: Tensor, w: mxgemm.MXTensor) -> None:
+    """Scales that are not mapped belong to every element: no call with one more leading dimension."""
+    q, scales = mxgemm.quantize(a), mxgemm.quantize(a[0]).scales
+    found = vmap(lambda x: torch.ops.mxgemm.gemm(x, w.data, w.scales, a_scales=scales))(q.data)
+    assert torch.equal(found, torch.stack([mxgemm.gemm_mx(mxgemm.MXTensor.wrap(x, scales), w) for x in q.data]))
+
+
 def test_vmap_over_quantised_operands(a: Tensor, w: mxgemm.MXTensor) -> None:
     found = vmap(lambda x: mxgemm.gemm_mx(mxgemm.quantize(x, format="e4m3"), w))(a)
     assert torch.equal(found, torch.stack([mxgemm.gemm_mx(mxgemm.quantize(x, format="e4m3"), w) for x in a]))

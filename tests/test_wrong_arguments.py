@@ -166,3 +166,10 @@ def test_the_operators_name_a_wrong_name(name: str, meta: bool) -> None:
         for wrong in (1.5, [], torch.ones(1)):
             with pytest.raises((TypeError, RuntimeError), match=option):
                 operator(**{**given, option: wrong})
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_layout_of_scales_that_are_not_given(device: str) -> None:
+    given = [tensor.to(device) for tensor in (torch.ones(4, 64), WEIGHT.data, WEIGHT.scales)]
+    with pytest.raises(ValueError, match="^a_scale_layout: got 'shuffled', want 'row_major' where a_scales is None"):
+        torch.ops.mxgemm.gemm(*given, a_scale_layout="shuffled")
