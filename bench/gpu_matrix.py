@@ -144,7 +144,7 @@ def run_case(
         out=(n, 1),
         a_scales=(0, 0) if a_scales is None else (a_scales.stride(0), a_scales.stride(1)),
     )
-    problem = Problem(
+    problem = Problem.of(
         m, n, k, machine_of(a.device), a_format=a_format, a_quantized=a_scales is not None, a_dtype=a.dtype,
         b_format=b_format, weight_layout=layout[0], scale_layout=layout[1], out_dtype=out.dtype, strides=strides,
     )  # fmt: skip

@@ -40,7 +40,7 @@ def problem_of(m: int, n: int, k: int, arch: str, **options: Any) -> Problem:
         a_columns = padded_scale_shape(m, k)[1] if options.get("a_scale_layout") == "shuffled" else k // 32
         strides = dataclasses.replace(strides, a=(k // a.pack, 1), a_scales=(a_columns, 1))
         options["a_dtype"] = torch.uint8
-    return Problem(m, n, k, machine, strides=strides, **options)
+    return Problem.of(m, n, k, machine, strides=strides, **options)
 
 
 def describe_job(job: dict[str, Any]) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from mxgemm.hip.fused import FusedConfig
 from mxgemm.hip.shuffle import SOURCES
 from mxgemm.mx.formats import E2M1
 from mxgemm.mx.layouts import padded_scale_shape
-from mxgemm.problem import Problem, contiguous_strides
+from mxgemm.problem import Options, Problem, contiguous_strides
 from mxgemm.routing.router import choose
 
 
@@ -55,7 +55,7 @@ def build_ahead(shapes: Iterable[tuple[int, int, int]], arch: str = fused.ARCH) 
         yield _timed(source, "", arch, {})
     for m, n, k in shapes:
         problem = Problem(
-            m, n, k, KNOWN_MACHINES[arch], weight_layout="preshuffled", scale_layout="shuffled",
+            m, n, k, KNOWN_MACHINES[arch], Options(weight_layout="preshuffled", scale_layout="shuffled"),
             strides=contiguous_strides(n, k, E2M1, padded_scale_shape(n, k)[1]),
         )  # fmt: skip
         config = choose(problem, route="hip_fused").config

@@ -23,7 +23,7 @@ def rule(name: str, rows: tuple[str, ...], layouts: tuple[str, ...] = ()) -> Rul
 
     Args:
         name: of the operator, ``namespace::name``.
-        rows: its tensors that take any number of leading dimensions, as long as all of them have the same.
+        rows: its tensors that take any number of leading dimensions, as long as all that are given have the same.
         layouts: its arguments that hold those tensors to two dimensions unless they are "row_major".
     """
     namespace, short = name.split("::")
@@ -37,7 +37,7 @@ def rule(name: str, rows: tuple[str, ...], layouts: tuple[str, ...] = ()) -> Rul
         if "out" in given and "out" not in dims:
             raise ValueError("out: got a tensor that torch.vmap does not map, want one that it maps like the inputs")
         flat = any(given.get(layout, "row_major") != "row_major" for layout in layouts)
-        if dims.keys() == set(rows) and not flat:
+        if dims.keys() == {name for name in rows if given.get(name) is not None} and not flat:
             leading = {name: value.movedim(dims[name], 0) if name in dims else value for name, value in given.items()}
             return _at_front(operator(*leading.values()))
         parts = [

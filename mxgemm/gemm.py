@@ -74,7 +74,7 @@ def gemm(
     if is_observed(a, data, scales, bias, out):
         if isinstance(b, MXTensor):
             b.check()
-        return ops.call_gemm(a, data, scales, bias, out, options, derived)
+        return ops.call_gemm(a, None, data, scales, bias, out, options, derived)
     if prepared is not None and prepared.stamp is not None and not prepared.stamp.fresh():
         raise stale("b")
     if out is not None and isinstance(b, MXTensor):
@@ -120,7 +120,7 @@ def gemm_mx(
     if is_observed(a.data, a.scales, data, scales, bias, out):
         a.check()
         b.check()
-        return ops.call_gemm_mx(a.data, a.scales, data, scales, bias, out, options)
+        return ops.call_gemm(a.data, a.scales, data, scales, bias, out, options)
     if prepared is not None and prepared.stamp is not None and not prepared.stamp.fresh():
         raise stale("b")
     if out is not None:

@@ -1,9 +1,9 @@
 """``torch.ops.mxgemm.*``: the library as torch operators, for whatever looks at calls from inside torch.
 
 torch.compile, export, torch.vmap, modes and tensor subclasses meet these (``mxgemm.ambient`` says when); eager calls go
-past them, for an operator's dispatch costs tens of microseconds. Schemas are exact: ``gemm``, ``gemm_mx``, ``quantize``
-and ``dequantize`` mutate nothing and return fresh memory, the ``_out`` forms mutate ``out`` and return nothing. No
-default in a schema is a dtype, which AOTInductor cannot pass on: None stands for it.
+past them, for an operator's dispatch costs tens of microseconds. Schemas are exact: ``gemm``, ``quantize`` and
+``dequantize`` mutate nothing and return fresh memory, ``gemm_out`` mutates ``out`` and returns nothing. No default in a
+schema is a dtype, which AOTInductor cannot pass on: None stands for it.
 """
 
 # No `from __future__ import annotations`: torch reads the schema from the annotations themselves.
@@ -37,12 +37,14 @@ def gemm_op(
     derived_kind: str = "",
     derived_data: Tensor | None = None,
     derived_base: Tensor | None = None,
+    a_scales: Tensor | None = None,
+    a_scale_layout: str = "row_major",
 ) -> Tensor:
-    """``mxgemm.gemm`` on tensors; bf16 unless ``out_dtype`` says otherwise."""
-    options = _gemm_options(
-        a_format, scale_rounding, out_dtype, weight_layout, scale_layout, b_format, route, derived_kind
-    )
-    return multiply(a, None, b, b_scales, bias, None, options, _given(b, b_scales, options, derived_data, derived_base))
+    """``mxgemm.gemm`` on tensors, or ``gemm_mx`` with ``a_scales``; bf16 unless ``out_dtype`` says otherwise."""
+    return _gemm(
+        True, a, b, b_scales, None, bias, a_format, scale_rounding, out_dtype, weight_layout, scale_layout, b_format,
+        route, derived_kind, derived_data, derived_base, a_scales, a_scale_layout,
+    )  # fmt: skip
 
 
 @torch.library.custom_op("mxgemm::gemm_out", mutates_args=("out",))
@@ -62,53 +64,14 @@ def gemm_out_op(
     derived_kind: str = "",
     derived_data: Tensor | None = None,
     derived_base: Tensor | None = None,
-) -> None:
-    """``mxgemm.gemm`` into ``out``."""
-    options = _gemm_options(
-        a_format, scale_rounding, out_dtype, weight_layout, scale_layout, b_format, route, derived_kind
-    )
-    multiply(a, None, b, b_scales, bias, out, options, _given(b, b_scales, options, derived_data, derived_base))
-
-
-@torch.library.custom_op("mxgemm::gemm_mx", mutates_args=())
-def gemm_mx_op(
-    a: Tensor,
-    a_scales: Tensor,
-    b: Tensor,
-    b_scales: Tensor,
-    bias: Tensor | None = None,
-    a_format: str = "e2m1",
-    b_format: str = "e2m1",
+    a_scales: Tensor | None = None,
     a_scale_layout: str = "row_major",
-    weight_layout: str = "row_major",
-    scale_layout: str = "row_major",
-    out_dtype: torch.dtype | None = None,
-    route: str | None = None,
-) -> Tensor:
-    """``mxgemm.gemm_mx`` on tensors; bf16 unless ``out_dtype`` says otherwise."""
-    options = _mx_options(a_format, b_format, a_scale_layout, weight_layout, scale_layout, out_dtype, route)
-    return multiply(a, a_scales, b, b_scales, bias, None, options, _given(b, b_scales, options))
-
-
-@torch.library.custom_op("mxgemm::gemm_mx_out", mutates_args=("out",))
-def gemm_mx_out_op(
-    a: Tensor,
-    a_scales: Tensor,
-    b: Tensor,
-    b_scales: Tensor,
-    out: Tensor,
-    bias: Tensor | None = None,
-    a_format: str = "e2m1",
-    b_format: str = "e2m1",
-    a_scale_layout: str = "row_major",
-    weight_layout: str = "row_major",
-    scale_layout: str = "row_major",
-    out_dtype: torch.dtype | None = None,
-    route: str | None = None,
 ) -> None:
-    """``mxgemm.gemm_mx`` into ``out``."""
-    options = _mx_options(a_format, b_format, a_scale_layout, weight_layout, scale_layout, out_dtype, route)
-    multiply(a, a_scales, b, b_scales, bias, out, options, _given(b, b_scales, options))
+    """``mxgemm::gemm`` into ``out``."""
+    _gemm(
+        True, a, b, b_scales, out, bias, a_format, scale_rounding, out_dtype, weight_layout, scale_layout, b_format,
+        route, derived_kind, derived_data, derived_base, a_scales, a_scale_layout,
+    )  # fmt: skip
 
 
 @torch.library.custom_op("mxgemm::quantize", mutates_args=())
@@ -132,43 +95,13 @@ def dequantize_op(
 
 
 @gemm_op.register_fake
-def _(  # type: ignore[no-untyped-def]
-    a, b, b_scales, bias=None, a_format="e2m1", scale_rounding="even", out_dtype=None, weight_layout="row_major",
-    scale_layout="row_major", b_format="e2m1", route=None, derived_kind="", derived_data=None, derived_base=None,
-):  # fmt: skip
-    options = _gemm_options(
-        a_format, scale_rounding, out_dtype, weight_layout, scale_layout, b_format, route, derived_kind
-    )
-    return output_like(a, None, b, b_scales, bias, None, options)
+def _(a, b, b_scales, *rest, **named):  # type: ignore[no-untyped-def]
+    return _gemm(False, a, b, b_scales, None, *rest, **named)
 
 
 @gemm_out_op.register_fake
-def _(  # type: ignore[no-untyped-def]
-    a, b, b_scales, out, bias=None, a_format="e2m1", scale_rounding="even", out_dtype=None, weight_layout="row_major",
-    scale_layout="row_major", b_format="e2m1", route=None, derived_kind="", derived_data=None, derived_base=None,
-):  # fmt: skip
-    options = _gemm_options(
-        a_format, scale_rounding, out_dtype, weight_layout, scale_layout, b_format, route, derived_kind
-    )
-    output_like(a, None, b, b_scales, bias, out, options)
-
-
-@gemm_mx_op.register_fake
-def _(  # type: ignore[no-untyped-def]
-    a, a_scales, b, b_scales, bias=None, a_format="e2m1", b_format="e2m1", a_scale_layout="row_major",
-    weight_layout="row_major", scale_layout="row_major", out_dtype=None, route=None,
-):  # fmt: skip
-    options = _mx_options(a_format, b_format, a_scale_layout, weight_layout, scale_layout, out_dtype, route)
-    return output_like(a, a_scales, b, b_scales, bias, None, options)
-
-
-@gemm_mx_out_op.register_fake
-def _(  # type: ignore[no-untyped-def]
-    a, a_scales, b, b_scales, out, bias=None, a_format="e2m1", b_format="e2m1", a_scale_layout="row_major",
-    weight_layout="row_major", scale_layout="row_major", out_dtype=None, route=None,
-):  # fmt: skip
-    options = _mx_options(a_format, b_format, a_scale_layout, weight_layout, scale_layout, out_dtype, route)
-    output_like(a, a_scales, b, b_scales, bias, out, options)
+def _(*given, **named):  # type: ignore[no-untyped-def]
+    _gemm(False, *given, **named)
 
 
 @quantize_op.register_fake
@@ -196,15 +129,11 @@ def _refuse_derivatives(name: str) -> None:
 
 
 _kernels = torch.library.Library("mxgemm", "IMPL")  # type: ignore[no-untyped-call]
-for _name in ("gemm", "gemm_out", "gemm_mx", "gemm_mx_out"):
+for _name in ("gemm", "gemm_out"):
     _refuse_derivatives(_name)
 
-gemm_op.register_vmap(batching.rule("mxgemm::gemm", rows=("a",)))
-gemm_out_op.register_vmap(batching.rule("mxgemm::gemm_out", rows=("a", "out")))
-gemm_mx_op.register_vmap(batching.rule("mxgemm::gemm_mx", rows=("a", "a_scales"), layouts=("a_scale_layout",)))
-gemm_mx_out_op.register_vmap(
-    batching.rule("mxgemm::gemm_mx_out", rows=("a", "a_scales", "out"), layouts=("a_scale_layout",))
-)
+gemm_op.register_vmap(batching.rule("mxgemm::gemm", rows=("a", "a_scales"), layouts=("a_scale_layout",)))
+gemm_out_op.register_vmap(batching.rule("mxgemm::gemm_out", rows=("a", "a_scales", "out"), layouts=("a_scale_layout",)))
 quantize_op.register_vmap(batching.rule("mxgemm::quantize", rows=("x",)))
 dequantize_op.register_vmap(
     batching.rule("mxgemm::dequantize", rows=("data", "scales"), layouts=("weight_layout", "scale_layout"))
@@ -213,23 +142,25 @@ dequantize_op.register_vmap(
 
 def call_gemm(
     a: Tensor,
+    a_scales: Tensor | None,
     b: Tensor,
     b_scales: Tensor,
     bias: Tensor | None,
     out: Tensor | None,
     options: Options,
-    derived: tuple[Tensor, ...],
+    derived: tuple[Tensor, ...] = (),
 ) -> Tensor:
-    """Call ``mxgemm::gemm`` or ``gemm_out`` and return the result.
+    """Call ``mxgemm::gemm`` or ``gemm_out`` and return the result; ``a_scales`` says that A comes quantised.
 
     Raises:
         RuntimeError: a derivative is asked for.
     """
     check_no_grad(a=a, bias=bias, out=out)
     o = options
+    data, base = (*derived, None, None)[:2]
     rest = (
         *(bias, o.a_format, o.scale_rounding, o.out_dtype, o.weight_layout, o.scale_layout, o.b_format, o.route),
-        *(o.derived, *derived),
+        *(o.derived, data, base, a_scales, o.a_scale_layout),
     )
     if out is None:
         return torch.ops.mxgemm.gemm(a, b, b_scales, *rest)  # type: ignore[no-any-return]
@@ -237,68 +168,40 @@ def call_gemm(
     return out
 
 
-def call_gemm_mx(
+def _gemm(
+    real: bool,
     a: Tensor,
-    a_scales: Tensor,
     b: Tensor,
     b_scales: Tensor,
-    bias: Tensor | None,
     out: Tensor | None,
-    options: Options,
+    bias: Tensor | None = None,
+    a_format: str = "e2m1",
+    scale_rounding: str = "even",
+    out_dtype: torch.dtype | None = None,
+    weight_layout: str = "row_major",
+    scale_layout: str = "row_major",
+    b_format: str = "e2m1",
+    route: str | None = None,
+    derived_kind: str = "",
+    derived_data: Tensor | None = None,
+    derived_base: Tensor | None = None,
+    a_scales: Tensor | None = None,
+    a_scale_layout: str = "row_major",
 ) -> Tensor:
-    """Call ``mxgemm::gemm_mx`` or ``gemm_mx_out`` and return the result.
-
-    Raises:
-        RuntimeError: a derivative is asked for.
-    """
-    check_no_grad(bias=bias, out=out)
-    o = options
-    rest = (bias, o.a_format, o.b_format, o.a_scale_layout, o.weight_layout, o.scale_layout, o.out_dtype, o.route)
-    if out is None:
-        return torch.ops.mxgemm.gemm_mx(a, a_scales, b, b_scales, *rest)  # type: ignore[no-any-return]
-    torch.ops.mxgemm.gemm_mx_out(a, a_scales, b, b_scales, out, *rest)
-    return out
-
-
-def _gemm_options(
-    a_format: str,
-    scale_rounding: str,
-    out_dtype: torch.dtype | None,
-    weight_layout: str,
-    scale_layout: str,
-    b_format: str,
-    route: str | None,
-    derived: str,
-) -> Options:
+    """Compute what an operator is asked for, or for a fake kernel only check it and return an unfilled output."""
     element_format(b_format, "b_format")
-    return Options(
-        a_format, b_format, scale_rounding, weight_layout, scale_layout, "row_major", out_dtype or torch.bfloat16,
-        route, derived,
+    if a_scales is None and a_scale_layout != "row_major":
+        raise ValueError(f"a_scale_layout: got {a_scale_layout!r}, want 'row_major' where a_scales is None")
+    options = Options(
+        a_format, b_format, scale_rounding, weight_layout, scale_layout, a_scale_layout, out_dtype or torch.bfloat16,
+        route, derived_kind,
     )  # fmt: skip
-
-
-def _mx_options(
-    a_format: str,
-    b_format: str,
-    a_scale_layout: str,
-    weight_layout: str,
-    scale_layout: str,
-    out_dtype: torch.dtype | None,
-    route: str | None,
-) -> Options:
-    element_format(a_format, "a_format")
-    element_format(b_format, "b_format")
-    return Options(
-        a_format, b_format, "even", weight_layout, scale_layout, a_scale_layout, out_dtype or torch.bfloat16, route
-    )
+    if not real:
+        return output_like(a, a_scales, b, b_scales, bias, out, options)
+    derived = tuple(tensor for tensor in (derived_data, derived_base) if tensor is not None)
+    check_derived(b, b_scales, options, derived)  # no MXTensor vouches for what comes here
+    return multiply(a, a_scales, b, b_scales, bias, out, options, derived)
 
 
 def _wrap(data: Tensor, scales: Tensor, format: str, weight_layout: str, scale_layout: str) -> MXTensor:
     return MXTensor.wrap(data, scales, format=format, weight_layout=weight_layout, scale_layout=scale_layout)  # type: ignore[arg-type]
-
-
-def _given(b: Tensor, b_scales: Tensor, options: Options, *tensors: Tensor | None) -> tuple[Tensor, ...]:
-    """Return the derived tensors that are there, checked: no MXTensor vouches for what comes here."""
-    derived = tuple(tensor for tensor in tensors if tensor is not None)
-    check_derived(b, b_scales, options, derived)
-    return derived

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -56,19 +56,12 @@ class Problem:
         n: rows of B.
         k: elements along the contraction.
         machine: where it runs.
-        a_format: what A is rounded to ("e2m1", "e4m3", "bf16"), or the format it comes in.
+        options: formats, layouts and dtypes that the call names; those that routes read are attributes here too.
         a_quantized: A comes as MX bytes (``gemm_mx``).
         a_dtype: dtype of A; uint8 where it comes quantised.
-        b_format: element format of B.
-        scale_rounding: rule for A's block scales.
-        weight_layout: of B's bytes.
-        scale_layout: of B's scales.
-        a_scale_layout: of A's scales where A comes quantised.
-        out_dtype: dtype of C.
         has_bias: a bias of n values is added in fp32 before the one rounding.
         strides: of every operand.
         aligned: every data pointer is a multiple of 16 bytes.
-        derived: what ``prepare()`` made of the weight besides a layout ("fp8_fold", ...), "" for nothing.
         bias_dtype: dtype of the bias, if there is one.
     """
 
@@ -76,20 +69,59 @@ class Problem:
     n: int
     k: int
     machine: Machine
-    a_format: str = "e2m1"
+    options: Options = field(default_factory=Options)
     a_quantized: bool = False
     a_dtype: torch.dtype = torch.bfloat16
-    b_format: str = "e2m1"
-    scale_rounding: str = "even"
-    weight_layout: str = "row_major"
-    scale_layout: str = "row_major"
-    a_scale_layout: str = "row_major"
-    out_dtype: torch.dtype = torch.bfloat16
     has_bias: bool = False
     strides: Strides | None = None
     aligned: bool = True
-    derived: str = ""
     bias_dtype: torch.dtype = torch.float32
+
+    @classmethod
+    def of(cls, m: int, n: int, k: int, machine: Machine, **values: Any) -> Problem:
+        """Describe a GEMM by fields of its own and of its options alike, in any order."""
+        options = {name: values.pop(name) for name in Options._fields if name in values}
+        return cls(m, n, k, machine, Options(**options), **values)
+
+    @property
+    def a_format(self) -> str:
+        """What A is rounded to ("e2m1", "e4m3", "bf16"), or the format it comes in."""
+        return self.options.a_format
+
+    @property
+    def b_format(self) -> str:
+        """Name of B's element format."""
+        return self.options.b_format
+
+    @property
+    def scale_rounding(self) -> str:
+        """Rule for A's block scales."""
+        return self.options.scale_rounding
+
+    @property
+    def weight_layout(self) -> str:
+        """Layout of B's bytes."""
+        return self.options.weight_layout
+
+    @property
+    def scale_layout(self) -> str:
+        """Layout of B's scales."""
+        return self.options.scale_layout
+
+    @property
+    def a_scale_layout(self) -> str:
+        """Layout of A's scales where A comes quantised."""
+        return self.options.a_scale_layout
+
+    @property
+    def out_dtype(self) -> torch.dtype:
+        """Dtype of C."""
+        return self.options.out_dtype
+
+    @property
+    def derived(self) -> str:
+        """What ``prepare()`` made of the weight besides a layout ("fp8_fold", ...), "" for nothing."""
+        return self.options.derived
 
     @property
     def arch(self) -> str:

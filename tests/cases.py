@@ -127,7 +127,7 @@ def run_route(
         a=a.stride(), b=data.stride(), b_scales=scales.stride(), out=(n, 1),
         a_scales=(0, 0) if a_scales is None else a_scales.stride(),
     )  # type: ignore[arg-type]  # fmt: skip
-    problem = Problem(
+    problem = Problem.of(
         m, n, k, machine or machine_of(case.a.device),
         a_format=a_format, a_quantized=a_scales is not None, a_dtype=a.dtype,
         b_format=w.format.name, scale_rounding=scale_rounding, weight_layout=layout[0], scale_layout=layout[1],

@@ -40,9 +40,9 @@ def test_opcheck(options: dict) -> None:
 def test_opcheck_mx() -> None:
     a, b, s = _operands()
     q = mxgemm.quantize(a)
-    torch.library.opcheck(torch.ops.mxgemm.gemm_mx, (q.data, q.scales, b, s))
+    torch.library.opcheck(torch.ops.mxgemm.gemm, (q.data, b, s), {"a_scales": q.scales})
     out = torch.empty(4, 32, dtype=torch.bfloat16)
-    torch.library.opcheck(torch.ops.mxgemm.gemm_mx_out, (q.data, q.scales, b, s, out))
+    torch.library.opcheck(torch.ops.mxgemm.gemm_out, (q.data, b, s, out), {"a_scales": q.scales})
 
 
 @pytest.mark.parametrize("weight", ["packed", "MXTensor", "prepared"])
@@ -173,7 +173,7 @@ def test_export_everything(strict: bool) -> None:
     m = torch.export.Dim("m", min=2, max=64)
     program = torch.export.export(model, (case.a,), dynamic_shapes={"x": {0: m}}, strict=strict)
     called = {str(node.target) for node in program.graph.nodes if "mxgemm" in str(node.target)}
-    assert called == {f"mxgemm.{name}.default" for name in ("gemm", "gemm_mx", "quantize", "dequantize")}
+    assert called == {f"mxgemm.{name}.default" for name in ("gemm", "quantize", "dequantize")}
     for rows in (8, 5):
         _check_everything(program.module()(case.a[:rows]), case.a[:rows], model)
 
@@ -194,7 +194,7 @@ def test_aot_inductor_packages_everything(tmp_path: Path) -> None:
 
 def test_no_schema_has_a_dtype_for_a_default() -> None:
     """AOTInductor hands such a default on as an integer; None it can."""
-    for name in ("gemm", "gemm_out", "gemm_mx", "gemm_mx_out", "quantize", "dequantize"):
+    for name in ("gemm", "gemm_out", "quantize", "dequantize"):
         for argument in getattr(torch.ops.mxgemm, name).default._schema.arguments:
             if "dtype" in argument.name:
                 assert argument.default_value is None
@@ -206,7 +206,7 @@ def test_operators_by_their_defaults() -> None:
     w, q = case.weight, mxgemm.quantize(case.a)
     ops = torch.ops.mxgemm
     assert torch.equal(ops.gemm(case.a, w.data, w.scales), mxgemm.gemm(case.a, w))
-    assert torch.equal(ops.gemm_mx(q.data, q.scales, w.data, w.scales), mxgemm.gemm_mx(q, w))
+    assert torch.equal(ops.gemm(q.data, w.data, w.scales, a_scales=q.scales), mxgemm.gemm_mx(q, w))
     for got, want in zip(ops.quantize(case.a), (q.data, q.scales), strict=True):
         assert torch.equal(got, want)
     assert torch.equal(ops.dequantize(q.data, q.scales), mxgemm.dequantize(q))

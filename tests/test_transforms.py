@@ -71,6 +71,13 @@ def test_vmap_over_weights(a: Tensor) -> None:
     assert torch.equal(last, want)
 
 
+def test_vmap_over_the_bytes_of_quantised_activations_alone(a: Tensor, w: mxgemm.MXTensor) -> None:
+    """Scales that are not mapped belong to every element: no call with one more leading dimension."""
+    q, scales = mxgemm.quantize(a), mxgemm.quantize(a[0]).scales
+    found = vmap(lambda x: torch.ops.mxgemm.gemm(x, w.data, w.scales, a_scales=scales))(q.data)
+    assert torch.equal(found, torch.stack([mxgemm.gemm_mx(mxgemm.MXTensor.wrap(x, scales), w) for x in q.data]))
+
+
 def test_vmap_over_quantised_operands(a: Tensor, w: mxgemm.MXTensor) -> None:
     found = vmap(lambda x: mxgemm.gemm_mx(mxgemm.quantize(x, format="e4m3"), w))(a)
     assert torch.equal(found, torch.stack([mxgemm.gemm_mx(mxgemm.quantize(x, format="e4m3"), w) for x in a]))
@@ -174,13 +181,13 @@ def test_out_forms_refuse_gradients(a: Tensor, w: mxgemm.MXTensor) -> None:
     """The operators too: torch has no backward pass in which it could say so."""
     out, bias = torch.zeros(B, M, N, dtype=torch.bfloat16), torch.ones(N, requires_grad=True)
     held = torch.zeros(B, M, N, dtype=torch.bfloat16, requires_grad=True)
-    gemm_out, gemm_mx_out = torch.ops.mxgemm.gemm_out, torch.ops.mxgemm.gemm_mx_out
+    gemm_out = torch.ops.mxgemm.gemm_out
     q = mxgemm.quantize(a)
     for name, call in (
         ("a", lambda: gemm_out(a.clone().requires_grad_(), w.data, w.scales, out)),
         ("out", lambda: gemm_out(a, w.data, w.scales, held)),
         ("bias", lambda: gemm_out(a, w.data, w.scales, out, bias)),
-        ("bias", lambda: gemm_mx_out(q.data, q.scales, w.data, w.scales, out, bias)),
+        ("bias", lambda: gemm_out(q.data, w.data, w.scales, out, bias, a_scales=q.scales)),
         ("out", lambda: mxgemm.gemm_mx(q, w, out=held)),
         ("bias", lambda: mxgemm.gemm_mx(q, w, bias=bias)),
     ):
@@ -230,7 +237,7 @@ def test_every_form_of_out_counts(a: Tensor, w: mxgemm.MXTensor) -> None:
         lambda o: mxgemm.gemm(a, w, out=o),
         lambda o: mxgemm.gemm_mx(q, w, out=o),
         lambda o: torch.ops.mxgemm.gemm_out(a, w.data, w.scales, o),
-        lambda o: torch.ops.mxgemm.gemm_mx_out(q.data, q.scales, w.data, w.scales, o),
+        lambda o: torch.ops.mxgemm.gemm_out(q.data, w.data, w.scales, o, a_scales=q.scales),
     ):
         for written, counted in ((out, out), (base[1], base)):
             before = counted._version
@@ -252,7 +259,7 @@ def test_meta_tensors_have_meta_results() -> None:
         mxgemm.gemm(x, w, bias=bias, out_dtype=torch.float16),
         mxgemm.gemm_mx(q, w, out_dtype=torch.float16),
         torch.ops.mxgemm.gemm(x, w.data, w.scales, out_dtype=torch.float16),
-        torch.ops.mxgemm.gemm_mx(q.data, q.scales, w.data, w.scales, None, "e4m3", out_dtype=torch.float16),
+        torch.ops.mxgemm.gemm(q.data, w.data, w.scales, None, "e4m3", out_dtype=torch.float16, a_scales=q.scales),
         mxgemm.gemm(x, w.prepare("gfx950"), out_dtype=torch.float16),
     ):
         assert (found.shape, found.dtype, found.device.type) == ((rows, N), torch.float16, "meta")
@@ -273,7 +280,7 @@ def _contract(make: Callable[..., Tensor]) -> None:
         (ValueError, "a: got K = 48", lambda: mxgemm.gemm(make(M, 48), d, s)),
         (TypeError, "a: got a torch.float64 tensor", lambda: mxgemm.gemm(x.double(), d, s)),
         (ValueError, "route: got 'cublas'", lambda: mxgemm.gemm(x, d, s, route="cublas")),
-        (ValueError, "a_format: got 'e3m2'", lambda: torch.ops.mxgemm.gemm_mx(d, s, d, s, None, "e3m2")),
+        (ValueError, "a_format: got 'e3m2'", lambda: torch.ops.mxgemm.gemm(d, d, s, None, "e3m2", a_scales=s)),
         (ValueError, "b_format: got 'e3m2'", lambda: torch.ops.mxgemm.gemm(x, d, s, b_format="e3m2")),
         (ValueError, "x: got shape", lambda: mxgemm.quantize(make(M, 48))),
         (ValueError, "format: got 'fp4'", lambda: torch.ops.mxgemm.quantize(x, "fp4")),

@@ -224,7 +224,7 @@ def test_scales_far_along_k_and_rows(order: str, block_n: int) -> None:
 
 def problem(m: int, n: int, k: int, arch: str, **changes) -> Problem:
     strides = Strides((k, 1), (k // 2, 1), (max(1, k // 32), 1), (n, 1))
-    return Problem(m, n, k, KNOWN_MACHINES[arch], strides=strides, **changes)
+    return Problem.of(m, n, k, KNOWN_MACHINES[arch], strides=strides, **changes)
 
 
 def test_which_offsets_are_wide() -> None:

@@ -147,7 +147,7 @@ NAMES = ("a_format", "b_format", "scale_rounding", "weight_layout", "scale_layou
 @pytest.mark.parametrize("name", ["gemm", "gemm_out", "gemm_mx", "gemm_mx_out"])
 @pytest.mark.parametrize("meta", [False, True])
 def test_the_operators_name_a_wrong_name(name: str, meta: bool) -> None:
-    operator = getattr(torch.ops.mxgemm, name)
+    operator = getattr(torch.ops.mxgemm, name.replace("_mx", ""))
     a = mxgemm.quantize(torch.ones(4, 64))
     given: dict[str, Any] = {"b": WEIGHT.data, "b_scales": WEIGHT.scales}
     given |= {"a": a.data, "a_scales": a.scales} if "mx" in name else {"a": torch.ones(4, 64)}
@@ -166,3 +166,10 @@ def test_the_operators_name_a_wrong_name(name: str, meta: bool) -> None:
         for wrong in (1.5, [], torch.ones(1)):
             with pytest.raises((TypeError, RuntimeError), match=option):
                 operator(**{**given, option: wrong})
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_layout_of_scales_that_are_not_given(device: str) -> None:
+    given = [tensor.to(device) for tensor in (torch.ones(4, 64), WEIGHT.data, WEIGHT.scales)]
+    with pytest.raises(ValueError, match="^a_scale_layout: got 'shuffled', want 'row_major' where a_scales is None"):
+        torch.ops.mxgemm.gemm(*given, a_scale_layout="shuffled")

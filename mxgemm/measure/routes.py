@@ -14,7 +14,7 @@ from mxgemm.measure.contender import BEFOREHAND, Contender
 from mxgemm.measure.oracle import Exact, Oracle
 from mxgemm.mx.formats import BLOCK, FORMATS, ActivationFormat
 from mxgemm.mx.tensor import MXTensor
-from mxgemm.problem import Problem
+from mxgemm.problem import Options, Problem
 from mxgemm.quantize import quantize
 from mxgemm.routes import ROUTES
 from mxgemm.routing.explain import explain
@@ -168,7 +168,7 @@ def route_contenders(
 def _gemm_mx_refusal(m: int, n: int, k: int, weight: MXTensor) -> Refusal | None:
     _, _, layout, _, _ = weight.operand()
     problem = Problem(
-        m, n, k, machine_of(weight.device), a_quantized=True, a_dtype=torch.uint8, weight_layout=layout.data,
-        scale_layout=layout.scales,
+        m, n, k, machine_of(weight.device), Options(weight_layout=layout.data, scale_layout=layout.scales),
+        a_quantized=True, a_dtype=torch.uint8,
     )  # fmt: skip
     return ROUTES["gemm_mx"].refusal(problem)

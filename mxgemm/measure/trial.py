@@ -19,7 +19,7 @@ from mxgemm.measure.timing import call_us
 from mxgemm.mx.accuracy import Accuracy, judge
 from mxgemm.mx.layouts import Layout, preshuffle_refusal, preshuffle_weight, shuffle_scales
 from mxgemm.mx.tensor import MXTensor
-from mxgemm.problem import Problem, Strides, matrix_strides
+from mxgemm.problem import Options, Problem, Strides, matrix_strides
 from mxgemm.quantize import quantize
 from mxgemm.routes import Config, Operands, Route
 
@@ -97,12 +97,9 @@ class Trial:
             n,
             k,
             machine_of(a.device),
-            a_format=a_format,
+            Options(a_format, weight.format.name, weight_layout=layout.data, scale_layout=layout.scales, derived=kind),
             a_quantized=a_quantized,
             a_dtype=left.dtype,
-            b_format=weight.format.name,
-            weight_layout=layout.data,
-            scale_layout=layout.scales,
             strides=Strides(
                 a=matrix_strides(left),
                 b=matrix_strides(data),
@@ -110,7 +107,6 @@ class Trial:
                 out=(n, 1),
                 a_scales=(0, 0) if left_scales is None else matrix_strides(left_scales),
             ),
-            derived=kind,
         )
 
     def run(self, route: Route, config: Config, seconds: float) -> Outcome:

@@ -16,7 +16,7 @@ from mxgemm.errors import Refused, by_reason
 from mxgemm.mx.formats import BLOCK, E2M1, ActivationFormat
 from mxgemm.mx.layouts import Layout, ScaleLayout, WeightLayout, padded_scale_shape
 from mxgemm.mx.prepared import wanted
-from mxgemm.problem import Problem, contiguous_strides
+from mxgemm.problem import Options, Problem, contiguous_strides
 from mxgemm.routes import ROUTES, Config
 from mxgemm.routing.router import choose
 from mxgemm.routing.tables import Scope
@@ -144,9 +144,9 @@ def explain(
     shuffled = layout.scales == "shuffled"
     columns = padded_scale_shape(n, k)[1] if shuffled else k // 32
     problem = Problem(
-        m, n, k, machine, a_format=a_format, weight_layout=layout.data, scale_layout=layout.scales,
+        m, n, k, machine,
+        Options(a_format, weight_layout=layout.data, scale_layout=layout.scales, derived=derived),
         strides=contiguous_strides(n, k, E2M1, columns),
-        derived=derived,
     )  # fmt: skip
     choice = choose(problem, route=route, tables=tables)
     refusals, possible = list(choice.refusals), []

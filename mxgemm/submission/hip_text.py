@@ -9,7 +9,7 @@ from typing import Any, Final
 from mxgemm.device import KNOWN_MACHINES
 from mxgemm.hip import fused
 from mxgemm.hip.build import texts_of
-from mxgemm.problem import Problem
+from mxgemm.problem import Options, Problem
 from mxgemm.submission.parts.shapes import PUBLISHED
 
 _INCLUDE: Final = re.compile(r'^#include "([^"]+)"\n', re.MULTILINE)
@@ -33,7 +33,8 @@ def configurations() -> dict[tuple[int, int, int], tuple[Any, ...]]:
     """Return (m, n, k) -> the fields of the configuration that the library would try first on gfx950."""
     found = {}
     for m, n, k in PUBLISHED:
-        problem = Problem(m, n, k, KNOWN_MACHINES["gfx950"], weight_layout="preshuffled", scale_layout="shuffled")
+        options = Options(weight_layout="preshuffled", scale_layout="shuffled")
+        problem = Problem(m, n, k, KNOWN_MACHINES["gfx950"], options)
         found[m, n, k] = astuple(fused.candidates(problem)[0])
     return found
 

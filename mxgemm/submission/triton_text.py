@@ -11,7 +11,7 @@ from typing import Any, Final
 from mxgemm.device import KNOWN_MACHINES
 from mxgemm.mx.formats import E2M1
 from mxgemm.mx.layouts import padded_scale_shape
-from mxgemm.problem import Problem, contiguous_strides
+from mxgemm.problem import Options, Problem, contiguous_strides
 from mxgemm.routes.triton_gemm import TritonGemm
 from mxgemm.routing.router import choose
 from mxgemm.triton.launch import KernelCall
@@ -31,7 +31,8 @@ def kernel_calls(m: int, n: int, k: int, arch: str = ARCH) -> list[KernelCall]:
     """
     strides = contiguous_strides(n, k, E2M1, padded_scale_shape(n, k)[1])
     machine = KNOWN_MACHINES[arch]
-    problem = Problem(m, n, k, machine, strides=strides, weight_layout="preshuffled", scale_layout="shuffled")
+    options = Options(weight_layout="preshuffled", scale_layout="shuffled")
+    problem = Problem(m, n, k, machine, options, strides=strides)
     chosen = choose(problem, route=ROUTE, tables=())
     assert isinstance(chosen.route, TritonGemm)
     assert isinstance(chosen.config, TileConfig)

@@ -37,7 +37,7 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def problem(m: int = 16, n: int = 256, k: int = 512, **changes: object) -> Problem:
     strides = Strides(a=(k, 1), b=(k // 2, 1), b_scales=(k // 32, 1), out=(n, 1))
     values = {"weight_layout": "preshuffled", "scale_layout": "shuffled", "strides": strides} | changes
-    return Problem(m, n, k, GFX950, **values)  # type: ignore[arg-type]
+    return Problem.of(m, n, k, GFX950, **values)
 
 
 def write(folder: Path, files: dict[str, str]) -> None:

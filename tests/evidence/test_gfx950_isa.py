@@ -184,5 +184,5 @@ def test_refusals_match_what_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
         ("gfx950", "e2m1", False),
     ):
         route = ROUTES["w4a16" if a_format == "bf16" else "a16wfp4"]
-        problem = Problem(16, 2112, 7168, Machine(arch, 256, arch), a_format=a_format)
+        problem = Problem.of(16, 2112, 7168, Machine(arch, 256, arch), a_format=a_format)
         assert (route.refusal(problem) is not None) == refused, arch

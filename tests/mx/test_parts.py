@@ -223,12 +223,26 @@ def test_resized_parts_are_refused_while_tracing(entry: str) -> None:
             compiled(torch.ones(1))
 
 
+def gemm_mx_op(
+    a: Tensor,
+    a_scales: Tensor,
+    b: Tensor,
+    b_scales: Tensor,
+    bias: Tensor | None,
+    a_format: str,
+    b_format: str = "e2m1",
+    a_scale_layout: str = "row_major",
+) -> Tensor:
+    named = {"b_format": b_format, "a_scales": a_scales, "a_scale_layout": a_scale_layout}
+    return torch.ops.mxgemm.gemm(a, b, b_scales, bias, a_format, **named)
+
+
 def test_scales_of_quantised_activations() -> None:
     w, refused = weight(), 0
     for fmt, shape in itertools.product(FORMATS, [(M, K), (K,), (2, 3, K), (1, K), (0, K), (300, K)]):
         q = mxgemm.quantize(torch.randn(shape), format=fmt)  # type: ignore[arg-type]
         good = mxgemm.gemm_mx(q, w)
-        op = torch.ops.mxgemm.gemm_mx
+        op = gemm_mx_op
         assert torch.equal(op(q.data, q.scales, w.data, w.scales, None, fmt), good)
         s, columns = q.scales, K // 32
         wrong = {

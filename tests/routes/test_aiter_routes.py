@@ -290,7 +290,7 @@ def problem_of(case: Case, **changes: object) -> mxgemm.problem.Problem:
     k = case.weight.shape[1]
     strides = mxgemm.problem.Strides(a=(k, 1), b=(k // 2, 1), b_scales=(layouts.round_up(k // 32, 8), 1), out=(n, 1))
     values = {"weight_layout": "preshuffled", "scale_layout": "shuffled", "strides": strides} | changes
-    return mxgemm.problem.Problem(m, n, k, GFX950, **values)  # type: ignore[arg-type]
+    return mxgemm.problem.Problem.of(m, n, k, GFX950, **values)
 
 
 @pytest.mark.gpu

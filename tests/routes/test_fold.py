@@ -209,8 +209,8 @@ def test_prepare_and_refusals() -> None:
         weight.prepare(memory="huge")  # type: ignore[arg-type]
     hopper = Machine("sm_90", 132, "H200")
     assert "not prepared" in str(ROUTE.refusal(Problem(64, 64, 64, hopper)))
-    assert "prepared as bf16" in str(ROUTE.refusal(Problem(64, 64, 64, hopper, derived="bf16")))
-    assert ROUTE.refusal(Problem(64, 64, 64, hopper, derived="fp8_fold")) is None
+    assert "prepared as bf16" in str(ROUTE.refusal(Problem.of(64, 64, 64, hopper, derived="bf16")))
+    assert ROUTE.refusal(Problem.of(64, 64, 64, hopper, derived="fp8_fold")) is None
     for options, field in (
         ({"a_format": "bf16"}, "a"),
         ({"a_quantized": True}, "a"),
@@ -218,7 +218,7 @@ def test_prepare_and_refusals() -> None:
         ({"k": 65536}, "k"),
     ):
         asked = {"m": 64, "n": 64, "k": 64, "machine": hopper, "derived": "fp8_fold", **options}
-        assert ROUTE.refusal(Problem(**asked)).field == field  # type: ignore[arg-type, union-attr]
+        assert ROUTE.refusal(Problem.of(**asked)).field == field  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -231,7 +231,7 @@ def test_nothing_to_multiply(device: str) -> None:
 
 def test_fast_accumulation_is_legal_only_where_it_passes() -> None:
     hopper = Machine("sm_90", 132, "H200")
-    long = Problem(64, 64, 28672, hopper, derived="fp8_fold")
+    long = Problem.of(64, 64, 28672, hopper, derived="fp8_fold")
     (config,) = ROUTE.configs(long)
     assert not config.fast_accumulation  # type: ignore[attr-defined]
     assert ROUTE.check_config(long, ROUTE.config_type()).field == "fast_accumulation"  # type: ignore[union-attr]

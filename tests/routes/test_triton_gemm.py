@@ -175,7 +175,7 @@ def test_offsets_past_32_bits() -> None:
 
 def test_what_the_route_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = Machine("gfx950", 256, "MI355X")
-    assert ROUTE.refusal(Problem(1, 48, 96, gpu, weight_layout="preshuffled")).field == "weight_layout"  # type: ignore[union-attr]
+    assert ROUTE.refusal(Problem.of(1, 48, 96, gpu, weight_layout="preshuffled")).field == "weight_layout"  # type: ignore[union-attr]
     assert ROUTE.refusal(Problem(1, 48, 96, gpu, a_quantized=True)).field == "a"  # type: ignore[union-attr]
     monkeypatch.setattr("mxgemm.triton.support.triton_version", lambda: None)
     assert "pip install" in str(ROUTE.refusal(Problem(1, 48, 96, gpu)))

@@ -62,7 +62,7 @@ def problem(
     layout = Layout() if form is None or form.layout is None else form.layout
     derived = "" if form is None or form.layout is not None else form.kind
     columns = padded_scale_shape(n, k)[1] if layout.scales == "shuffled" else k // 32
-    return Problem(
+    return Problem.of(
         m, n, k, machine, a_format=a_format, a_quantized=quantized, weight_layout=layout.data,
         a_dtype=torch.uint8 if quantized else torch.bfloat16, scale_layout=layout.scales, derived=derived,
         strides=replace(contiguous_strides(n, k, E2M1, columns), a_scales=(k // 32, 1)),

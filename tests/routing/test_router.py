@@ -43,7 +43,7 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def problem(m: int, n: int, k: int, machine: Machine = GFX950, **options: object) -> Problem:
-    return Problem(m, n, k, machine, strides=contiguous_strides(n, k, E2M1, k // 32), **options)  # type: ignore[arg-type]
+    return Problem.of(m, n, k, machine, strides=contiguous_strides(n, k, E2M1, k // 32), **options)
 
 
 def rows_at(*sizes: tuple[int, int, int]) -> list[dict]:
