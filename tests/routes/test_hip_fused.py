@@ -20,7 +20,7 @@ from mxgemm.hip import build, fused, loaded
 from mxgemm.hip.fused import FusedConfig, candidates, fused_refusal
 from mxgemm.hip.kernarg import Layout
 from mxgemm.measure import LEADERBOARD
-from mxgemm.problem import Problem
+from mxgemm.problem import Options, Problem
 from mxgemm.routes import ROUTES, Operands
 from mxgemm.routing import router, tables
 
@@ -36,7 +36,8 @@ def problem(m: int = 16, n: int = 2112, k: int = 7168, **options: Any) -> Proble
     for name in ("a", "out", "bias", "b"):
         if f"{name}_stride" in options:
             strides = replace(strides, **{name: options.pop(f"{name}_stride")})
-    return replace(made, strides=strides, **options)
+    named = {name: options.pop(name) for name in list(options) if name in Options._fields}
+    return replace(made, strides=strides, options=made.options._replace(**named), **options)
 
 
 @pytest.fixture(autouse=True)
@@ -242,7 +243,7 @@ def test_macros() -> None:
         "XCDS": 8, "SCALE_ADDEND": 0x20, "OUT_TYPE": "_Float16", "BIAS_TYPE": "__bf16",
     }  # fmt: skip
     addends = [
-        fused.defines(replace(wanted, scale_rounding=r), FusedConfig())["SCALE_ADDEND"]
+        fused.defines(replace(wanted, options=wanted.options._replace(scale_rounding=r)), FusedConfig())["SCALE_ADDEND"]
         for r in ("floor", "ceil", "rceil")
     ]
     assert addends == [0, 0x7F, 0x3F]
