@@ -7,6 +7,11 @@ Works outside Triton's interpreter only (``TRITON_INTERPRET`` is read when trito
 
 from __future__ import annotations
 
+import atexit
+import functools
+import os
+import shutil
+import tempfile
 from typing import Any, Final
 
 import torch
@@ -57,4 +62,18 @@ def compile_call(call: KernelCall, arch: str, *, small: bool = True) -> Any:
         target = GPUTarget("hip", arch, 32 if arch.startswith("gfx1") else 64)
     else:
         target = GPUTarget("cuda", int(arch.removeprefix("sm_")), 32)
+    _require_cache_folder()
     return triton.compile(source, target=target, options=dict(call.options))
+
+
+@functools.cache
+def _require_cache_folder() -> None:
+    """Give triton, which compiles only into a cache, one for this process where its own cannot be: without a home."""
+    from triton import knobs
+
+    try:
+        os.makedirs(knobs.cache.dir, exist_ok=True)
+    except OSError:
+        folder = tempfile.mkdtemp(prefix="mxgemm-triton-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        os.environ["TRITON_CACHE_DIR"] = folder
