@@ -105,7 +105,7 @@ def cached(parts: Mapping[str, Any], name: str, build: Callable[[Path], None], w
     try:
         return _kept(folder(), key, name, build, what)
     except CacheUnusable as error:
-        private = _private_folder(os.getpid())
+        private = private_folder(os.getpid())
         _say_unusable(error, f"in {private}, which goes when this process ends")
         return _kept(private, key, name, build, what)
 
@@ -286,7 +286,7 @@ def _new_folder(place: Path) -> Path:
 
 
 @cache
-def _private_folder(process: int) -> Path:
+def private_folder(process: int) -> Path:
     """Return this process's own cache, which ends with it; a forked child has another."""
     made = Path(tempfile.mkdtemp(prefix="mxgemm-"))
 

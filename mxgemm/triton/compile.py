@@ -7,15 +7,14 @@ Works outside Triton's interpreter only (``TRITON_INTERPRET`` is read when trito
 
 from __future__ import annotations
 
-import atexit
-import functools
 import os
-import shutil
-import tempfile
+from functools import cache
 from typing import Any, Final
 
 import torch
 
+from mxgemm.build_cache import private_folder
+from mxgemm.notices import say_once
 from mxgemm.triton.launch import KernelCall
 
 TYPES: Final = {
@@ -66,14 +65,14 @@ def compile_call(call: KernelCall, arch: str, *, small: bool = True) -> Any:
     return triton.compile(source, target=target, options=dict(call.options))
 
 
-@functools.cache
+@cache
 def _require_cache_folder() -> None:
     """Give triton, which compiles only into a cache, one for this process where its own cannot be: without a home."""
     from triton import knobs
 
     try:
         os.makedirs(knobs.cache.dir, exist_ok=True)
-    except OSError:
-        folder = tempfile.mkdtemp(prefix="mxgemm-triton-")
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        os.environ["TRITON_CACHE_DIR"] = folder
+    except OSError as error:
+        private = private_folder(os.getpid()) / "triton"
+        say_once(f"triton's cache cannot be used ({error}): its kernels are kept in {private} until this process ends")
+        os.environ["TRITON_CACHE_DIR"] = str(private)
