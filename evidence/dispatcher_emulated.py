@@ -38,6 +38,7 @@ class EmulatedLibrary:
         self.variants: list[dict[str, Any]] = described["variants"]
         self.table = argument_table(self.variants[0])
         hip.emulate(self.table, strict=strict)
+        self.library.dispatcher_cleanup()  # the process has one copy of the file, which may have another runtime open
         os.environ[RUNTIME_VARIABLE] = str(hip.path)
         try:
             self.checked(self.library.dispatcher_initialize())

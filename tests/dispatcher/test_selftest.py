@@ -46,7 +46,7 @@ def test_a_run_is_judged(ck: None) -> None:
 
 def test_a_build_says_where_it_is(ck: None) -> None:
     text = run("build", "--source", "ck_tile", "--op", "rowcolquant", "--arch", "gfx950")
-    paths = [line.split()[0] for line in text.splitlines() if line.startswith("  ")]
+    paths = [line.strip().rsplit(" (", 1)[0] for line in text.splitlines() if line.startswith("  ")]
     assert len(paths) == 2
     assert all(Path(path).is_file() for path in paths)
 
