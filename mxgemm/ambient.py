@@ -134,7 +134,8 @@ class _Defaults:
     def may_be_wanted(self, device_type: str) -> bool:
         """Say whether a setting is off its default, or only at it because of a thread inside; without the lock."""
         before = self._turns
-        return bool(before & 1) or _changed(device_type) != [] or self._turns != before
+        changed = _Precision.changed(device_type) or _Reduction.changed(device_type)
+        return bool(before & 1) or changed or self._turns != before
 
     @contextmanager
     def held(self, device_type: str) -> Iterator[None]:

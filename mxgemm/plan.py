@@ -11,7 +11,7 @@ nobody, whatever it is interrupted by (a finaliser that multiplies, a fork), and
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from mxgemm import validation
+from mxgemm.allocation import allocator
 from mxgemm.device import machine_of
 from mxgemm.memory import LOWEST_ADDRESS, check_memory, freed
 from mxgemm.mx.freshness import mark_written
@@ -37,22 +38,22 @@ class Plan:
     Attributes:
         launch: fills a two-dimensional output or returns one; None where there is nothing to multiply (M or K is 0).
         fills: it fills the output that it is given.
+        allocate: makes the memory of a result, a placeholder where ``launch`` returns its own.
         a_rows: rows to flatten A to, None if it is two-dimensional already.
         out_shape: shape of the result.
         flat_shape: (M, N) to bring the result to, None if it has it.
-        out_dtype: dtype of the result.
-        device: where it lies.
+        gpu: index of the GPU that it runs on, None for a CPU.
         staged: the caller's ``out`` has no two-dimensional view that can be written as it lies, so the result is copied
             into it.
     """
 
     launch: Launch | None
     fills: bool
+    allocate: Callable[[], Tensor]
     a_rows: int | None
     out_shape: tuple[int, ...]
     flat_shape: tuple[int, int] | None
-    out_dtype: torch.dtype
-    device: torch.device
+    gpu: int | None
     staged: bool
 
 
@@ -78,8 +79,7 @@ def multiply(
     """
     plans = _plans
     try:
-        facts = (_facts(a), _facts(a_scales), _facts(b), _facts(b_scales), _facts(bias), _facts(out))
-        key: Hashable = (facts, torch.is_grad_enabled(), options)
+        key = _key(a, a_scales, b, b_scales, bias, out, options)
         plan = plans.get(key)
     except (AttributeError, TypeError, RuntimeError):
         # No tensor, one without an address, or an option that cannot be hashed: validation says which.
@@ -102,7 +102,7 @@ def multiply(
         b = b.view(torch.uint8)
     if b_scales.dtype != torch.uint8:
         b_scales = b_scales.view(torch.uint8)
-    result = _execute(plan, a, a_scales, b, b_scales, bias, out, derived)
+    result = execute(plan, a, a_scales, b, b_scales, bias, out, derived)
     if out is not None:
         mark_written(out)  # or a weight, or autograd, that shares its memory would not notice
     return result
@@ -126,13 +126,47 @@ def output_like(
     return a.new_empty((*leading, b.shape[0]), dtype=options.out_dtype) if out is None else out
 
 
+def lookup(
+    a: Tensor,
+    a_scales: Tensor | None,
+    b: Tensor,
+    b_scales: Tensor,
+    bias: Tensor | None,
+    out: Tensor | None,
+    options: Options,
+) -> Plan | None:
+    """Return the plan that :func:`multiply` follows for such a call; None for one it has not kept."""
+    try:
+        return _plans.get(_key(a, a_scales, b, b_scales, bias, out, options))
+    except (AttributeError, TypeError, RuntimeError):
+        return None
+
+
+def current_plans() -> object:
+    """Return what stays the same until :func:`clear_plans`."""
+    return _plans
+
+
 def clear_plans() -> None:
     """Forget every plan, so that the next calls read tables and environment anew."""
     global _plans
     _plans = {}  # a plan that another thread is making goes into the old one
 
 
-def _facts(tensor: Any) -> Hashable:
+def _key(
+    a: Tensor,
+    a_scales: Tensor | None,
+    b: Tensor,
+    b_scales: Tensor,
+    bias: Tensor | None,
+    out: Tensor | None,
+    options: Options,
+) -> Hashable:
+    operands = (facts(a), facts(a_scales), facts(b), facts(b_scales), facts(bias), facts(out))
+    return operands, torch.is_grad_enabled(), options
+
+
+def facts(tensor: Any) -> Hashable:
     """Everything about a tensor that validation, planning or a compiled kernel may depend on."""
     if tensor is None:
         return None
@@ -182,11 +216,11 @@ def _make_plan(
     plan = Plan(
         launch=launch,
         fills=fills,
+        allocate=allocator((*leading, n) if fills else (0,), options.out_dtype, a.device),
         a_rows=None if a.dim() == 2 else m,
         out_shape=(*leading, n),
         flat_shape=None if len(leading) == 1 else (m, n),
-        out_dtype=options.out_dtype,
-        device=a.device,
+        gpu=a.device.index if a.device.type == "cuda" else None,
         staged=out is not None and flat_out is None,
     )
     if key is None:
@@ -235,7 +269,7 @@ def _problem(
     )
 
 
-def _execute(
+def execute(
     plan: Plan,
     a: Tensor,
     a_scales: Tensor | None,
@@ -245,8 +279,11 @@ def _execute(
     out: Tensor | None,
     derived: tuple[Tensor, ...],
 ) -> Tensor:
-    shape = plan.out_shape if plan.fills else (0,)
-    result = out if out is not None else torch.empty(shape, dtype=plan.out_dtype, device=plan.device)
+    """Launch what was planned, on operands that fit the plan's key, and return the result."""
+    if plan.gpu is not None and torch._C._cuda_getDevice() != plan.gpu:
+        with torch.cuda.device(plan.gpu):
+            return execute(plan, a, a_scales, b, b_scales, bias, out, derived)
+    result = plan.allocate() if out is None else out
     if plan.launch is None:
         return result.copy_(bias.expand_as(result)) if bias is not None else result.zero_()
     if plan.a_rows is not None:
@@ -254,15 +291,10 @@ def _execute(
         if a_scales is not None and a_scales.dim() != 2:
             a_scales = a_scales.reshape(plan.a_rows, -1)
     if plan.staged:
-        target = torch.empty(plan.flat_shape or plan.out_shape, dtype=plan.out_dtype, device=plan.device)
+        target = torch.empty(plan.flat_shape or plan.out_shape, dtype=result.dtype, device=result.device)
     else:
         target = result if plan.flat_shape is None or not plan.fills else result.view(plan.flat_shape)
-    operands = Operands(a, a_scales, b, b_scales, bias, target, derived)
-    if plan.device.type == "cuda" and torch.cuda.current_device() != plan.device.index:
-        with torch.cuda.device(plan.device):
-            made = plan.launch(operands)
-    else:
-        made = plan.launch(operands)
+    made = plan.launch(Operands(a, a_scales, b, b_scales, bias, target, derived))
     if made is not None:
         made = made.view(plan.out_shape)
         return made if out is None else out.copy_(made)

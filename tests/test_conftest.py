@@ -41,6 +41,7 @@ def test_ids(nodeid: str, refusal: str) -> None:
     assert refusal in str(id_refusal(nodeid))
 
 
+@pytest.mark.slow
 def test_order_and_reports_in_a_worker(tmp_path: Path) -> None:
     pytest.importorskip("xdist")
     (tmp_path / "conftest.py").write_text("from tests.conftest import *\n")

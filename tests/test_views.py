@@ -42,6 +42,7 @@ def byte_addresses(tensor: Tensor) -> list[int]:
 
 @settings(max_examples=3000, deadline=None, derandomize=True, database=None)
 @given(views(), views())
+@pytest.mark.slow
 def test_overlap_is_what_walking_over_the_bytes_finds(left: Tensor, right: Tensor) -> None:
     ours, theirs = byte_addresses(left), byte_addresses(right)
     assert overlap(left, right) == overlap(right, left) == (not set(ours).isdisjoint(theirs))

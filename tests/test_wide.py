@@ -100,6 +100,7 @@ def test_gemm_mx(place: tuple[str, int], stride: int) -> None:
 @pytest.mark.parametrize("stride", STRIDES)
 @pytest.mark.parametrize("one_launch", [False, True])
 @pytest.mark.parametrize("place", FLOAT_PLACES, ids=str)
+@pytest.mark.slow
 def test_split_k(place: tuple[str, int], one_launch: bool, stride: int, monkeypatch: pytest.MonkeyPatch) -> None:
     skip_without_kernels("cpu")
     config = TileConfig(block_n=16, block_k=64, split_k=2, one_launch=one_launch)

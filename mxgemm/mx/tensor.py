@@ -49,6 +49,7 @@ class MXTensor:
         layout: how ``data`` and ``scales`` lie in memory.
         prepared: what this device's fastest routes read, None before :meth:`prepare`. Derived data: made by
             :meth:`prepare` alone, never saved, rebuilt by :meth:`to`.
+        known: what multiplications keep for the next one (``mxgemm.steady``), never saved.
 
     Raises:
         TypeError: a part of a wrong type or dtype.
@@ -61,6 +62,7 @@ class MXTensor:
     shape: tuple[int, ...]
     layout: Layout = ROW_MAJOR
     prepared: PreparedWeight | None = field(default=None, init=False)
+    known: object = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.check()

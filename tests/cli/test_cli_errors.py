@@ -281,6 +281,7 @@ def _shell(command: str, **environment: str) -> subprocess.CompletedProcess[str]
         ("mxgemm explain 4 64 64", {"COLUMNS": "0"}, (0,), "reference"),
     ],
 )
+@pytest.mark.slow
 def test_places_that_cannot_be_written_to(
     command: str, environment: dict[str, str], codes: tuple[int, ...], said: str
 ) -> None:

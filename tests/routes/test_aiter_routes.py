@@ -204,6 +204,7 @@ def test_the_public_call(
 @pytest.mark.parametrize("m", [5, 32, 33])
 @pytest.mark.parametrize("shuffle", ["triton", "hip"])
 @pytest.mark.parametrize("tuned", ["", KERNELS[kernel("32x128")].symbol, CK_KERNEL], ids=["heuristic", "asm", "ck"])
+@pytest.mark.slow
 def test_a_library_that_reuses_its_output_gives_results_that_last(
     aiter: aiter_double.State, hip: list[tuple[int, ...]], tuned: str, shuffle: str, m: int
 ) -> None:

@@ -40,6 +40,7 @@ def test_numbers(
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("one_launch", FORMS)
+@pytest.mark.slow
 def test_ten_runs_agree_to_the_bit(one_launch: bool, device: str) -> None:
     skip_without_kernels(device)
     m, n, k = (16, 2112, 7168) if device == "cuda" else (16, 48, 2048)

@@ -85,6 +85,7 @@ def test_activation_dtypes(a_dtype: torch.dtype, route: str, a_format: str, devi
     ],
     ids=str,
 )
+@pytest.mark.slow
 def test_other_tiles(config: TileConfig, device: str) -> None:
     skip_without_kernels(device)
     case = make(70, 80, 192, device=device)

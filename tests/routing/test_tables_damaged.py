@@ -138,6 +138,7 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 FLIPPED = 1500
 
 
+@pytest.mark.slow
 def test_gemm_is_right_whatever_a_users_table_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, forget: None
 ) -> None:

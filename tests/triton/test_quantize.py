@@ -65,6 +65,7 @@ def test_bytes(fmt, rounding: str, dtype: torch.dtype, device: str) -> None:
         pytest.param(64, 2880, marks=pytest.mark.gpu),
     ],
 )
+@pytest.mark.slow
 def test_shuffled_scales(m: int, k: int, fmt, device: str) -> None:
     skip_without_kernels(device)
     x = awkward(m, k, torch.bfloat16).to(device)
