@@ -64,6 +64,7 @@ os._exit(0)
 
 
 @pytest.mark.parametrize("route", ["reference", "a16wfp4"])
+@pytest.mark.slow
 def test_children_forked_while_other_threads_plan(route: str) -> None:
     """The second route launches in triton's interpreter, so the fork may also come within a first launch."""
     if route != "reference" and (triton_version() or (0, 0)) < (3, 9):

@@ -189,6 +189,7 @@ ROUTES = ["reference", "a16wfp4", "w4a16", "dequant_mm", "fp8_fold"]
 
 @pytest.mark.parametrize("how", NEGATED)
 @pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.slow
 def test_lazily_negated_arguments_are_resolved(route: str, how: str) -> None:
     skip_without_kernels("cpu")
     a_format = "bf16" if route == "w4a16" else "e2m1"

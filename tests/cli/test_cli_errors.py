@@ -94,6 +94,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tm
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.slow
 def test_hostile_values_are_refused_by_name(case: str, call: Call, tmp_path: Path) -> None:
     arguments, option, taken = CASES[case]
     for value in HOSTILE:

@@ -67,6 +67,7 @@ def test_a_command_finds_out_before_its_work(
 
 
 @pytest.mark.parametrize("command", list(COMMANDS))
+@pytest.mark.slow
 def test_a_command_writes_through_a_link_again_and_again_and_by_force(command: str, tmp_path: Path) -> None:
     arguments, _ = COMMANDS[command]
     link, target = tmp_path / "link", tmp_path / "target"
@@ -87,6 +88,7 @@ def test_a_command_writes_through_a_link_again_and_again_and_by_force(command: s
 
 
 @pytest.mark.parametrize("command", list(COMMANDS))
+@pytest.mark.slow
 def test_a_command_whose_disk_fills_up_says_where_its_results_are(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,6 +189,7 @@ def test_rows_are_kept_where_the_table_was_damaged_while_they_were_measured(
         assert path.read_text() == text
 
 
+@pytest.mark.slow
 def test_the_submission_in_a_process_of_its_own(tmp_path: Path) -> None:
     path = tmp_path / "submission.py"
     command = [sys.executable, "-m", "mxgemm", "submission", "--form", "aiter", "-o", str(path)]

@@ -62,6 +62,7 @@ def _no_figure_is_left() -> Iterator[None]:
     style.pyplot().close("all")
 
 
+@pytest.mark.slow
 def test_every_picture_of_a_run(document: dict, tmp_path: Path) -> None:
     paths = plots.draw(document, tmp_path, "run")
     assert [path.name for path in paths] == ["run_time.png", "run_roofline.png"]

@@ -95,6 +95,7 @@ def test_a_long_sum(device: str) -> None:
 @pytest.mark.parametrize("out_dtype", OUT_DTYPES)
 @pytest.mark.parametrize("bias_dtype", [None, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("n", [64, 50])
+@pytest.mark.slow
 def test_bias_output_dtype_and_odd_n(
     n: int, bias_dtype: torch.dtype | None, out_dtype: torch.dtype, device: str
 ) -> None:
