@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from mxgemm.triton.direct import direct
 from mxgemm.workspace import raw_stream
 
 logger = logging.getLogger("mxgemm")
@@ -66,7 +67,7 @@ class Launcher:
     def __call__(self, *tensors: Tensor) -> None:
         """Launch on the current stream of the tensors' device, which must be the current device."""
         if self._run is not None:
-            self._run(*tensors, *self._tail, stream=raw_stream(tensors[0].device))
+            self._run(tensors)
             return
         with _first_launch:
             if self._run is None:
@@ -81,4 +82,13 @@ class Launcher:
         )
         compiled = call.kernel[call.grid](*tensors, *call.scalars, **call.constants, **call.options)
         if compiled is not None:  # the interpreter returns nothing
-            self._run = compiled[call.grid]
+            self._run = direct(compiled, call.grid, self._tail) or _runner(compiled, call.grid, self._tail)
+
+
+def _runner(compiled: Any, grid: tuple[int, int, int], tail: tuple[Any, ...]) -> Callable[[Sequence[Tensor]], None]:
+    run = compiled[grid]
+
+    def launch(tensors: Sequence[Tensor]) -> None:
+        run(*tensors, *tail, stream=raw_stream(tensors[0].device))
+
+    return launch
