@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
 from mxgemm.device import machine_of
 from mxgemm.hip.build import build
 from mxgemm.hip.runtime import Module, load
 
-_modules: dict[tuple[str, torch.device, tuple[tuple[str, int | str], ...]], Module] = {}
+_modules: dict[tuple[str, Path | None, torch.device, tuple[tuple[str, int | str], ...]], Module] = {}
 
 
-def module(source: str, device: torch.device, **defines: int | str) -> Module:
-    """Return the loaded module of a source in ``mxgemm/hip/kernels``.
+def module(source: str, device: torch.device, folder: Path | None = None, **defines: int | str) -> Module:
+    """Return the loaded module of a source.
 
     Args:
         source: the file's name.
         device: a GPU, with its index.
+        folder: where it lies, by default ``mxgemm/hip/kernels``.
         defines: macros to build with.
 
     Raises:
         BuildError, DriverError: as ``build`` and ``load`` say.
     """
-    key = (source, device, tuple(sorted(defines.items())))
+    key = (source, folder, device, tuple(sorted(defines.items())))
     found = _modules.get(key)
     if found is None:
         # Without a lock, which a finaliser could wait for: threads that load it at once share the first.
-        found = _modules.setdefault(key, load(build(source, arch=machine_of(device).arch, defines=defines), device))
+        image = build(source, arch=machine_of(device).arch, defines=defines, folder=folder)
+        found = _modules.setdefault(key, load(image, device))
     return found

@@ -23,7 +23,7 @@ constexpr u32 LARGEST_BF16 = 0x40C0;
 #endif
 
 // Scale bytes of A's blocks for which bf16 holds every step of the rounding; zero blocks aside, whose scale is no matter.
-constexpr u32 LEAST_SCALE = 64, MOST_SCALE = 240;
+constexpr u32 LEAST_SCALE = 72, MOST_SCALE = 240;
 
 constexpr int A_BYTES = A_TYPE == FP32 ? 4 : 2;
 constexpr int A_VECTORS = 2 * A_BYTES;  // of 16 bytes in a block

@@ -18,7 +18,9 @@
 
 constexpr int WARPS = WARPS_N * WARPS_K, ROWS = 16 * TILES, COLUMNS = 8 * MT;
 constexpr int PITCH = ROWS + 4;  // of a row of sums in shared memory: the quads of a warp meet different banks
-constexpr u32 LEAST_FAST = 64, MOST_FAST = 128;  // weight scales whose decoding below is exact, and far from underflow
+constexpr int DOWN = 16;  // binades by which decoded weights are too small: so bf16 holds what decodes scales above 128
+// Scales of weights that decode() is right for, and whose products with A's blocks of any fast scale keep their bits.
+constexpr u32 LEAST_FAST = 72, MOST_FAST = 128 + DOWN;
 
 // All strides are in bytes but those of a, bias and out, which are in elements.
 struct Arguments {
@@ -182,7 +184,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) w4_mma(const Arguments 
 #pragma unroll
       for (int h = 0; h < 2; h++) {
         words_of(w.codes[r][h], q[h]);
-        factor[h] = w.scales[r][h] * 0x00800080u + twice(126 << 7);  // 2^(s - 1): 126 binades up, 2^(s - 127)
+        factor[h] = w.scales[r][h] * 0x00800080u + twice((126 - DOWN) << 7);  // 2^(126 + s - 127 - DOWN)
       }
 #pragma unroll
       for (int i = 0; i < 4; i++) {
@@ -223,7 +225,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) w4_mma(const Arguments 
 #pragma unroll
     for (int c = 0; c < MT; c++)
 #pragma unroll
-      for (int j = 0; j < 4; j++) mine[(8 * c + (j & 1)) * PITCH + 16 * r + 8 * (j >> 1)] = acc[r][c][j];
+      for (int j = 0; j < 4; j++) mine[(8 * c + (j & 1)) * PITCH + 16 * r + 8 * (j >> 1)] = acc[r][c][j] * (1 << DOWN);
 
   // What was left: A and the weights without their scales, the values of one block a time, the others' A being 0.
 #pragma unroll 1
