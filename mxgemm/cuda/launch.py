@@ -115,7 +115,7 @@ def function(source: str, name: str, device: torch.device, defines: Mapping[str,
         BuildError, DriverError: as ``build`` and ``load`` of ``mxgemm.hip`` say.
     """
     with _capture_relaxed(driver()):
-        return loaded.module(source, device, KERNELS, **defines).function(name)
+        return loaded.module(KERNELS / source, device, **defines).function(name)
 
 
 class _Extended:

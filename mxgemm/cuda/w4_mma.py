@@ -67,7 +67,8 @@ class MmaConfig(Config):
         warps_k: warps of a workgroup that share K; their sums are added in order.
         depth: chunks of the weight that a warp has in flight.
         a_ahead: A's chunks are in flight with them.
-        overlap: the launch may begin before earlier ones have ended (programmatic dependent launch), and waits for them.
+        overlap: the launch may begin before earlier ones have ended and waits for them itself (programmatic dependent
+            launch).
     """
 
     tiles: int = 1
@@ -189,7 +190,8 @@ def defines(p: Problem, c: MmaConfig) -> dict[str, int | str]:
 def _saturates(p: Problem) -> bool:
     """Say whether a scale rule leaves values above the format's largest, by more than rounding takes away.
 
-    ``ceil`` and ``rceil`` leave none; ``even`` leaves 6.99 of e2m1, which rounds to 6, and 495 of e4m3, which would to 480.
+    ``ceil`` and ``rceil`` leave none; ``even`` leaves 6.99 of e2m1, which rounds to 6, and 495 of e4m3, which would
+    round to 480.
     """
     return p.scale_rounding == "floor" or (p.scale_rounding == "even" and p.a_format == "e4m3")
 

@@ -130,7 +130,7 @@ def find(api: Api) -> Rtc | str:
 
 
 def _open_builtins(library: Path) -> None:
-    """Open what NVRTC itself opens by its bare name at the first compilation, and would not find in a wheel's folder."""
+    """Open what NVRTC opens by its bare name when it first compiles, and would not find in a wheel's folder."""
     if library.is_absolute():
         for file in sorted(library.parent.glob("libnvrtc-builtins.so.*")):
             ctypes.CDLL(str(file))

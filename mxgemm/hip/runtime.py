@@ -275,7 +275,7 @@ class _Arguments:
 
 
 Enqueue = Callable[[int, tuple[int, int, int], tuple[int, int, int], int, int, int], int]
-"""Launches in a way of its own: function, grid, block, bytes of shared memory, stream, address of ``extra``: a status."""
+"""Takes function, grid, block, bytes of shared memory, stream and the address of ``extra``; returns a status."""
 
 
 class Function:

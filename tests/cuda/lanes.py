@@ -1,4 +1,4 @@
-"""Runs the text of a CUDA kernel on a CPU, lane by lane: built by a host compiler with stand-ins for its instructions."""
+"""Runs the text of a CUDA kernel on a CPU, lane by lane, with stand-ins for its instructions."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import ctypes
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
 import pytest
-import torch
 from torch import Tensor
 
 from mxgemm.cuda import w4_mma
@@ -71,6 +69,3 @@ def _built(defines: tuple[tuple[str, int | str], ...]) -> ctypes.CDLL:
     )
     library.run.restype = ctypes.c_long
     return library
-
-
-__all__ = ["Mapping", "run", "torch"]

@@ -101,7 +101,7 @@ def test_a_route_that_misses_nothing_takes_something_and_one_that_does_takes_not
 @pytest.mark.parametrize(
     "arch, triton, available",
     [
-        ("sm_90", (3, 6), {*TRITON_ROUTES, "fp8_fold", "reference"}),
+        ("sm_90", (3, 6), {*TRITON_ROUTES, "fp8_fold", "w4_mma", "reference"}),
         ("sm_100", (3, 6), {*TRITON_ROUTES, "reference"}),
         ("gfx950", (3, 6), {*TRITON_ROUTES, "hip_fused", "reference"}),
         ("gfx950", (3, 5), {"hip_fused", "reference"}),
@@ -109,7 +109,7 @@ def test_a_route_that_misses_nothing_takes_something_and_one_that_does_takes_not
         ("gfx942", (3, 9), {*TRITON_ROUTES, "reference"}),
         ("gfx1250", (3, 6), {"a16wfp4", "gemm_mx", "dequant_mm", "reference"}),
         ("cpu", (3, 9), {"reference"}),
-        ("sm_90", None, {"reference"}),
+        ("sm_90", None, {"w4_mma", "reference"}),
     ],
 )
 def test_doctor(
