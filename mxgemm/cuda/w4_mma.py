@@ -42,7 +42,8 @@ MAX_WARPS: Final = 16
 MAX_DEPTH: Final = 4
 MAX_CHUNKS: Final = 64
 """Of a warp: a bit each says whether it is left to the kernel's second loop."""
-MAX_K: Final = CHUNK * MAX_CHUNKS * MAX_WARPS
+MAX_K: Final = CHUNK * MAX_CHUNKS * 12
+"""With 12 warps along K there are registers for every M."""
 MAX_N: Final = 1 << 30
 SHARED_BYTES: Final = KNOWN_MACHINES[ARCH].lds_bytes - 1024
 """What a workgroup may have: 1 KB of a multiprocessor's is the system's (CUDA C++ Programming Guide)."""
@@ -103,7 +104,7 @@ def _problem_clauses(p: Problem) -> Iterator[Refusal]:
     if p.m > MAX_M:
         yield Refusal("m", p.m, f"at most {MAX_M}: sums of all rows are in registers")
     if p.k > MAX_K:
-        yield Refusal("k", p.k, f"at most {MAX_K}: a warp has {MAX_CHUNKS} chunks of {CHUNK}, a workgroup 16 warps")
+        yield Refusal("k", p.k, f"at most {MAX_K}: 12 warps of {MAX_CHUNKS} chunks of {CHUNK}")
     if p.n > MAX_N:
         yield Refusal("n", p.n, f"at most {MAX_N}: rows are counted in 32 bits")
     if p.has_bias and p.bias_dtype not in _DTYPES:

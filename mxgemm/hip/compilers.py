@@ -2,7 +2,7 @@
 
 For AMD GPUs: the command in ``MXGEMM_HIPCC`` (then nothing else); ROCm's ``amdclang++`` or ``hipcc``; ROCm's run-time
 compiler hiprtc; a plain clang of version 20 or above with its lld, device only, for which no part of ROCm is needed.
-For NVIDIA GPUs: ``nvcc``, then NVRTC. A proof is kept in the build cache, by the compiler's path, size and time; a
+For NVIDIA GPUs: NVRTC, then ``nvcc``. A proof is kept in the build cache, by the compiler's path, size and time; a
 failure is not.
 """
 

@@ -71,7 +71,8 @@ def problem(
 
 def calls(machine: Machine) -> list[Problem]:
     forms = (None, wanted_on(machine.arch))
-    return [problem(machine, form, *activations) for form in forms for activations in ACTIVATIONS]
+    sizes = (64, 1024, 1024), (16, 1024, 1024)  # a route may be for few rows alone
+    return [problem(machine, form, *given, size) for size in sizes for form in forms for given in ACTIVATIONS]
 
 
 @pytest.mark.parametrize("aiter", [False, True], ids=["no aiter", "aiter"])
