@@ -151,9 +151,15 @@ def whole_calls(device: torch.device) -> list[str]:
         exact = mxgemm.gemm(a, weight, route="reference", a_format="bf16", out_dtype=torch.float32)
         return "" if torch.allclose(result, exact, rtol=1e-3, atol=1e-2) else "wrong result"
 
+    parts: dict[str, Callable[[], str]] = {
+        "a call with leading dimensions": lambda: error_of(call()),
+        "on a stream": on_a_stream,
+        "of threads": of_threads,
+        "in a graph": in_a_graph,
+        "loaded under capture": loaded_under_capture,
+    }
     found = []
-    for part in (lambda: error_of(call()), on_a_stream, of_threads, in_a_graph, loaded_under_capture):
-        name = part.__name__.replace("<lambda>", "a call with leading dimensions").replace("_", " ")
+    for name, part in parts.items():
         try:
             wrong = part()
         except Exception as error:
