@@ -21,6 +21,7 @@ from mxgemm.hip.code_object import CodeObjectError
 from mxgemm.hip.compilers import Compiler
 
 KERNELS: Final = Path(__file__).parent / "kernels"
+_SOURCES: Final = (".hip", ".cu")
 _INCLUDE: Final = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 FLAGS_FROM: Final = ("HIPCC_COMPILE_FLAGS_APPEND", "CCC_OVERRIDE_OPTIONS", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
 """Variables by which hipcc, clang and nvcc take further flags."""
@@ -33,13 +34,16 @@ def compiler_refusal(arch: str) -> Refusal | None:
     return found if isinstance(found, Refusal) else None
 
 
-def build(source: str, *, arch: str, defines: Mapping[str, int | str] = _NO_DEFINES) -> bytes:
+def build(
+    source: str, *, arch: str, defines: Mapping[str, int | str] = _NO_DEFINES, folder: Path | None = None
+) -> bytes:
     """Return the code object (``gfx*``) or cubin (``sm_*``) of a source, from the cache or built now.
 
     Args:
-        source: name of a file in ``mxgemm/hip/kernels``.
+        source: name of a file in ``folder``.
         arch: "gfx950", "sm_90", ...
         defines: macros, ``-DNAME=value``.
+        folder: of the source and the headers that it includes, by default ``mxgemm/hip/kernels``.
 
     Raises:
         BuildError: no compiler, or it refuses; the message has its output.
@@ -48,7 +52,7 @@ def build(source: str, *, arch: str, defines: Mapping[str, int | str] = _NO_DEFI
     compiler = compilers.find(arch)
     if isinstance(compiler, Refusal):
         raise BuildError(str(compiler))
-    texts = texts_of(source)
+    texts = texts_of(source, folder)
     parts = {
         "texts": texts,
         "defines": {name: str(value) for name, value in defines.items()},
@@ -63,8 +67,12 @@ def build(source: str, *, arch: str, defines: Mapping[str, int | str] = _NO_DEFI
     )
 
 
-def texts_of(source: str) -> dict[str, str]:
+def texts_of(source: str, folder: Path | None = None) -> dict[str, str]:
     """Return the texts of a source and of the headers that it includes, however deep, by file name.
+
+    Args:
+        source: the file's name.
+        folder: where it and its headers lie, by default ``mxgemm/hip/kernels``.
 
     Raises:
         ValueError: there is no such source.
@@ -75,9 +83,9 @@ def texts_of(source: str) -> dict[str, str]:
         name = wanted.pop()
         if name in found:
             continue
-        path = KERNELS / name
+        path = (folder or KERNELS) / name
         if not path.is_file():
-            have = ", ".join(sorted(file.name for file in KERNELS.glob("*.hip")))
+            have = ", ".join(sorted(file.name for file in path.parent.iterdir() if file.suffix in _SOURCES))
             raise ValueError(f"source: got {name!r}, want one of {have} (or a header beside them)")
         found[name] = path.read_text(encoding="utf-8")
         wanted += _INCLUDE.findall(found[name])

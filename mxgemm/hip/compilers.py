@@ -2,7 +2,7 @@
 
 For AMD GPUs: the command in ``MXGEMM_HIPCC`` (then nothing else); ROCm's ``amdclang++`` or ``hipcc``; ROCm's run-time
 compiler hiprtc; a plain clang of version 20 or above with its lld, device only, for which no part of ROCm is needed.
-For NVIDIA GPUs: ``nvcc``, then NVRTC. A proof is kept in the build cache, by the compiler's path, size and time; a
+For NVIDIA GPUs: NVRTC, then ``nvcc``. A proof is kept in the build cache, by the compiler's path, size and time; a
 failure is not.
 """
 
@@ -31,6 +31,8 @@ _AMD_FLAGS: Final = (
     *("--offload-device-only", "--no-gpu-bundle-output", "-nogpulib", "-nogpuinc", "-O3", "-std=c++20"),
     "-fuse-cuid=none",  # else a symbol is named after the temporary folder, and no two builds are the same
 )
+_FEATURES: Final = {"sm_90": "sm_90a"}
+"""Targets with what no later architecture has; every GPU of the architecture has it."""
 _NVCC_FLAGS: Final = ("-x", "cu", "-cubin", "-O3", "-std=c++20")
 
 _PROBE: Final = """#if defined(__CUDACC__)
@@ -121,10 +123,11 @@ def _amd_candidates(arch: str) -> Iterator[Compiler | str]:
 
 
 def _nvidia_candidates(arch: str) -> Iterator[Compiler | str]:
+    target = f"-arch={_FEATURES.get(arch, arch)}"
+    yield _run_time(rtc.NVRTC, arch, (target, "-std=c++20"))  # in this process, and it needs no host compiler
     folder = libraries.cuda_folder() / "bin"
     path = shutil.which("nvcc") or shutil.which("nvcc", path=str(folder))
-    yield _command(arch, path, (*_NVCC_FLAGS, f"-arch={arch}")) if path else f"nvcc is neither on PATH nor in {folder}"
-    yield _run_time(rtc.NVRTC, arch, (f"-arch={arch}", "-std=c++20"))
+    yield _command(arch, path, (*_NVCC_FLAGS, target)) if path else f"nvcc is neither on PATH nor in {folder}"
 
 
 def _run_time(api: rtc.Api, arch: str, flags: tuple[str, ...]) -> Compiler | str:

@@ -121,6 +121,16 @@ def find(api: Api) -> Rtc | str:
     folders: list[Path] = libraries.torch_folders()
     folders += [libraries.rocm_folder() / "lib"] if api is HIPRTC else [libraries.cuda_folder() / "lib64"]
     try:
-        return Rtc(api, *libraries.open_library(api.library, folders, api.versions))
+        library, path = libraries.open_library(api.library, folders, api.versions)
+        if api is NVRTC:
+            _open_builtins(Path(path))
+        return Rtc(api, library, path)
     except (OSError, AttributeError, RtcError) as error:
         return str(error)
+
+
+def _open_builtins(library: Path) -> None:
+    """Open what NVRTC opens by its bare name when it first compiles, and would not find in a wheel's folder."""
+    if library.is_absolute():
+        for file in sorted(library.parent.glob("libnvrtc-builtins.so.*")):
+            ctypes.CDLL(str(file))

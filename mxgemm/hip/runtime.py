@@ -11,6 +11,7 @@ list (``extra``) that tells the driver where the buffer is and how long.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -94,15 +95,15 @@ class Driver:
         handle, uint, text = ctypes.c_void_p, ctypes.c_uint, ctypes.c_char_p
         out = ctypes.POINTER(handle)
         self.api, self.path, self._library = api, path, library
-        self._load = self._declare("ModuleLoadData", out, text)
-        self._get = self._declare("ModuleGetFunction", out, handle, text)
-        self._error = self._declare("GetErrorString", ctypes.c_int, *((ctypes.POINTER(text),) * api.error_by_pointer))
+        self._load = self.declare("ModuleLoadData", out, text)
+        self._get = self.declare("ModuleGetFunction", out, handle, text)
+        self._error = self.declare("GetErrorString", ctypes.c_int, *((ctypes.POINTER(text),) * api.error_by_pointer))
         self.launch = getattr(library, api.launch)
         self.launch.argtypes = (handle, *(uint,) * 7, handle, handle, handle)
         self.launch.restype = ctypes.c_int
         if api.contexts:
-            self._get_context = self._declare("CtxGetCurrent", out)
-            self._set_context = self._declare("CtxSetCurrent", handle)
+            self._get_context = self.declare("CtxGetCurrent", out)
+            self._set_context = self.declare("CtxSetCurrent", handle)
         if not api.error_by_pointer:
             self._error.restype = text
 
@@ -160,7 +161,12 @@ class Driver:
             words = self._error(status)
         return words.decode(errors="replace") if words else "unknown error"
 
-    def _declare(self, name: str, *argument_types: Any) -> Any:
+    def declare(self, name: str, *argument_types: Any) -> Any:
+        """Return a function of the driver by its name without the prefix; it returns a status.
+
+        Raises:
+            AttributeError: the driver has no such function.
+        """
         function = getattr(self._library, self.api.prefix + name)
         function.argtypes = argument_types
         function.restype = ctypes.c_int
@@ -268,23 +274,35 @@ class _Arguments:
         self.extra_address = ctypes.addressof(self.extra)
 
 
+Enqueue = Callable[[int, tuple[int, int, int], tuple[int, int, int], int, int, int], int]
+"""Takes function, grid, block, bytes of shared memory, stream and the address of ``extra``; returns a status."""
+
+
 class Function:
     """A kernel that can be launched.
 
     Attributes:
         info: its arguments, registers and shared memory.
+        module: what it belongs to.
+        handle: the driver's.
     """
 
     def __init__(self, module: Module, info: KernelInfo, handle: int) -> None:
-        self.info = info
-        self._module, self._handle, self._device = module, handle, module.device
+        self.info, self.module, self.handle = info, module, handle
+        self._device = module.device
         self._index = module.device.index
         self._launch = module.driver.launch
         # Threads launch at once (the interpreter's lock is not held in the driver): each takes memory of its own.
         self._spare: list[_Arguments] = []
 
     def launch(
-        self, grid: tuple[int, int, int], block: tuple[int, int, int], kernarg: bytes, *, shared_bytes: int = 0
+        self,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        kernarg: bytes,
+        *,
+        shared_bytes: int = 0,
+        enqueue: Enqueue | None = None,
     ) -> None:
         """Launch on the current stream of the module's device.
 
@@ -293,6 +311,7 @@ class Function:
             block: threads of a workgroup along x, y, z.
             kernarg: the argument segment, see ``mxgemm.hip.kernarg``; the driver adds AMD's hidden arguments itself.
             shared_bytes: dynamic LDS or shared memory.
+            enqueue: launches instead of the driver's plain launch function.
 
         Raises:
             ValueError: the segment is shorter than the kernel's arguments, or longer than 4096 bytes.
@@ -303,28 +322,39 @@ class Function:
             wanted = f"{self.info.kernarg_bytes} to {MAX_KERNARG_BYTES}"
             raise ValueError(f"kernarg: got {size} bytes for {self.info.name}, want {wanted}")
         if torch.cuda.current_device() == self._index:
-            self._launch_here(grid, block, kernarg, size, shared_bytes)
+            self._launch_here(grid, block, kernarg, size, shared_bytes, enqueue)
         else:
             with torch.cuda.device(self._index):
-                self._launch_here(grid, block, kernarg, size, shared_bytes)
+                self._launch_here(grid, block, kernarg, size, shared_bytes, enqueue)
 
     def _launch_here(
-        self, grid: tuple[int, int, int], block: tuple[int, int, int], kernarg: bytes, size: int, shared_bytes: int
+        self,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        kernarg: bytes,
+        size: int,
+        shared_bytes: int,
+        enqueue: Enqueue | None,
     ) -> None:
         try:
             arguments = self._spare.pop()
         except IndexError:
-            arguments = _Arguments(self._module.driver.api.end)
+            arguments = _Arguments(self.module.driver.api.end)
         arguments.bytes[:size] = kernarg
         arguments.size.value = size
-        call = (self._handle, *grid, *block, shared_bytes, raw_stream(self._device), None, arguments.extra_address)
-        status = self._launch(*call)
-        if status == _CUDA_ERROR_INVALID_CONTEXT and self._module.context:
-            self._module.driver.make_current(self._module.context)
-            status = self._launch(*call)
+        stream = raw_stream(self._device)
+        if enqueue is None:
+            call: tuple[Any, ...] = (self.handle, *grid, *block, shared_bytes, stream, None, arguments.extra_address)
+        else:
+            call = (self.handle, grid, block, shared_bytes, stream, arguments.extra_address)
+        launch = enqueue or self._launch
+        status = launch(*call)
+        if status == _CUDA_ERROR_INVALID_CONTEXT and self.module.context:
+            self.module.driver.make_current(self.module.context)
+            status = launch(*call)
         self._spare.append(arguments)
         if status:
-            driver = self._module.driver
+            driver = self.module.driver
             raise DriverError(
                 f"{driver.api.launch}({self.info.name}, grid {grid}, block {block}, {shared_bytes} bytes shared): "
                 f"{driver.error_text(status)} (error {status})"

@@ -30,6 +30,8 @@ class Launch(ctypes.Structure):
         ("shared", ctypes.c_uint),
         ("size", ctypes.c_size_t),
         ("bytes", ctypes.c_ubyte * 4096),
+        ("count", ctypes.c_uint),
+        ("attributes", (ctypes.c_uint * 18) * 2),
     ]
 
 

@@ -26,6 +26,8 @@ struct launch {
   unsigned grid[3], block[3], shared;
   size_t size;
   unsigned char bytes[MOST];
+  unsigned count;
+  unsigned attributes[18 * 2];
 };
 
 struct launch launches[MOST];
@@ -46,16 +48,8 @@ int NAME(ModuleGetFunction)(void** function, void* module, const char* name) {
   return 0;
 }
 
-int LAUNCH(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
-           void* stream, void** parameters, void** extra) {
-  if (fail_next_with) {
-    int status = fail_next_with;
-    fail_next_with = 0;
-    return status;
-  }
-#ifdef CUDA
-  if (!current) return NO_CONTEXT;
-#endif
+static int keep(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                unsigned shared, void* stream, void** parameters, void** extra, const void* attributes, unsigned count) {
   if (extra[0] != (void*)1 || extra[2] != (void*)2 || extra[4] != END) return INVALID_VALUE;
   size_t size = *(size_t*)extra[3];
   if (size > MOST) return INVALID_VALUE;
@@ -66,10 +60,56 @@ int LAUNCH(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, u
   kept->function = function, kept->stream = stream, kept->parameters = parameters;
   kept->grid[0] = gx, kept->grid[1] = gy, kept->grid[2] = gz;
   kept->block[0] = bx, kept->block[1] = by, kept->block[2] = bz;
-  kept->shared = shared, kept->size = size;
+  kept->shared = shared, kept->size = size, kept->count = count;
+  memcpy(kept->attributes, attributes, 72 * count);
   memcpy(kept->bytes, extra[1], size);
   return 0;
 }
+
+int LAUNCH(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
+           void* stream, void** parameters, void** extra) {
+  if (fail_next_with) {
+    int status = fail_next_with;
+    fail_next_with = 0;
+    return status;
+  }
+#ifdef CUDA
+  if (!current) return NO_CONTEXT;
+#endif
+  return keep(function, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra, 0, 0);
+}
+
+#ifdef CUDA
+struct attribute {
+  int id, padding;
+  unsigned value[16];
+};
+struct config {
+  unsigned grid[3], block[3], shared;
+  void* stream;
+  struct attribute* attributes;
+  unsigned count;
+};
+int shared_asked_for, capture_mode;
+
+int cuLaunchKernelEx(const struct config* c, void* function, void** parameters, void** extra) {
+  if (!current) return NO_CONTEXT;
+  return keep(function, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1], c->block[2], c->shared, c->stream,
+              parameters, extra, c->attributes, c->count);
+}
+
+int cuFuncSetAttribute(void* function, int attribute, int value) {
+  if (function != (void*)0xF0 || attribute != 8 || value > 232448) return INVALID_VALUE;
+  shared_asked_for = value;
+  return 0;
+}
+
+int cuThreadExchangeStreamCaptureMode(int* mode) {
+  int before = capture_mode;
+  capture_mode = *mode, *mode = before;
+  return 0;
+}
+#endif
 
 static const char* words(int status) {
   switch (status) {

@@ -71,7 +71,8 @@ def problem(
 
 def calls(machine: Machine) -> list[Problem]:
     forms = (None, wanted_on(machine.arch))
-    return [problem(machine, form, *activations) for form in forms for activations in ACTIVATIONS]
+    sizes = (64, 1024, 1024), (16, 1024, 1024)  # a route may be for few rows alone
+    return [problem(machine, form, *given, size) for size in sizes for form in forms for given in ACTIVATIONS]
 
 
 @pytest.mark.parametrize("aiter", [False, True], ids=["no aiter", "aiter"])
@@ -101,7 +102,7 @@ def test_a_route_that_misses_nothing_takes_something_and_one_that_does_takes_not
 @pytest.mark.parametrize(
     "arch, triton, available",
     [
-        ("sm_90", (3, 6), {*TRITON_ROUTES, "fp8_fold", "reference"}),
+        ("sm_90", (3, 6), {*TRITON_ROUTES, "fp8_fold", "w4_mma", "reference"}),
         ("sm_100", (3, 6), {*TRITON_ROUTES, "reference"}),
         ("gfx950", (3, 6), {*TRITON_ROUTES, "hip_fused", "reference"}),
         ("gfx950", (3, 5), {"hip_fused", "reference"}),
@@ -109,7 +110,7 @@ def test_a_route_that_misses_nothing_takes_something_and_one_that_does_takes_not
         ("gfx942", (3, 9), {*TRITON_ROUTES, "reference"}),
         ("gfx1250", (3, 6), {"a16wfp4", "gemm_mx", "dequant_mm", "reference"}),
         ("cpu", (3, 9), {"reference"}),
-        ("sm_90", None, {"reference"}),
+        ("sm_90", None, {"w4_mma", "reference"}),
     ],
 )
 def test_doctor(

@@ -1,0 +1,149 @@
+// One block of A: 32 values of a row that one lane holds, rounded to the values that its format has.
+//
+// Macros: A_TYPE (what A is stored as), A_FORMAT (what it is rounded to), SCALE_ADDEND (the rule for block scales: see
+// mxgemm.mx.formats.scale_addend). Results are pairs of bf16 in the order in which decode() of w4_mma.cu makes pairs of
+// weights: word 4 i + j holds values 8 i + j and 8 i + j + 4. Every e2m1 or e4m3 value times 2^(e - 127) is a bf16.
+#pragma once
+#include "sm90.h"
+
+#define BF16 0
+#define FP16 1
+#define FP32 2
+#define E2M1 1
+#define E4M3 2
+
+#if A_FORMAT == E4M3
+constexpr int EMAX = 8, MANTISSA = 3, EMIN = -6;
+constexpr float LARGEST = 448.f;
+constexpr u32 LARGEST_BF16 = 0x43E0;
+#else
+constexpr int EMAX = 2, MANTISSA = 1, EMIN = 0;
+constexpr float LARGEST = 6.f;
+constexpr u32 LARGEST_BF16 = 0x40C0;
+#endif
+
+// Scale bytes of A's blocks for which bf16 holds every step of the rounding; zero blocks aside, whose scale is no matter.
+constexpr u32 LEAST_SCALE = 72, MOST_SCALE = 240;
+
+constexpr int A_BYTES = A_TYPE == FP32 ? 4 : 2;
+constexpr int A_VECTORS = 2 * A_BYTES;  // of 16 bytes in a block
+
+// A block as it lies in memory.
+struct Raw {
+  uint4 v[A_VECTORS];
+};
+
+INLINE u32 twice(u32 half) { return half * 0x00010001u; }
+
+INLINE void words_of(const uint4& v, u32 (&w)[4]) { w[0] = v.x, w[1] = v.y, w[2] = v.z, w[3] = v.w; }
+
+#if A_TYPE == BF16
+// Pairs in the order of the weights'.
+INLINE void pairs_of(const Raw& raw, u32 (&x)[16]) {
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    const uint4 v = raw.v[i];
+    x[4 * i] = permute(v.x, v.z, 0x5410), x[4 * i + 1] = permute(v.x, v.z, 0x7632);
+    x[4 * i + 2] = permute(v.y, v.w, 0x5410), x[4 * i + 3] = permute(v.y, v.w, 0x7632);
+  }
+}
+#endif
+
+// Value j of a block, as fp32.
+INLINE void floats_of(const Raw& raw, float (&x)[32]) {
+#pragma unroll
+  for (int i = 0; i < A_VECTORS; i++) {
+    u32 w[4];
+    words_of(raw.v[i], w);
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+#if A_TYPE == FP32
+      x[4 * i + j] = float_of(w[j]);
+#elif A_TYPE == FP16
+      x[8 * i + 2 * j] = float_of_f16(w[j] & 0xFFFFu), x[8 * i + 2 * j + 1] = float_of_f16(w[j] >> 16);
+#else
+      x[8 * i + 2 * j] = float_of(w[j] << 16), x[8 * i + 2 * j + 1] = float_of(w[j] & 0xFFFF0000u);
+#endif
+    }
+  }
+}
+
+INLINE void pack(const float (&q)[32], u32 (&x)[16]) {
+#pragma unroll
+  for (int i = 0; i < 4; i++)
+#pragma unroll
+    for (int j = 0; j < 4; j++) x[4 * i + j] = bf16x2_of(q[8 * i + j], q[8 * i + j + 4]);
+}
+
+// fp32 bits of the largest magnitude; a NaN's are above infinity's.
+INLINE u32 largest(const float (&x)[32]) {
+  u32 m = 0;
+#pragma unroll
+  for (int i = 0; i < 32; i++) m = max(m, bits_of(x[i]) & 0x7FFFFFFFu);
+  return m;
+}
+
+// The nearest value of the format, ties to even: 1.5 2^(23 - MANTISSA) steps away fp32 has just these values.
+INLINE float rounded(float y) {
+  const u32 exponent = max(bits_of(y) & 0x7F800000u, static_cast<u32>(127 + EMIN) << 23);
+  const float far = float_of((exponent + ((23 - MANTISSA) << 23)) | 0x00400000u);
+  return fminf(fmaxf((y + far) - far, -LARGEST), LARGEST);
+}
+
+// The rounded values over their scale, and the scale byte: for every block, 255 for one with a NaN or an infinity.
+INLINE u32 round_unscaled(const Raw& raw, u32 (&x)[16]) {
+  float v[32];
+  floats_of(raw, v);
+#if A_FORMAT == BF16
+  pack(v, x);
+  return 127;
+#else
+  const u32 amax = largest(v), up = (amax + SCALE_ADDEND) >> 23;
+  const u32 e = amax >= 0x7F800000u ? 255 : up > EMAX ? up - EMAX : 0;
+  const float reciprocal = float_of((254 - min(e, 253u)) << 23);
+#pragma unroll
+  for (int i = 0; i < 32; i++) v[i] = e == 255 ? 0.f : rounded(v[i] * reciprocal);
+  pack(v, x);
+  return e;
+#endif
+}
+
+// The rounded values; false where bf16 does not hold them (then they are no matter).
+INLINE bool round_block(const Raw& raw, u32 (&x)[16]) {
+#if A_FORMAT == BF16 && A_TYPE == BF16
+  pairs_of(raw, x);
+  return true;
+#elif A_FORMAT == BF16
+  float v[32];
+  floats_of(raw, v);
+  pack(v, x);
+  return true;
+#elif A_TYPE == BF16
+  pairs_of(raw, x);
+  u32 m = abs_bf16x2(x[0]);
+#pragma unroll
+  for (int i = 1; i < 16; i++) m = max_bf16x2(m, abs_bf16x2(x[i]));
+  const u32 amax = max(m << 16, m & 0xFFFF0000u), up = (amax + SCALE_ADDEND) >> 23;
+  const u32 e = max(up, LEAST_SCALE + EMAX) - EMAX;
+  // As rounded(), on pairs: 1.5 2^(7 - MANTISSA) steps away bf16 has just the format's values.
+  constexpr u32 FAR = static_cast<u32>(127 + 7 - MANTISSA) << 7 | 0x40;
+  const u32 least = twice(e + EMIN) << 7, limit = twice(e) * 128 + twice(LARGEST_BF16 - (127 << 7));
+#pragma unroll
+  for (int i = 0; i < 16; i++) {
+    const u32 exponent = max_bf16x2(x[i] & 0x7F807F80u, least);
+    x[i] = fma_bf16x2(exponent, twice(FAR | 0x8000), fma_bf16x2(exponent, twice(FAR), x[i]));
+    if (SATURATES) x[i] = min_magnitude_bf16x2(x[i], limit);
+  }
+  return amax == 0 || up - (LEAST_SCALE + EMAX) <= MOST_SCALE - LEAST_SCALE;
+#else
+  float v[32];
+  floats_of(raw, v);
+  const u32 amax = largest(v), up = (amax + SCALE_ADDEND) >> 23;
+  const u32 e = min(max(up, LEAST_SCALE + EMAX) - EMAX, 253u);
+  const float scale = float_of(e << 23), reciprocal = float_of((254 - e) << 23);
+#pragma unroll
+  for (int i = 0; i < 32; i++) v[i] = rounded(v[i] * reciprocal) * scale;
+  pack(v, x);
+  return amax == 0 || up - (LEAST_SCALE + EMAX) <= MOST_SCALE - LEAST_SCALE;
+#endif
+}

@@ -1,0 +1,264 @@
+"""The MXFP4 GEMM of ``kernels/w4_mma.cu`` for small M: its configuration, what is legal and why, macros and arguments.
+
+No tensors and no compiler here: a problem and a configuration become macros, a grid and the constant part of the
+arguments.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from mxgemm.device import KNOWN_MACHINES
+from mxgemm.errors import Refusal
+from mxgemm.hip.kernarg import Layout
+from mxgemm.mx.formats import scale_addend
+from mxgemm.mx.layouts import padded_scale_shape
+from mxgemm.problem import Config, Problem, Strides, contiguity_refusal, contiguous_strides
+
+SOURCE: Final = "w4_mma.cu"
+KERNEL: Final = "w4_mma"
+ARCH: Final = "sm_90"
+
+POINTERS: Final = Layout("PPPPP")
+"""a, weight, scales, bias, out."""
+CONSTANTS: Final = Layout("q" * 15 + "i" * 6)
+"""The rest of the kernel's ``Arguments``: strides, then sizes and dtypes."""
+
+MAX_M: Final = 32
+TILE_N: Final = 16
+"""Rows of the matrix instruction, here of the weight."""
+TILE_M: Final = 8
+"""Its columns, here rows of A."""
+CHUNK: Final = 128
+"""Elements along K of four lanes: a block of 32 each."""
+LANES: Final = KNOWN_MACHINES[ARCH].wave_size
+TILES: Final = (1, 2, 4)
+MAX_WARPS: Final = 16
+MAX_DEPTH: Final = 4
+MAX_CHUNKS: Final = 64
+"""Of a warp: a bit each says whether it is left to the kernel's second loop."""
+MAX_K: Final = CHUNK * MAX_CHUNKS * 12
+"""With 12 warps along K there are registers for every M."""
+MAX_N: Final = 1 << 30
+SHARED_BYTES: Final = KNOWN_MACHINES[ARCH].lds_bytes - 1024
+"""What a workgroup may have: 1 KB of a multiprocessor's is the system's (CUDA C++ Programming Guide)."""
+REGISTERS: Final = 128 * KNOWN_MACHINES[ARCH].registers
+"""Of a multiprocessor."""
+MAX_REGISTERS: Final = 255
+_OTHER_REGISTERS: Final = 40
+"""Addresses of A, decoded weights, counters: seen in compiled code."""
+
+_DTYPES: Final = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}
+"""As the kernel counts them (``round_block.h``)."""
+_FORMATS: Final = {"bf16": 0, "e2m1": 1, "e4m3": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class MmaConfig(Config):
+    """How a workgroup divides its work.
+
+    Attributes:
+        tiles: tiles of 16 weight rows of a warp, which share what it rounded of A.
+        warps_n: warps of a workgroup along N.
+        warps_k: warps of a workgroup that share K; their sums are added in order.
+        depth: chunks of the weight that a warp has in flight.
+        a_ahead: A's chunks are in flight with them.
+        overlap: the launch may begin before earlier ones have ended and waits for them itself (programmatic dependent
+            launch).
+    """
+
+    tiles: int = 1
+    warps_n: int = 1
+    warps_k: int = 4
+    depth: int = 2
+    a_ahead: bool = True
+    overlap: bool = False
+
+
+def mma_refusal(problem: Problem, config: MmaConfig | None = None) -> Refusal | None:
+    """Say why the kernel cannot take ``problem`` (with ``config``, if one is given), or None if it can.
+
+    The machine and its compiler are not asked about: see ``mxgemm.routes.w4_mma``.
+    """
+    refusal = next(_problem_clauses(problem), None) or contiguity_refusal(problem)
+    if refusal is None and config is not None:
+        refusal = next(_config_clauses(problem, config), None)
+    return refusal
+
+
+def _problem_clauses(p: Problem) -> Iterator[Refusal]:
+    """Yield what no configuration can change."""
+    if p.a_quantized:
+        yield Refusal("a", "quantised already", "bf16, fp16 or fp32 activations")
+    if p.a_format not in _FORMATS:
+        yield Refusal("a_format", p.a_format, '"e2m1", "e4m3" or "bf16"')
+    if p.a_dtype not in _DTYPES:
+        yield Refusal("a.dtype", p.a_dtype, "bfloat16, float16 or float32")
+    if p.b_format != "e2m1":
+        yield Refusal("b_format", p.b_format, "e2m1")
+    if p.m > MAX_M:
+        yield Refusal("m", p.m, f"at most {MAX_M}: sums of all rows are in registers")
+    if p.k > MAX_K:
+        yield Refusal("k", p.k, f"at most {MAX_K}: 12 warps of {MAX_CHUNKS} chunks of {CHUNK}")
+    if p.n > MAX_N:
+        yield Refusal("n", p.n, f"at most {MAX_N}: rows are counted in 32 bits")
+    if p.has_bias and p.bias_dtype not in _DTYPES:
+        yield Refusal("bias.dtype", p.bias_dtype, "bfloat16, float16 or float32")
+
+
+def _config_clauses(p: Problem, c: MmaConfig) -> Iterator[Refusal]:
+    if c.tiles not in TILES:
+        yield Refusal("tiles", c.tiles, f"one of {', '.join(map(str, TILES))}")
+        return
+    for field, value, most in (("warps_n", c.warps_n, MAX_WARPS), ("warps_k", c.warps_k, MAX_WARPS)):
+        if not 1 <= value <= most:
+            yield Refusal(field, value, f"1 to {most}")
+            return
+    if c.warps_n * c.warps_k > MAX_WARPS:
+        yield Refusal("warps", c.warps_n * c.warps_k, f"at most {MAX_WARPS} of a workgroup along N and K")
+    if not 1 <= c.depth <= MAX_DEPTH:
+        yield Refusal("depth", c.depth, f"1 to {MAX_DEPTH}")
+        return
+    if chunks(p) > MAX_CHUNKS * c.warps_k:
+        yield Refusal("warps_k", c.warps_k, f"at least {-(-chunks(p) // MAX_CHUNKS)}: a warp has {MAX_CHUNKS} chunks")
+    most = min(MAX_REGISTERS, REGISTERS // (LANES * c.warps_n * c.warps_k))
+    if registers_needed(p, c) > most:
+        yield Refusal("registers", registers_needed(p, c), f"at most {most} a lane with this many warps")
+    if shared_bytes(p, c) > SHARED_BYTES:
+        needed = f"at most {SHARED_BYTES}: the sums of each warp"
+        yield Refusal("shared memory", f"{shared_bytes(p, c)} bytes", needed)
+
+
+def tiles_m(p: Problem) -> int:
+    """Return the tiles of 8 rows of A of an instance: 1, 2 or 4."""
+    return next(tiles for tiles in (1, 2, 4) if TILE_M * tiles >= min(p.m, MAX_M))
+
+
+def chunks(p: Problem) -> int:
+    """Return the chunks of K, the last of which may be partly empty."""
+    return -(-p.k // CHUNK)
+
+
+def registers_needed(p: Problem, c: MmaConfig) -> int:
+    """Return a bound of the registers of a lane: rounded A, what is in flight, sums, addresses of weights."""
+    block = 8 * p.a_dtype.itemsize
+    flight = 10 * c.tiles + (tiles_m(p) * block if c.a_ahead else 0)
+    return 16 * tiles_m(p) + c.depth * flight + 4 * c.tiles * tiles_m(p) + 8 * c.tiles + _OTHER_REGISTERS
+
+
+def shared_bytes(p: Problem, c: MmaConfig) -> int:
+    """Return the bytes of shared memory of a workgroup: an fp32 sum for each warp, row of A and weight row."""
+    return 4 * c.warps_n * c.warps_k * TILE_M * tiles_m(p) * (TILE_N * c.tiles + 4)
+
+
+def strides_of(p: Problem) -> Strides:
+    """Return the strides of the operands, those of fresh ones where the problem names none."""
+    if p.strides is not None:
+        return p.strides
+    scale_columns = p.k // 32 if p.scale_layout == "row_major" else padded_scale_shape(p.n, p.k)[1]
+    return contiguous_strides(p.n, p.k, p.b, scale_columns)
+
+
+def defines(p: Problem, c: MmaConfig) -> dict[str, int | str]:
+    """Return the macros that make the kernel of a format, a dtype, a class of strides and a configuration."""
+    s = strides_of(p)
+    row_bytes = s.a[0] * p.a_dtype.itemsize
+    a_vector = p.aligned and s.a[1] == 1 and (p.m == 1 or row_bytes % 16 == 0)
+    w_vector = p.aligned and s.b[1] == 1 and (p.weight_layout != "row_major" or p.n == 1 or s.b[0] % 16 == 0)
+    return {
+        "A_TYPE": _DTYPES[p.a_dtype],
+        "A_FORMAT": _FORMATS[p.a_format],
+        "SCALE_ADDEND": 0 if p.a is None else scale_addend(p.a, p.scale_rounding),
+        "SATURATES": int(_saturates(p)),
+        "MT": tiles_m(p),
+        "TILES": c.tiles,
+        "WARPS_N": c.warps_n,
+        "WARPS_K": c.warps_k,
+        "DEPTH": c.depth,
+        "A_AHEAD": int(c.a_ahead),
+        "A_VECTOR": int(a_vector),
+        "W_VECTOR": int(w_vector),
+        "TAIL": int(p.k % CHUNK != 0),
+        "OVERLAP": int(c.overlap),
+    }
+
+
+def _saturates(p: Problem) -> bool:
+    """Say whether a scale rule leaves values above the format's largest, by more than rounding takes away.
+
+    ``ceil`` and ``rceil`` leave none; ``even`` leaves 6.99 of e2m1, which rounds to 6, and 495 of e4m3, which would
+    round to 480.
+    """
+    return p.scale_rounding == "floor" or (p.scale_rounding == "even" and p.a_format == "e4m3")
+
+
+def constants(p: Problem) -> bytes:
+    """Return all arguments but the pointers."""
+    s = strides_of(p)
+    row, column = s.b
+    if p.weight_layout == "row_major":
+        weight = 16 * row, row, 16 * column, column
+    else:  # tiles of 16 rows: block after block of 16 bytes, in it row after row
+        weight = 8 * p.k, 16, 256, 1
+    row, column = s.b_scales
+    if p.scale_layout == "row_major":
+        scales = 32 * row, 16 * row, row, 8 * column, 4 * column, column
+    else:  # see mxgemm.mx.layouts
+        scales = 32 * row, 1, 4, 256, 2, 64
+    dtypes = _DTYPES[p.bias_dtype] if p.has_bias else 0, _DTYPES[p.out_dtype]
+    return CONSTANTS.pack(*s.a, *weight, *scales, s.bias, *s.out, p.m, p.n, p.k, *dtypes, 0)
+
+
+def grid(p: Problem, c: MmaConfig) -> tuple[int, int, int]:
+    """Return the workgroups, all along N."""
+    return -(-p.n // (TILE_N * c.tiles * c.warps_n)), 1, 1
+
+
+def block(c: MmaConfig) -> tuple[int, int, int]:
+    """Return the threads of a workgroup."""
+    return LANES * c.warps_n * c.warps_k, 1, 1
+
+
+def candidates(p: Problem) -> Sequence[MmaConfig]:
+    """Return legal configurations, the one that should be fastest by :func:`_rank` first."""
+    legal = [c for c in _considered(p) if mma_refusal(p, c) is None]
+    return sorted(legal, key=lambda c: _rank(p, c))
+
+
+def _considered(p: Problem) -> Iterator[MmaConfig]:
+    warps = sorted({min(w, chunks(p)) for w in (1, 2, 4, 6, 7, 8, 12, 14, 16)} | {-(-chunks(p) // MAX_CHUNKS)})
+    for tiles, warps_n, warps_k in itertools.product(TILES, (1, 2, 4), warps):
+        for depth, a_ahead in itertools.product((1, 2, 3, 4), (False, True)):
+            if depth <= max(1, -(-chunks(p) // warps_k)):
+                yield MmaConfig(tiles, warps_n, warps_k, depth, a_ahead)
+
+
+_WANTED_WARPS: Final = 16
+"""Of a multiprocessor, to hide the latency of memory; a guess, as all of the rank."""
+_ROUNDING: Final = 130
+"""Instructions that load and round a block of A."""
+_DECODING: Final = 100
+"""Instructions that load, decode and multiply a tile of 16 weight rows, a chunk."""
+_AROUND: Final = 400
+"""Instructions around a warp's chunks."""
+
+
+def _rank(p: Problem, c: MmaConfig) -> tuple[float, ...]:
+    """Order configurations by instructions of the busiest scheduler, with a penalty for few warps; smallest first."""
+    units = max(1, p.machine.cu_count)
+    workgroups = grid(p, c)[0]
+    resident = max(
+        1, min(-(-workgroups // units), REGISTERS // (LANES * c.warps_n * c.warps_k * registers_needed(p, c)))
+    )
+    warps = resident * c.warps_n * c.warps_k
+    rounding = 0 if p.a_format == "bf16" else _ROUNDING
+    chunk = tiles_m(p) * (rounding + 24) + c.tiles * (_DECODING + 60 + 8 * tiles_m(p))
+    of_warp = _AROUND + -(-chunks(p) // c.warps_k) * chunk
+    schedulers = KNOWN_MACHINES[ARCH].simds
+    busy = -(-workgroups // units) * -(-c.warps_n * c.warps_k // schedulers) * of_warp
+    return busy * max(1.0, _WANTED_WARPS / warps) ** 0.5, abs(c.depth - 2), not c.a_ahead, c.warps_n, c.warps_k

@@ -1,0 +1,96 @@
+"""Route ``w4_mma``: MXFP4 weights for up to 32 rows of A on Hopper, in one launch of CUDA C++.
+
+Weights are read as they lie, row-major or preshuffled; A is rounded in registers; every E8M0 scale is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from mxgemm.cuda import w4_mma
+from mxgemm.cuda.w4_mma import MmaConfig, mma_refusal
+from mxgemm.device import Machine
+from mxgemm.errors import Refusal
+from mxgemm.problem import Config, Problem
+from mxgemm.routes.base import Launch, Operands, Route
+
+if TYPE_CHECKING:
+    from mxgemm.cuda.launch import Kernel
+
+MAX_TUNED: Final = 48
+"""Configurations that tuning builds and measures."""
+
+
+class W4MMA(Route):
+    """Round A, decode the weight, multiply by ``mma.sync``, add the warps' sums: one kernel."""
+
+    name = "w4_mma"
+    takes = "bf16, fp16 or fp32 A of up to 32 rows, any a_format; an e2m1 weight in any layout"
+    config_type = MmaConfig
+
+    def missing(self, machine: Machine) -> Refusal | None:
+        """A Hopper GPU, and a compiler for it."""
+        if machine.arch != w4_mma.ARCH:
+            return Refusal("arch", machine.arch, f"{w4_mma.ARCH}: its bf16 arithmetic and mma.sync", "machine")
+        from mxgemm.hip.build import compiler_refusal
+
+        lacking = compiler_refusal(machine.arch)
+        return Refusal("compiler", "missing", str(lacking), "installation") if lacking else None
+
+    def can_implement(self, problem: Problem) -> Refusal | None:
+        """Float activations of few rows and an MXFP4 weight."""
+        return mma_refusal(problem)
+
+    def configs(self, problem: Problem) -> Sequence[MmaConfig]:
+        """Return the best guess."""
+        return w4_mma.candidates(problem)[:1]
+
+    def candidates(self, problem: Problem) -> Sequence[MmaConfig]:
+        """Return the better guesses; each is a build of its own."""
+        return w4_mma.candidates(problem)[:MAX_TUNED]
+
+    def check_config(self, problem: Problem, config: Config) -> Refusal | None:
+        """See :func:`mxgemm.cuda.w4_mma.mma_refusal`."""
+        assert isinstance(config, MmaConfig)
+        return mma_refusal(problem, config)
+
+    def bind(self, problem: Problem, config: Config) -> Launch:
+        """Build the kernel, unless it is in the cache, and return the launcher, which loads it on its first call.
+
+        Raises:
+            BuildError: the compiler refuses the source; the message has its output.
+        """
+        assert isinstance(config, MmaConfig)
+        from mxgemm.cuda.launch import KERNELS
+        from mxgemm.hip.build import build
+
+        build(w4_mma.SOURCE, arch=problem.arch, defines=w4_mma.defines(problem, config), folder=KERNELS)
+        return _Launch(problem, config)
+
+
+class _Launch:
+    """The one launch of a problem, on one device: a plan has no other."""
+
+    def __init__(self, problem: Problem, config: MmaConfig) -> None:
+        self._problem, self._config = problem, config
+        self._grid, self._constants = w4_mma.grid(problem, config), w4_mma.constants(problem)
+        self._kernel: Kernel | None = None
+
+    def __call__(self, operands: Operands) -> None:
+        """Launch on the current stream of the operands' device."""
+        a, _, b, b_scales, bias, out, _ = operands
+        kernel = self._kernel
+        if kernel is None:
+            kernel = self._kernel = self._load(a.device)
+        pointers = (a.data_ptr(), b.data_ptr(), b_scales.data_ptr(), 0 if bias is None else bias.data_ptr())
+        kernel.launch(self._grid, w4_mma.POINTERS.pack(*pointers, out.data_ptr()) + self._constants)
+
+    def _load(self, device: torch.device) -> Kernel:
+        from mxgemm.cuda.launch import Kernel, function
+
+        p, c = self._problem, self._config
+        loaded = function(w4_mma.SOURCE, w4_mma.KERNEL, device, w4_mma.defines(p, c))
+        return Kernel(loaded, w4_mma.block(c), w4_mma.shared_bytes(p, c), overlap=c.overlap)

@@ -1,0 +1,230 @@
+// Stands in for mxgemm/cuda/kernels/sm90.h on a CPU: the text of a kernel runs lane by lane, 32 lanes a warp.
+//
+// A lane is a coroutine that stops at each operation of a whole warp or workgroup until all others are there too; lanes
+// that stop at different ones are an error, and so is a load outside the operands. Arithmetic is by the PTX ISA.
+#pragma once
+#include <ucontext.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef long long i64;
+
+#define INLINE static inline
+#define __global__
+#define __launch_bounds__(threads)
+#define __shared__
+
+struct uint4 {
+  u32 x, y, z, w;
+};
+struct Index {
+  u32 x;
+};
+static Index threadIdx, blockIdx;
+INLINE uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
+INLINE int min(int a, int b) { return a < b ? a : b; }
+INLINE u32 min(u32 a, u32 b) { return a < b ? a : b; }
+INLINE u32 max(u32 a, u32 b) { return a > b ? a : b; }
+
+[[noreturn]] static void wrong(const char* what) {
+  std::fprintf(stderr, "workgroup %u, thread %u: %s\n", blockIdx.x, threadIdx.x, what);
+  std::abort();
+}
+
+// Memory: what may be read and written.
+struct Range {
+  const u8* start;
+  i64 size;
+};
+static std::vector<Range> readable, writable;
+static void check(const std::vector<Range>& ranges, const void* p, i64 size, int alignment) {
+  const u8* at = static_cast<const u8*>(p);
+  if (reinterpret_cast<uintptr_t>(p) % alignment) wrong("an address is not a multiple of the access");
+  for (const Range& r : ranges)
+    if (at >= r.start && at + size <= r.start + r.size) return;
+  wrong("an access outside the operands");
+}
+template <class T>
+static T load(const void* p) {
+  check(readable, p, sizeof(T), sizeof(T));
+  T v;
+  std::memcpy(&v, p, sizeof(T));
+  return v;
+}
+INLINE uint4 load_streamed(const void* p) { return load<uint4>(p); }
+INLINE uint4 load_16(const void* p) { return load<uint4>(p); }
+INLINE u32 load_u8(const void* p) { return load<u8>(p); }
+INLINE u32 load_u16(const void* p) { return load<u16>(p); }
+INLINE u32 load_u32(const void* p) { return load<u32>(p); }
+template <class T>
+static void store(void* p, T v) {
+  check(writable, p, sizeof(T), sizeof(T));
+  std::memcpy(p, &v, sizeof(T));
+}
+INLINE void store_u16(void* p, u32 v) { store(p, static_cast<u16>(v)); }
+INLINE void store_f32(void* p, float v) { store(p, v); }
+
+// Arithmetic.
+INLINE float float_of(u32 bits) {
+  float x;
+  std::memcpy(&x, &bits, 4);
+  return x;
+}
+INLINE u32 bits_of(float x) {
+  u32 bits;
+  std::memcpy(&bits, &x, 4);
+  return bits;
+}
+INLINE u32 permute(u32 a, u32 b, u32 selector) {
+  const u64 both = a | static_cast<u64>(b) << 32;
+  u32 r = 0;
+  for (int i = 0; i < 4; i++) {
+    const u32 s = selector >> (4 * i) & 15;
+    u32 byte = both >> (8 * (s & 7)) & 255;
+    if (s & 8) byte = byte & 128 ? 255 : 0;
+    r |= byte << (8 * i);
+  }
+  return r;
+}
+INLINE u32 and_or(u32 a, u32 mask, u32 c) { return (a & mask) | c; }
+
+// Rounds to nearest even with `bits` of significand and the least step 2^least; `nan` is the result for NaN.
+INLINE long double nearest(long double x, int bits, int least) {
+  int e;
+  std::frexp(x, &e);
+  const int step = e - bits > least ? e - bits : least;
+  return std::ldexp(std::nearbyint(std::ldexp(x, -step)), step);
+}
+INLINE float value_of_bf16(u32 half) { return float_of(half << 16); }
+INLINE u32 bf16_of(long double x) {
+  if (std::isnan(x)) return 0x7FFF;
+  const float y = static_cast<float>(std::isinf(x) ? x : nearest(x, 8, -133));  // a step too large is infinity
+  return bits_of(y) >> 16;
+}
+template <class F>
+static u32 by_halves(F f) {
+  return (f(0) & 0xFFFFu) | f(16) << 16;
+}
+INLINE u32 fma_bf16x2(u32 a, u32 b, u32 c) {
+  return by_halves([&](int i) {
+    const long double x = value_of_bf16(a >> i), y = value_of_bf16(b >> i), z = value_of_bf16(c >> i);
+    return bf16_of(x * y + z);
+  });
+}
+INLINE u32 mul_bf16x2(u32 a, u32 b) {
+  return by_halves([&](int i) {
+    return bf16_of(static_cast<long double>(value_of_bf16(a >> i)) * value_of_bf16(b >> i));
+  });
+}
+INLINE u32 abs_bf16x2(u32 a) { return a & 0x7FFF7FFFu; }
+INLINE u32 max_bf16x2(u32 a, u32 b) {
+  return by_halves([&](int i) -> u32 {
+    const float x = value_of_bf16(a >> i), y = value_of_bf16(b >> i);
+    if (std::isnan(x) || std::isnan(y)) return 0x7FFF;
+    return (x > y ? a : b) >> i & 0xFFFFu;
+  });
+}
+INLINE u32 min_magnitude_bf16x2(u32 a, u32 b) {
+  return by_halves([&](int i) -> u32 {
+    const u32 x = a >> i & 0x7FFFu, y = b >> i & 0x7FFFu, sign = ((a ^ b) >> i) & 0x8000u;
+    if (x > 0x7F80u || y > 0x7F80u) return x > 0x7F80u && y > 0x7F80u ? 0x7FFF : (x > 0x7F80u ? y : x) | sign;
+    return (x < y ? x : y) | sign;
+  });
+}
+INLINE u32 bf16x2_of(float low, float high) { return bf16_of(low) | bf16_of(high) << 16; }
+INLINE u32 f16_of(float x) {
+  const _Float16 half = static_cast<_Float16>(x);
+  u16 bits;
+  std::memcpy(&bits, &half, 2);
+  return bits;
+}
+INLINE float float_of_f16(u32 bits) {
+  const u16 low = static_cast<u16>(bits);
+  _Float16 half;
+  std::memcpy(&half, &low, 2);
+  return static_cast<float>(half);
+}
+INLINE int lowest_bit(u64 x) { return __builtin_ctzll(x); }
+
+// Lanes.
+enum Operation { NOTHING, MULTIPLY, ANY, SHUFFLE, BARRIER, DONE };
+struct Lane {
+  ucontext_t context;
+  std::vector<u8> stack = std::vector<u8>(1 << 18);
+  Operation at = NOTHING;
+  u32 in[7];
+  float* sums;
+  u32 out;
+};
+static std::vector<Lane> lanes;
+static ucontext_t scheduler;
+static u32 running;
+static long counts[DONE + 1];
+
+static u32 stop(Operation at) {
+  Lane& lane = lanes[running];
+  lane.at = at;
+  swapcontext(&lane.context, &scheduler);
+  return lane.out;
+}
+INLINE void multiply(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+  Lane& lane = lanes[running];
+  const u32 in[] = {a0, a1, a2, a3, b0, b1};
+  std::memcpy(lane.in, in, sizeof in);
+  lane.sums = d;
+  stop(MULTIPLY);
+}
+INLINE bool any_lane(bool x) {
+  lanes[running].in[0] = x;
+  return stop(ANY) != 0;
+}
+INLINE u32 from_lane(u32 x, int lane) {
+  lanes[running].in[0] = x, lanes[running].in[1] = static_cast<u32>(lane);
+  return stop(SHUFFLE);
+}
+INLINE void workgroup_barrier() { stop(BARRIER); }
+INLINE void wait_for_earlier_launches() {}
+
+static void multiply_all(Lane* warp) {
+  double a[16][16], b[16][8];
+  for (int l = 0; l < 32; l++)
+    for (int half = 0; half < 2; half++) {
+      const int g = l / 4, k = 2 * (l % 4) + half, shift = 16 * half;
+      for (int i = 0; i < 4; i++) a[g + 8 * (i & 1)][k + 8 * (i >> 1)] = value_of_bf16(warp[l].in[i] >> shift & 0xFFFFu);
+      for (int i = 0; i < 2; i++) b[k + 8 * i][g] = value_of_bf16(warp[l].in[4 + i] >> shift & 0xFFFFu);
+    }
+  for (int l = 0; l < 32; l++)
+    for (int i = 0; i < 4; i++) {
+      double sum = warp[l].sums[i];
+      for (int k = 0; k < 16; k++) sum += a[l / 4 + 8 * (i >> 1)][k] * b[k][2 * (l % 4) + (i & 1)];
+      warp[l].sums[i] = static_cast<float>(sum);
+    }
+}
+
+// Runs a warp until it is at the barrier or done.
+static Operation run_warp(int w) {
+  Lane* warp = &lanes[32 * w];
+  for (;;) {
+    for (int l = 0; l < 32; l++) {
+      running = threadIdx.x = 32 * w + l;
+      swapcontext(&scheduler, &warp[l].context);
+      if (warp[l].at != warp[0].at) wrong("lanes of a warp are at different operations");
+    }
+    const Operation at = warp[0].at;
+    counts[at]++;
+    if (at == BARRIER || at == DONE) return at;
+    bool any = false;
+    for (int l = 0; l < 32; l++) any |= warp[l].in[0] != 0;
+    if (at == MULTIPLY) multiply_all(warp);
+    for (int l = 0; l < 32; l++) warp[l].out = at == ANY ? any : at == SHUFFLE ? warp[warp[l].in[1] & 31].in[0] : 0;
+  }
+}

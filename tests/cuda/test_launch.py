@@ -1,0 +1,81 @@
+"""Launches with attributes, against a driver that keeps what it is told."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+
+import pytest
+import torch
+
+from mxgemm.cuda import launch
+from mxgemm.cuda.launch import Kernel
+from mxgemm.hip import runtime
+from mxgemm.hip.kernarg import Layout
+from mxgemm.hip.runtime import CUDA, DriverError, Function
+from tests.hip.conftest import STREAM, Double, built, double
+
+ARGUMENTS = Layout("PPqIIII")
+__all__ = ["double"]
+only_cuda = pytest.mark.parametrize("double", [CUDA], indirect=True, ids=["CUDA"])
+
+
+def function(double: Double, index: int = 0) -> Function:
+    image = built("shuffle_scales.hip", "gfx950")  # a driver's names have nothing to do with what is in a file
+    return runtime.load(image, torch.device("cuda", index), using=double.driver).function("shuffle_scales_8")
+
+
+@only_cuda
+def test_attributes_arrive_as_they_were_meant(double: Double) -> None:
+    loaded = function(double)
+    kernarg = ARGUMENTS.pack(1 << 47, 2, -3, 4, 5, 6, 7)
+    Kernel(loaded, (64, 2, 1), 96, overlap=True, cluster=(4, 1, 1)).launch((9, 2, 1), kernarg)
+    Kernel(loaded, (64, 2, 1), 96, overlap=True).launch((9, 2, 1), kernarg)
+    Kernel(loaded, (64, 2, 1), 96).launch((9, 2, 1), kernarg)
+    both, overlap, plain = double.launches
+    assert [kept.count for kept in double.launches] == [2, 1, 0]
+    assert (both.attributes[0][0], both.attributes[0][2]) == (6, 1)  # programmatic stream serialisation: id, value
+    assert (both.attributes[1][0], list(both.attributes[1][2:5])) == (4, [4, 1, 1])  # cluster dimensions
+    for kept in (both, overlap, plain):
+        assert (list(kept.grid), list(kept.block), kept.shared, kept.stream) == ([9, 2, 1], [64, 2, 1], 96, STREAM)
+        assert bytes(kept.bytes[: kept.size]) == kernarg
+
+
+@only_cuda
+def test_more_shared_memory_is_asked_for(double: Double) -> None:
+    loaded = function(double)
+    asked = ctypes.c_int.in_dll(double.library, "shared_asked_for")
+    Kernel(loaded, (32, 1, 1), 48 * 1024)
+    assert asked.value == 0
+    Kernel(loaded, (32, 1, 1), 48 * 1024 + 16)
+    assert asked.value == 48 * 1024 + 16
+    with pytest.raises(DriverError, match=r"FuncSetAttribute\(shuffle_scales_8, 262144 bytes .*invalid value"):
+        Kernel(loaded, (32, 1, 1), 1 << 18)
+
+
+@only_cuda
+def test_a_thread_without_a_context_gets_the_modules(double: Double) -> None:
+    kernel = Kernel(function(double, index=1), (32, 1, 1), overlap=True)
+
+    def launch_some(base: int) -> None:
+        for i in range(base, base + 50):
+            kernel.launch((i + 1, 1, 1), ARGUMENTS.pack(i, i, i, i, i, i, i))
+
+    threads = [threading.Thread(target=launch_some, args=(1000 * t,)) for t in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(kept.grid[0] - 1 for kept in double.launches) == [1000 * t + i for t in range(4) for i in range(50)]
+    for kept in double.launches:
+        i = kept.grid[0] - 1
+        assert bytes(kept.bytes[: kept.size]) == ARGUMENTS.pack(i, i, i, i, i, i, i)
+        assert (kept.count, kept.stream) == (1, STREAM + 1)
+
+
+@only_cuda
+def test_modules_are_loaded_while_a_stream_is_captured(double: Double) -> None:
+    mode = ctypes.c_int.in_dll(double.library, "capture_mode")
+    with launch._capture_relaxed(double.driver):
+        assert mode.value == 2
+    assert mode.value == 0

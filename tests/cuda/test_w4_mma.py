@@ -1,0 +1,193 @@
+"""The kernel of w4_mma without a GPU: its text run lane by lane against the oracle, and what it compiles to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import mxgemm
+from bench import mma_cases
+from bench.mma_cases import DATA, Case, judged, make
+from mxgemm.cuda import w4_mma
+from mxgemm.cuda.w4_mma import MmaConfig, candidates, mma_refusal
+from mxgemm.device import KNOWN_MACHINES
+from mxgemm.mx.formats import SCALE_ROUNDINGS
+from mxgemm.problem import Problem, Strides
+from mxgemm.routes import ROUTES
+from tests.cuda import lanes
+
+HOPPER = KNOWN_MACHINES["sm_90"]
+CPU = torch.device("cpu")
+ONE = MmaConfig(1, 1, 2, 1, True)
+BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
+
+
+def run(case: Case, seed: int = 0) -> None:
+    made = make(case, seed, CPU)
+    o = made.operands
+    lanes.run(made.problem, case.config, o.a, o.b, o.b_scales, o.bias, o.out)
+    found = judged(case, made)
+    assert not found, f"{case}: {found}"
+
+
+@pytest.mark.parametrize("rule", SCALE_ROUNDINGS)
+@pytest.mark.parametrize("a_format", ["e2m1", "e4m3"])
+def test_every_rounding_of_bf16_in_pairs(a_format: str, rule: str) -> None:
+    for data in DATA:
+        run(Case(5, 16, 256, ONE, a_format, rule, data=data))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("a_dtype", [FP16, FP32])
+@pytest.mark.parametrize("a_format", ["e2m1", "e4m3", "bf16"])
+def test_every_rounding_in_fp32(a_format: str, a_dtype: torch.dtype) -> None:
+    for data in DATA:
+        run(Case(3, 16, 256, ONE, a_format, "floor", a_dtype, data=data))
+
+
+def test_activations_in_bf16() -> None:
+    for data in DATA:
+        run(Case(8, 32, 256, ONE, "bf16", data=data))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("m", "n", "k", "config"),
+    [
+        (1, 1, 32, MmaConfig(1, 1, 1, 1, False)),
+        (1, 2112, 96, MmaConfig(4, 2, 1, 1, True)),
+        (32, 48, 2880, MmaConfig(2, 1, 7, 1, False)),
+        (16, 130, 1152, MmaConfig(2, 2, 2, 2, True)),
+        (9, 33, 2880, MmaConfig(1, 1, 8, 4, False)),
+        (32, 100, 288, MmaConfig(4, 4, 1, 2, False)),
+    ],
+    ids=str,
+)
+def test_sizes_and_configurations(m: int, n: int, k: int, config: MmaConfig) -> None:
+    for i, data in enumerate(("even", "nan")):
+        run(Case(m, n, k, config, bias=BF16, out_dtype=FP32, data=data), i)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "layouts",
+    [
+        {"layout": ("preshuffled", "shuffled")},
+        {"layout": ("preshuffled", "row_major"), "out_layout": "transposed", "out_dtype": FP16, "bias": FP16},
+        {"layout": ("row_major", "shuffled"), "w_layout": "padded", "a_layout": "padded", "out_layout": "padded"},
+        {"w_layout": "transposed", "a_layout": "transposed", "bias": FP32},
+        {"a_layout": "unaligned", "a_dtype": FP32},
+        {"a_layout": "transposed", "a_dtype": FP16, "a_format": "bf16"},
+    ],
+    ids=str,
+)
+def test_layouts_and_strides(layouts: dict[str, Any]) -> None:
+    for m, n, data in ((7, 48, "spread"), (7, 272, "even")):
+        run(Case(m, n, 320, ONE, data=data, **layouts))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_drawn_cases(seed: int) -> None:
+    """What bench/w4_mma.py draws for a GPU, as far as it is small."""
+    cases = [case for case in mma_cases.drawn(300, seed) if case.n * case.k * -(-case.m // 8) < 100_000]
+    for i, case in enumerate(cases[18 * seed : 18 * seed + 18]):
+        for data in DATA:
+            run(replace(case, data=data), i)
+
+
+def one_block(a: Tensor, data: Tensor, scales: Tensor, a_format: str = "e2m1") -> Tensor:
+    """Multiply rows of one block each, A in bf16, and return fp32."""
+    out = torch.full((a.shape[0], data.shape[0]), torch.nan)
+    problem = Problem.of(
+        a.shape[0], data.shape[0], a.shape[1], HOPPER, a_format=a_format, out_dtype=FP32,
+        strides=Strides(a=a.stride(), b=data.stride(), b_scales=scales.stride(), out=out.stride()),  # type: ignore[arg-type]
+    )  # fmt: skip
+    lanes.run(problem, MmaConfig(1, 1, 1, 1, False), a, data, scales, None, out)
+    return out
+
+
+def test_every_code_and_scale_byte_is_exact() -> None:
+    """A has a single 1 or -2 a row, so results are decoded weights, and those whose scale is 255 are NaN."""
+    codes = torch.arange(16, dtype=torch.uint8)
+    data = (codes | codes.flip(0) << 4).repeat(256, 1)
+    scales = torch.arange(256, dtype=torch.uint8).view(256, 1)
+    weight = replace(mxgemm.quantize(torch.zeros(256, 32)), data=data, scales=scales)
+    exact = mma_cases.decoded(weight, CPU)
+    for start in range(0, 32, 8):
+        a = torch.zeros(8, 32, dtype=BF16)
+        for i in range(8):
+            a[i, start + i] = -2.0 if i % 2 else 1.0
+        got = one_block(a, data, scales).double()
+        want = (a.double() @ exact.T).float().double()  # infinite from 2^128 on
+        want[:, 255] = torch.nan
+        assert torch.equal(got.nan_to_num(7.0, 8.0, 9.0), want.nan_to_num(7.0, 8.0, 9.0))
+
+
+@pytest.mark.parametrize("a_format", ["e2m1", "e4m3"])
+def test_every_bf16_is_rounded_as_quantize_does(a_format: str) -> None:
+    """The weight is 1 in a place of its own for each value of the block that is looked at."""
+    values = torch.arange(0, 1 << 16, 7, dtype=torch.int32).to(torch.int16).view(BF16)
+    a = torch.zeros(values.numel(), 32, dtype=BF16)
+    a[:, 3] = values
+    a[:, 17] = values.abs().clamp(max=2.0**126) * 1.5 * (values.abs() < 1e30)
+    want = mxgemm.dequantize(mxgemm.quantize(a, format=a_format))[:, 3]  # type: ignore[arg-type]
+    data = torch.zeros(1, 16, dtype=torch.uint8)
+    data[0, 1] = 2 << 4  # code 2 is 1, at k = 3
+    scales = torch.full((1, 1), 127, dtype=torch.uint8)
+    got = torch.cat([one_block(rows, data, scales, a_format)[:, 0] for rows in a.split(32)])
+    assert torch.equal(got.nan_to_num(3.0), want.nan_to_num(3.0))
+
+
+def problem(m: int = 16, n: int = 2112, k: int = 7168, **options: Any) -> Problem:
+    return Problem.of(m, n, k, HOPPER, **options)
+
+
+@pytest.mark.parametrize(
+    ("field", "options"),
+    [
+        ("m", {"m": 33}),
+        ("a", {"a_quantized": True}),
+        ("a.dtype", {"a_dtype": torch.float64}),
+        ("b_format", {"b_format": "e4m3"}),
+        ("k", {"k": 1 << 20}),
+        ("n", {"n": 1 << 31}),
+        ("bias.dtype", {"has_bias": True, "bias_dtype": torch.float64}),
+    ],
+)
+def test_refusals_name_the_field(field: str, options: dict[str, Any]) -> None:
+    refusal = ROUTES["w4_mma"].can_implement(problem(**options))
+    assert refusal is not None
+    assert refusal.field == field
+
+
+@pytest.mark.parametrize(
+    ("field", "config"),
+    [
+        ("tiles", MmaConfig(tiles=3)),
+        ("warps_n", MmaConfig(warps_n=0)),
+        ("warps_k", MmaConfig(warps_k=17)),
+        ("warps", MmaConfig(warps_n=4, warps_k=8)),
+        ("depth", MmaConfig(depth=5)),
+        ("registers", MmaConfig(tiles=4, depth=4, warps_k=16)),
+        ("warps_k", MmaConfig(warps_k=1)),
+    ],
+)
+def test_illegal_configurations(field: str, config: MmaConfig) -> None:
+    made = problem(k=16384) if config == MmaConfig(warps_k=1) else problem()
+    refusal = mma_refusal(made, config)
+    assert refusal is not None
+    assert refusal.field == field, refusal
+
+
+@pytest.mark.parametrize("m", [1, 8, 9, 16, 17, 32])
+def test_every_problem_has_a_configuration(m: int) -> None:
+    for n, k in ((1, 32), (16, 96), (2112, 7168), (57344, 8192), (128, w4_mma.MAX_K)):
+        for a_dtype in (BF16, FP32):
+            found = candidates(problem(m, n, k, a_dtype=a_dtype))
+            assert found, (m, n, k)
+            assert all(mma_refusal(problem(m, n, k, a_dtype=a_dtype), config) is None for config in found)

@@ -1,0 +1,48 @@
+"""Route w4_mma on a GPU: drawn cases of bench/w4_mma.py, and whole calls."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import mxgemm
+from bench import mma_cases
+from mxgemm.mx.accuracy import judge
+from mxgemm.routes import ROUTES
+
+pytestmark = pytest.mark.gpu
+ROUTE = ROUTES["w4_mma"]
+
+
+@pytest.fixture(autouse=True)
+def hopper() -> None:
+    missing = ROUTE.missing(mxgemm.device.machine_of(torch.device("cuda", 0)))
+    if missing:
+        pytest.skip(str(missing))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_drawn_cases(seed: int) -> None:
+    device = torch.device("cuda", 0)
+    for i, case in enumerate(mma_cases.drawn(30, seed)):
+        for data in mma_cases.DATA:
+            made = mma_cases.make(replace(case, data=data), i, device)
+            ROUTE.bind(made.problem, case.config)(made.operands)
+            found = mma_cases.judged(case, made)
+            assert not found, f"{replace(case, data=data)}: {found}"
+
+
+@pytest.mark.parametrize("a_format", ["e2m1", "e4m3", "bf16"])
+@pytest.mark.parametrize("m", [1, 32])
+def test_calls(m: int, a_format: str) -> None:
+    a = torch.randn(m, 2880, device="cuda", dtype=torch.bfloat16)
+    weight = mxgemm.quantize(torch.randn(528, 2880, device="cuda"))
+    out = mxgemm.gemm(a, weight, a_format=a_format, route="w4_mma")  # type: ignore[arg-type]
+    assert judge(out, a, weight, a_format=a_format).passed
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = mxgemm.gemm(a, weight, a_format=a_format, route="w4_mma")  # type: ignore[arg-type]
+    graph.replay()
+    assert torch.equal(captured, out)
