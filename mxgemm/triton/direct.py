@@ -36,7 +36,7 @@ def direct(
     triton = sys.modules["triton"]
     if not triton.__version__.startswith(RELEASES):
         return None
-    launcher = getattr(compiled, "run", None)
+    launcher: Any = getattr(compiled, "run", None)
     if type(launcher).__name__ != "CudaLauncher":
         return None
     if launcher.global_scratch_size or launcher.profile_scratch_size:
