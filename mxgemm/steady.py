@@ -51,10 +51,10 @@ class Known:
 
     def holds(self) -> bool:
         """Say whether the weight is what and where it was, and what was made of its bytes up to date."""
-        stamp = self._stamp
+        data, scales, stamp = self._data, self._scales, self._stamp
         return (
-            _place(self._data) == self._data_place
-            and _place(self._scales) == self._scales_place
+            (data.data_ptr(), data.shape, data.stride()) == self._data_place
+            and (scales.data_ptr(), scales.shape, scales.stride()) == self._scales_place
             and (stamp is None or stamp.fresh())
         )
 
