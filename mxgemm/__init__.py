@@ -22,6 +22,7 @@ from mxgemm.gemm import gemm, gemm_mx
 from mxgemm.mx.tensor import MXTensor, dequantize
 from mxgemm.quantize import quantize
 from mxgemm.routing.explain import Explanation, explain
+from mxgemm.warmup import warmup
 
 del _ops, _saved, _sys
 
@@ -36,4 +37,5 @@ __all__ = [
     "gemm",
     "gemm_mx",
     "quantize",
+    "warmup",
 ]

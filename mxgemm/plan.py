@@ -162,8 +162,7 @@ def _key(
     out: Tensor | None,
     options: Options,
 ) -> Hashable:
-    operands = (facts(a), facts(a_scales), facts(b), facts(b_scales), facts(bias), facts(out))
-    return operands, torch.is_grad_enabled(), options
+    return facts(a), facts(a_scales), facts(b), facts(b_scales), facts(bias), facts(out), options
 
 
 def facts(tensor: Any) -> Hashable:
@@ -174,7 +173,8 @@ def facts(tensor: Any) -> Hashable:
     address = t.data_ptr()
     if address < LOWEST_ADDRESS and freed(t):
         raise TypeError("freed")  # a steady call's key has no place for it: validation says whose storage it is
-    return t.shape, t.stride(), t.dtype, t.device, address & 15, t.requires_grad, t.is_neg()
+    recorded = t.requires_grad and torch.is_grad_enabled()  # a derivative is asked for, which validation refuses
+    return t.shape, t.stride(), t.dtype, t.device, address & 15, recorded, t.is_neg()
 
 
 def _check_no_alias(

@@ -117,7 +117,6 @@ def _key(a: Tensor, bias: Tensor | None, out: Tensor | None, options: Hashable) 
         facts(a),
         None if bias is None else facts(bias),
         None if out is None else facts(out),
-        torch.is_grad_enabled(),
         options,
     )
 
