@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,9 @@ from mxgemm.mx.tensor import FLOAT_DTYPES, MXTensor
 from mxgemm.nn.config import LayerReport, ModelReport, MXConfig
 from mxgemm.nn.linear import MXLinear
 from mxgemm.nn.weight import MXWeight
+
+METHOD: Final = "mxgemm"
+"""``quant_method`` of a configuration that transformers saves with a model."""
 
 Filter = Callable[[nn.Module, str], bool]
 """``filter_fn(module, name)``, as torchao's: quantise this linear layer?"""
@@ -45,14 +49,17 @@ def quantize_(model: nn.Module, config: MXConfig | None = None, filter_fn: Filte
     Returns:
         a report on every linear layer: its error, its bytes before and after, or why it was kept.
 
+    The ``config`` of a model that transformers made says afterwards what it is, so that ``save_pretrained`` writes a
+    checkpoint that loads again (see ``mxgemm.integrations.transformers``).
+
     Layers that share one weight with each other share one MXFP4 weight afterwards. Whatever can be said against a call
     is said before anything is changed.
 
     Raises:
         TypeError: no module, no MXConfig, or a filter that is no function.
         ValueError: the model is itself an ``nn.Linear`` (see :meth:`mxgemm.nn.MXLinear.from_linear`); ``filter_fn``
-            chooses a layer that cannot be quantised or is tied to something that it does not choose; or the model
-            holds an :class:`mxgemm.MXTensor` as a plain attribute (see :func:`check_state`).
+            chooses a layer that cannot be quantised or is tied to something that it does not choose; the model holds an
+            :class:`mxgemm.MXTensor` as a plain attribute (see :func:`check_state`); or transformers has quantised it.
     """
     check_type("model", model, nn.Module, "a torch.nn.Module")
     config = check_type("config", MXConfig() if config is None else config, MXConfig, "an mxgemm.MXConfig")
@@ -61,6 +68,7 @@ def quantize_(model: nn.Module, config: MXConfig | None = None, filter_fn: Filte
     if isinstance(model, nn.Linear):
         raise ValueError("model: got an nn.Linear, which cannot be replaced in place; want MXLinear.from_linear of it")
     check_state(model)
+    saved = _saved_config(model)
     places = _places(model)
     _choose(model, places, filter_fn)
     reports: list[LayerReport] = []
@@ -68,6 +76,8 @@ def quantize_(model: nn.Module, config: MXConfig | None = None, filter_fn: Filte
     while places:  # each is let go of with the weight that it was
         place = places.pop(0)
         reports.append(_report_kept(place) if place.kept else _convert(model, place, config, made))
+    if saved is not None:
+        saved.quantization_config = _to_save(config, reports)
     return ModelReport(tuple(reports))
 
 
@@ -85,6 +95,27 @@ def check_state(model: nn.Module) -> None:
                     f"model: got an MXTensor as the attribute {where}, which torch neither saves nor moves; want "
                     "mxgemm.nn.MXWeight(tensor) or mxgemm.nn.MXLinear.from_mx(tensor) in its place"
                 )
+
+
+def _saved_config(model: nn.Module) -> Any:
+    """Return what transformers saves beside a model's weights, None for a model that it does not save."""
+    config = getattr(model, "config", None)
+    if config is None or not hasattr(model, "save_pretrained"):
+        return None
+    if getattr(config, "quantization_config", None) is not None:
+        raise ValueError("model: got one with a quantization_config, want one that is not quantised yet")
+    return config
+
+
+def _to_save(config: MXConfig, reports: list[LayerReport]) -> dict[str, Any]:
+    kept = [f"{re.escape(report.name)}$" for report in reports if report.kept]
+    return {
+        "quant_method": METHOD,
+        "a_format": config.a_format,
+        "scale_rounding": config.scale_rounding,
+        "modules_to_not_convert": kept,
+        "prepare": config.prepare,
+    }
 
 
 def _members(value: object) -> Iterator[object]:
@@ -118,7 +149,7 @@ def _places(model: nn.Module) -> list[_Place]:
             parent = model.get_submodule(name.rpartition(".")[0])
             place = found.setdefault(id(module), _Place(module))
             place.names.append(name)
-            place.refusal = place.refusal or _refusal(module, parent)
+            place.refusal = place.refusal or refusal(module, parent)
     for place in found.values():
         weight = place.linear._parameters.get("weight")
         place.repeated = weight is not None and id(weight) in seen
@@ -126,7 +157,7 @@ def _places(model: nn.Module) -> list[_Place]:
     return list(found.values())
 
 
-def _refusal(linear: nn.Linear, parent: nn.Module) -> str:
+def refusal(linear: nn.Linear, parent: nn.Module) -> str:
     """Say why a layer cannot be replaced, or ""."""
     if isinstance(parent, _READ_PAST_THE_LAYER):
         return f"its {type(parent).__name__} reads the weight past the layer"
