@@ -22,8 +22,9 @@ from mxgemm.mx.formats import ActivationFormat, ScaleRounding
 from mxgemm.mx.parts import DATA_DTYPES, SCALE_DTYPES, describe
 from mxgemm.mx.prepared import Memory
 from mxgemm.nn import MXConfig, MXLinear, check_state
-from mxgemm.nn.convert import METHOD, refusal
+from mxgemm.nn.convert import refusal
 from mxgemm.nn.linear import DEFAULT_FORMAT
+from mxgemm.nn.pretrained import METHOD
 from mxgemm.quantize import quantize
 
 try:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +16,8 @@ from mxgemm.mx.formats import BLOCK
 from mxgemm.mx.tensor import FLOAT_DTYPES, MXTensor
 from mxgemm.nn.config import LayerReport, ModelReport, MXConfig
 from mxgemm.nn.linear import MXLinear
+from mxgemm.nn.pretrained import saved_configs, tell
 from mxgemm.nn.weight import MXWeight
-
-METHOD: Final = "mxgemm"
-"""``quant_method`` of a configuration that transformers saves with a model."""
 
 Filter = Callable[[nn.Module, str], bool]
 """``filter_fn(module, name)``, as torchao's: quantise this linear layer?"""
@@ -68,7 +65,7 @@ def quantize_(model: nn.Module, config: MXConfig | None = None, filter_fn: Filte
     if isinstance(model, nn.Linear):
         raise ValueError("model: got an nn.Linear, which cannot be replaced in place; want MXLinear.from_linear of it")
     check_state(model)
-    saved = _saved_config(model)
+    saved = saved_configs(model)
     places = _places(model)
     _choose(model, places, filter_fn)
     reports: list[LayerReport] = []
@@ -76,8 +73,7 @@ def quantize_(model: nn.Module, config: MXConfig | None = None, filter_fn: Filte
     while places:  # each is let go of with the weight that it was
         place = places.pop(0)
         reports.append(_report_kept(place) if place.kept else _convert(model, place, config, made))
-    if saved is not None:
-        saved.quantization_config = _to_save(config, reports)
+    tell(saved, config, reports)
     return ModelReport(tuple(reports))
 
 
@@ -95,27 +91,6 @@ def check_state(model: nn.Module) -> None:
                     f"model: got an MXTensor as the attribute {where}, which torch neither saves nor moves; want "
                     "mxgemm.nn.MXWeight(tensor) or mxgemm.nn.MXLinear.from_mx(tensor) in its place"
                 )
-
-
-def _saved_config(model: nn.Module) -> Any:
-    """Return what transformers saves beside a model's weights, None for a model that it does not save."""
-    config = getattr(model, "config", None)
-    if config is None or not hasattr(model, "save_pretrained"):
-        return None
-    if getattr(config, "quantization_config", None) is not None:
-        raise ValueError("model: got one with a quantization_config, want one that is not quantised yet")
-    return config
-
-
-def _to_save(config: MXConfig, reports: list[LayerReport]) -> dict[str, Any]:
-    kept = [f"{re.escape(report.name)}$" for report in reports if report.kept]
-    return {
-        "quant_method": METHOD,
-        "a_format": config.a_format,
-        "scale_rounding": config.scale_rounding,
-        "modules_to_not_convert": kept,
-        "prepare": config.prepare,
-    }
 
 
 def _members(value: object) -> Iterator[object]:

@@ -125,6 +125,17 @@ def test_a_model_that_quantize_made_is_saved_and_loaded(folder: Path, tmp_path: 
         mxgemm.quantize_(again)
 
 
+def test_a_model_within_a_model_is_told_what_it_is(folder: Path, tmp_path: Path) -> None:
+    """As sentence-transformers holds one: the inner model is saved by itself."""
+    inner, untouched = load(folder), load(folder)
+    outer = nn.ModuleDict({"text": inner, "other": untouched, "head": nn.Linear(64, 8)})
+    mxgemm.quantize_(outer, filter_fn=lambda layer, name: name == "head" or name.startswith("text.model.layers.0"))
+    inner.save_pretrained(tmp_path / "saved")
+    assert same_state(load(tmp_path / "saved"), inner)
+    assert layers(inner) == [name for name in QUANTIZED if ".0." in name]
+    assert getattr(untouched.config, "quantization_config", None) is None
+
+
 def test_a_tied_output_layer_stays(tmp_path: Path) -> None:
     config = LlamaConfig(**{**CONFIG, "tie_word_embeddings": True})
     LlamaForCausalLM(config).save_pretrained(tmp_path / "tied")
