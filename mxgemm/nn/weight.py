@@ -76,11 +76,18 @@ class MXWeight(nn.Module):
         A form whose bytes were written, loaded or replaced is made anew, but while torch.compile traces: a compiled
         graph refuses a weight that is out of date.
         """
-        form = self._form
+        own = self._parameters  # past Module.__getattr__: this is on the path of every call
+        weight, scale, form = own["weight"], own["weight_scale"], self._form
+        assert weight is not None
+        assert scale is not None
         if form is not None and not is_compiling():
-            form = self._current(form)
+            made = form.prepared
+            same = form.data is weight and form.scales is scale and made is not None and made.stamp is not None
+            if not (same and made.stamp.fresh()):  # type: ignore[union-attr]
+                form = self._make_anew()
+                weight, scale = self.weight, self.weight_scale
         if form is None:
-            return self.weight, self.weight_scale, self.layout, "", ()
+            return weight, scale, self.layout, "", ()
         return form.operand()
 
     def _is_plain(self) -> bool:
@@ -117,16 +124,20 @@ class MXWeight(nn.Module):
                 f"prepare: got a weight that is a {type(self.weight).__name__}, want one that lies whole on one "
                 "device: what is made of a shard, or before every gathering, is of no use"
             )
-        self._accept(self.mx_tensor().prepare(arch, memory=memory, keep=keep))
+        self._accept(self._own().prepare(arch, memory=memory, keep=keep))
         self._asked = Preparation(arch, memory, keep)
         self._made_anew = 0
+
+    def _own(self) -> MXTensor:
+        """Return the parameters themselves as an MXTensor, whose stamp notices ``parameter.data = ...`` as well."""
+        if self.weight.is_inference() or self.weight_scale.is_inference():
+            self._hold(self.mx_tensor())  # copies whose changes torch counts
+        return MXTensor(self.weight, self.weight_scale, self.format, self.shape, self.layout)
 
     def _accept(self, prepared: MXTensor) -> None:
         made = prepared.prepared
         assert made is not None
         if made.stamp is not None:
-            if self.weight.is_inference() or self.weight_scale.is_inference():
-                self._hold(prepared)  # which has made counted copies
             self._form = prepared
             return
         self._form = None
@@ -140,20 +151,15 @@ class MXWeight(nn.Module):
         if asked is None or not self._is_plain() or is_observed(None):
             return
         try:
-            self._accept(self.mx_tensor().prepare(asked.arch, memory=asked.memory, keep=asked.keep))
+            self._accept(self._own().prepare(asked.arch, memory=asked.memory, keep=asked.keep))
         except ValueError as error:
             if asked.keep:
                 raise
             say_once(f"a weight on {self.weight.device} is read as its bytes lie: {error}", key=("nn keep", str(error)))
 
-    def _current(self, form: MXTensor) -> MXTensor | None:
-        data, scales = self.weight, self.weight_scale
+    def _make_anew(self) -> MXTensor | None:
         if not self._is_plain() or is_observed(None):  # replaced for a call by torch.func, or a mode looks on
             return None
-        stamp = form.prepared.stamp if form.prepared is not None else None
-        same = data.data_ptr() == form.data.data_ptr() and scales.data_ptr() == form.scales.data_ptr()
-        if same and stamp is not None and stamp.fresh():
-            return form
         self._prepare_as_asked()
         self._made_anew += 1
         if self._made_anew == _MANY:
