@@ -27,20 +27,20 @@ class Published:
         a_format: what activations are rounded to.
         scale_rounding: rule for their block scales.
         not_converted: regular expressions of modules that are not quantised, matched from the beginning of a name.
-        weight_name: what the files call the packed bytes.
+        experts: the experts of gpt-oss are quantised, and no linear layer is.
     """
 
     a_format: str
     scale_rounding: str
     not_converted: tuple[str, ...]
-    weight_name: str
+    experts: bool = False
 
 
 def read(config: Mapping[str, Any], a_format: str | None = None, scale_rounding: str | None = None) -> Published:
     """Read a ``quantization_config``.
 
     Args:
-        config: of a ``config.json``; "quark" (OCP MX) or "compressed-tensors" (mxfp4-pack-quantized).
+        config: of a ``config.json``: "quark" (OCP MX), "compressed-tensors" (mxfp4-pack-quantized), gpt-oss's "mxfp4".
         a_format: said by the caller; must agree with the file where that says it.
         scale_rounding: likewise, of activations.
 
@@ -57,12 +57,10 @@ def read(config: Mapping[str, Any], a_format: str | None = None, scale_rounding:
         return _quark(config, a_format, scale_rounding)
     if method == "compressed-tensors":
         return _compressed_tensors(config, a_format, scale_rounding)
-    if method == "mxfp4":
-        raise ValueError(
-            "quant_method: got 'mxfp4' (gpt-oss), whose experts are three-dimensional and no linear layers; want quark "
-            "or compressed-tensors (transformers' own Mxfp4Config(dequantize=True) loads gpt-oss)"
-        )
-    raise ValueError(f"quant_method: got {shown(method)}, want quark or compressed-tensors")
+    if method == "mxfp4":  # of gpt-oss: transformers' class quantises the weights of experts alone
+        rule = scale_rounding or "even"  # of bf16 activations there are no scales
+        return Published(_agreed("a_format", "bf16", a_format), rule, (".*",), experts=True)
+    raise ValueError(f"quant_method: got {shown(method)}, want quark, compressed-tensors or mxfp4")
 
 
 def _quark(config: Mapping[str, Any], a_format: str | None, scale_rounding: str | None) -> Published:
@@ -84,7 +82,6 @@ def _quark(config: Mapping[str, Any], a_format: str | None, scale_rounding: str 
         _agreed("a_format", known or "bf16", a_format),
         "even" if given is None else _agreed("scale_rounding", rule, scale_rounding),
         tuple(_quark_pattern(name) for name in _texts("exclude", excluded)),
-        "weight",
     )
 
 
@@ -113,7 +110,6 @@ def _compressed_tensors(config: Mapping[str, Any], a_format: str | None, scale_r
         _agreed("a_format", {None: "bf16", 4: "e2m1", 8: "e4m3"}[bits], a_format),
         _agreed("scale_rounding", "even", scale_rounding),  # the one rule of compressed-tensors
         tuple(_compressed_pattern(name) for name in _texts("ignore", config.get("ignore"))),
-        "weight_packed",
     )
 
 

@@ -5,7 +5,7 @@
     model.save_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder)  # the same bytes
 
-Published MXFP4 checkpoints of AMD Quark and compressed-tensors are loaded by :func:`adopt`.
+Published MXFP4 checkpoints of AMD Quark, compressed-tensors and gpt-oss are loaded by :func:`adopt`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
+from mxgemm.arguments import check_bool
 from mxgemm.integrations import published
+from mxgemm.integrations.gpt_oss import MXGptOssExperts
 from mxgemm.mx.formats import ActivationFormat, ScaleRounding
 from mxgemm.mx.parts import DATA_DTYPES, SCALE_DTYPES, describe
 from mxgemm.mx.prepared import Memory
@@ -28,7 +30,7 @@ from mxgemm.nn.pretrained import METHOD
 from mxgemm.quantize import quantize
 
 try:
-    from transformers.core_model_loading import ConversionOps, WeightRenaming
+    from transformers.core_model_loading import ConversionOps, WeightConverter, WeightRenaming
     from transformers.quantizers import HfQuantizer, register_quantization_config, register_quantizer
     from transformers.quantizers.quantizers_utils import get_module_from_name, should_convert_module
     from transformers.utils.quantization_config import QuantizationConfigMixin
@@ -52,6 +54,7 @@ class MXGemmConfig(QuantizationConfigMixin):
         modules_to_not_convert: names or regular expressions, as transformers matches them. By default the output layer,
             the last layer and what is tied to another; a list replaces this, but tied layers are never converted.
         prepare: "fast" or "compact": call :meth:`mxgemm.nn.MXLinear.prepare` on each layer once it is loaded.
+        experts: the checkpoint's experts, as gpt-oss has them, are MXFP4; :func:`adopt` says so.
 
     Raises:
         TypeError: another argument, or a list that is none.
@@ -64,6 +67,7 @@ class MXGemmConfig(QuantizationConfigMixin):
         scale_rounding: ScaleRounding = "even",
         modules_to_not_convert: list[str] | None = None,
         prepare: Memory | None = None,
+        experts: bool = False,
         **more: Any,
     ) -> None:
         method = more.pop("quant_method", METHOD)
@@ -73,7 +77,8 @@ class MXGemmConfig(QuantizationConfigMixin):
         names = modules_to_not_convert
         if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
             raise TypeError(f"modules_to_not_convert: got {names!r}, want a list of names")
-        self.quant_method = METHOD
+        check_bool("experts", experts)
+        self.quant_method, self.experts = METHOD, experts
         self.a_format, self.scale_rounding, self.prepare = a_format, scale_rounding, prepare
         self.modules_to_not_convert = names
 
@@ -91,16 +96,24 @@ class MXGemmHfQuantizer(HfQuantizer):
         config = self.quantization_config
         patterns = self.get_modules_to_not_convert(model, config.modules_to_not_convert, model._keep_in_fp32_modules)
         tied = {name.removesuffix(".weight") for pair in model.all_tied_weights_keys.items() for name in pair}
-        self._layers: list[str] = []
+        self._weights: list[str] = []
         for name, module in list(model.named_modules()):
-            if not isinstance(module, nn.Linear) or name in tied or not should_convert_module(name, patterns):
-                continue
-            if refusal(module, model.get_submodule(name.rpartition(".")[0])):
-                continue
-            model.set_submodule(name, self._layer(module))
-            self._layers.append(name)
-        if not self._layers:
+            if config.experts and type(module).__name__ == "GptOssExperts":
+                model.set_submodule(name, self._experts(module))
+                self._weights += [f"{name}.gate_up_proj", f"{name}.down_proj"]
+            elif isinstance(module, nn.Linear) and name not in tied and should_convert_module(name, patterns):
+                if refusal(module, model.get_submodule(name.rpartition(".")[0])):
+                    continue
+                model.set_submodule(name, self._layer(module))
+                self._weights.append(name)
+        if not self._weights:
             raise ValueError(f"modules_to_not_convert: got {patterns}, which leaves no linear layer to be MXFP4")
+
+    def _experts(self, experts: nn.Module) -> MXGptOssExperts:
+        if not self.pre_quantized:
+            raise ValueError("experts: got True for a model that is not quantised, want a checkpoint whose experts are")
+        with torch.device("meta"):
+            return MXGptOssExperts(experts, self.quantization_config.a_format, self.quantization_config.scale_rounding)
 
     def _layer(self, linear: nn.Linear) -> MXLinear:
         layer = MXLinear(
@@ -130,23 +143,27 @@ class MXGemmHfQuantizer(HfQuantizer):
         return None if dtype == torch.uint8 else super().get_new_dtype(converter, param, dtype)
 
     def get_weight_conversions(self) -> list[Any]:
-        """Take compressed-tensors' name of the bytes for ours."""
-        self._renaming = WeightRenaming(r"\.weight_packed$", ".weight")
-        return [*super().get_weight_conversions(), self._renaming]
+        """Take compressed-tensors' and gpt-oss's names for ours, and gpt-oss's blocks for rows."""
+        if not self.pre_quantized:
+            return []
+        conversions = [*super().get_weight_conversions(), WeightRenaming(r"\.weight_packed$", ".weight")]
+        if self.quantization_config.experts:
+            conversions.append(WeightRenaming(r"_proj_scales$", "_proj.weight_scale"))
+            conversions.append(WeightConverter("_proj_blocks$", "_proj.weight", [Flatten()]))
+        return conversions
 
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
         conversions = getattr(model, "_weight_conversions", None)
         if conversions:  # which save_pretrained would undo
-            model._weight_conversions = [one for one in conversions if not _is_renaming(one)]
+            model._weight_conversions = [one for one in conversions if not _is_ours(one)]
         wrong = []
-        for name in self._layers:
-            layer = model.get_submodule(name)
-            wrong += [f"{name}.{part}: {fault}" for part in _PARTS if (fault := _settle(layer, part))]
+        for name in self._weights:
+            weight = model.get_submodule(name)
+            wrong += [f"{name}.{part}: {fault}" for part in _PARTS if (fault := _settle(weight, part))]
+            if not wrong and self.quantization_config.prepare is not None and len(weight.shape) == 2:
+                weight.prepare(memory=self.quantization_config.prepare)
         if wrong:
             raise ValueError("checkpoint: " + "; ".join(wrong))
-        if self.quantization_config.prepare is not None:
-            for name in self._layers:
-                model.get_submodule(name).prepare(memory=self.quantization_config.prepare)
         return model
 
     def get_state_dict_and_metadata(self, model: Any) -> tuple[None, dict[str, str]]:
@@ -176,6 +193,18 @@ class Quantize(ConversionOps):
         return {full_layer_name: weight.data, f"{full_layer_name}_scale": weight.scales}
 
 
+class Flatten(ConversionOps):
+    """Makes rows ``[E, N, K/2]`` of blocks ``[E, N, K/32, 16]``."""
+
+    def convert(
+        self, input_dict: dict[str, Any], source_patterns: list[str], target_patterns: list[str], **kwargs: Any
+    ) -> dict[str, Tensor]:
+        """Flatten one tensor."""
+        ((_, value),) = input_dict.items()
+        value = value[0] if isinstance(value, list) else value
+        return {target_patterns[0]: value.flatten(-2)}
+
+
 def adopt(config: Any, *, a_format: str | None = None, scale_rounding: str | None = None) -> Any:
     """Return a model's configuration under which a published MXFP4 checkpoint loads with mxgemm.
 
@@ -183,7 +212,8 @@ def adopt(config: Any, *, a_format: str | None = None, scale_rounding: str | Non
         model = AutoModelForCausalLM.from_pretrained(folder, config=config)
 
     Args:
-        config: of a checkpoint of AMD Quark (OCP MX: w4a4, w4a8, w4a16) or compressed-tensors (mxfp4-pack-quantized).
+        config: of a checkpoint of AMD Quark (OCP MX: w4a4, w4a8, w4a16), compressed-tensors (mxfp4-pack-quantized) or
+            gpt-oss (mxfp4, weights alone), whose experts become :class:`mxgemm.integrations.gpt_oss.MXGptOssExperts`.
         a_format: what activations are rounded to, only where the checkpoint does not say.
         scale_rounding: the rule for their scales, only where the checkpoint does not say.
 
@@ -198,14 +228,15 @@ def adopt(config: Any, *, a_format: str | None = None, scale_rounding: str | Non
         raise ValueError("config: got one without quantization_config, want that of a quantised checkpoint")
     found = published.read(given if isinstance(given, dict) else given.to_dict(), a_format, scale_rounding)
     adopted = copy.deepcopy(config)
-    ours = MXGemmConfig(found.a_format, found.scale_rounding, list(found.not_converted))  # type: ignore[arg-type]
+    left = list(found.not_converted)
+    ours = MXGemmConfig(found.a_format, found.scale_rounding, left, experts=found.experts)  # type: ignore[arg-type]
     adopted.quantization_config = ours.to_dict()
     return adopted
 
 
-def _settle(layer: MXLinear, part: str) -> str:
+def _settle(weight: nn.Module, part: str) -> str:
     """Make a loaded parameter uint8, whichever of torch's dtypes its bytes came in; or say what is wrong with it."""
-    parameter = getattr(layer, part)
+    parameter = getattr(weight, part)
     if parameter.is_meta:  # offloaded
         return ""
     if not getattr(parameter, "_is_hf_initialized", False):
@@ -213,9 +244,10 @@ def _settle(layer: MXLinear, part: str) -> str:
     if parameter.dtype not in _PARTS[part]:
         return f"got {describe(parameter)}, want bytes"
     if parameter.dtype != torch.uint8 or parameter.requires_grad:
-        setattr(layer, part, nn.Parameter(parameter.detach().view(torch.uint8), requires_grad=False))
+        setattr(weight, part, nn.Parameter(parameter.detach().view(torch.uint8), requires_grad=False))
     return ""
 
 
-def _is_renaming(conversion: Any) -> bool:
-    return any(re.search("weight_packed", str(pattern)) for pattern in getattr(conversion, "source_patterns", ()))
+def _is_ours(conversion: Any) -> bool:
+    patterns = " ".join(map(str, getattr(conversion, "source_patterns", ())))
+    return re.search("weight_packed|_proj_scales|_proj_blocks", patterns) is not None

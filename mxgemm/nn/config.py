@@ -63,9 +63,12 @@ class ModelReport:
 
     Attributes:
         layers: every linear layer, in the order of the model.
+        other_bytes: of all other parameters, biases included, which stay as they are: embeddings, norms, and experts
+            that are no linear layers.
     """
 
     layers: tuple[LayerReport, ...]
+    other_bytes: int = 0
 
     @property
     def quantized(self) -> tuple[LayerReport, ...]:
@@ -92,7 +95,10 @@ class ModelReport:
             lines.append(f"{layer.name:{width}}  {f'{n}, {k}':>14}  {error:>7}  {sizes}{_why(layer)}")
         worst = max((layer.error for layer in self.quantized), default=math.nan)
         total = f"{len(self.quantized)} of {len(self.layers)} linear layers in MXFP4, largest error {worst:.4f}"
-        return "\n".join([*lines, f"{total}, {self.bytes_before:,} bytes before, {self.bytes_after:,} after"])
+        sizes = (
+            f"{self.bytes_before:,} bytes before, {self.bytes_after:,} after, {self.other_bytes:,} in other parameters"
+        )
+        return "\n".join([*lines, f"{total}; {sizes}"])
 
 
 def _why(layer: LayerReport) -> str:

@@ -68,13 +68,15 @@ def quantize_(model: nn.Module, config: MXConfig | None = None, filter_fn: Filte
     saved = saved_configs(model)
     places = _places(model)
     _choose(model, places, filter_fn)
+    weights = {id(place.linear._parameters["weight"]) for place in places if "weight" in place.linear._parameters}
+    others = sum(parameter.nbytes for parameter in model.parameters() if id(parameter) not in weights)
     reports: list[LayerReport] = []
     made: dict[int, tuple[MXLinear, float]] = {}
     while places:  # each is let go of with the weight that it was
         place = places.pop(0)
         reports.append(_report_kept(place) if place.kept else _convert(model, place, config, made))
     tell(saved, config, reports)
-    return ModelReport(tuple(reports))
+    return ModelReport(tuple(reports), others)
 
 
 def check_state(model: nn.Module) -> None:

@@ -18,10 +18,17 @@ def test_published_configurations(name: str) -> None:
     found = read(config)
     assert config == before
     assert (found.a_format, found.scale_rounding) == (a_format, "even")
-    assert found.weight_name == ("weight" if name.startswith("quark") else "weight_packed")
+    assert not found.experts
     assert [bool(re.match(found.not_converted[0], name)) for name in ("lm_head", "lm_head2", "model.lm_head")] == [
         True, False, False,
     ]  # fmt: skip
+
+
+def test_gpt_oss_quantises_the_weights_of_experts_alone() -> None:
+    found = read({"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]})
+    assert (found.a_format, found.experts, found.not_converted) == ("bf16", True, (".*",))
+    with pytest.raises(ValueError, match="a_format: got 'e2m1', but the checkpoint says 'bf16'"):
+        read({"quant_method": "mxfp4"}, a_format="e2m1")
 
 
 def test_what_the_file_leaves_open_is_asked_for() -> None:
@@ -68,8 +75,7 @@ WEIGHT = ("global_quant_config", "weight")
 GROUP = ("config_groups", "group_0")
 BAD: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "none": (lambda: {}, "quant_method: got None"),
-    "gpt-oss": (lambda: {"quant_method": "mxfp4"}, "experts are three-dimensional"),
-    "awq": (lambda: {"quant_method": "awq"}, "quant_method: got 'awq', want quark or compressed-tensors"),
+    "awq": (lambda: {"quant_method": "awq"}, "quant_method: got 'awq', want quark, compressed-tensors or mxfp4"),
     "fp8": (lambda: changed(quark(None), *WEIGHT, "dtype", "fp8_e4m3"), r"weight: got dtype fp8_e4m3"),
     "group": (lambda: changed(quark(None), *WEIGHT, "group_size", 128), "group_size 128"),
     "scales": (lambda: changed(quark(None), *WEIGHT, "scale_format", "float"), "scale_format float"),

@@ -97,6 +97,7 @@ def test_what_is_saved_says_what_it_is(folder: Path, tmp_path: Path) -> None:
         "scale_rounding": "floor",
         "modules_to_not_convert": None,
         "prepare": None,
+        "experts": False,
     }
     layer = load(tmp_path / "saved").model.layers[1].mlp.up_proj
     assert (layer.a_format, layer.scale_rounding) == ("e4m3", "floor")

@@ -102,7 +102,11 @@ def test_the_report_says_errors_and_bytes() -> None:
     kept = 4 * (50 * 64 + 100 * 64)
     assert report.bytes_before == sum(layer.bytes_before for layer in report.quantized) + kept
     assert report.bytes_after == sum(layer.bytes_after for layer in report.quantized) + kept
+    linear = {id(layer.weight) for layer in model.modules() if isinstance(layer, (nn.Linear, MXLinear))}
+    scales = {id(layer.weight_scale) for layer in model.modules() if isinstance(layer, MXLinear)}
+    assert report.other_bytes == sum(p.nbytes for p in model.parameters() if id(p) not in linear | scales)
     text = str(report)
+    assert f"{report.other_bytes:,} in other parameters" in text
     assert "5 of 7 linear layers in MXFP4, largest error 0." in text
     assert "K a multiple of 32" in text
     assert (model.odd.a_format, model.odd.scale_rounding) == ("e4m3", "floor")
