@@ -93,7 +93,8 @@ class ModelReport:
             error = "kept" if layer.kept else f"{layer.error:.4f}"
             sizes = f"{layer.bytes_before:>12,}  {layer.bytes_after:>12,}"
             lines.append(f"{layer.name:{width}}  {f'{n}, {k}':>14}  {error:>7}  {sizes}{_why(layer)}")
-        worst = max((layer.error for layer in self.quantized), default=math.nan)
+        errors = [layer.error for layer in self.quantized]
+        worst = math.nan if not errors or any(map(math.isnan, errors)) else max(errors)
         total = f"{len(self.quantized)} of {len(self.layers)} linear layers in MXFP4, largest error {worst:.4f}"
         sizes = (
             f"{self.bytes_before:,} bytes before, {self.bytes_after:,} after, {self.other_bytes:,} in other parameters"

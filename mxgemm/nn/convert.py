@@ -50,7 +50,7 @@ def quantize_(model: nn.Module, config: MXConfig | None = None, filter_fn: Filte
     checkpoint that loads again (see ``mxgemm.integrations.transformers``).
 
     Layers that share one weight with each other share one MXFP4 weight afterwards. Whatever can be said against a call
-    is said before anything is changed.
+    is said before anything is changed; where memory runs out on the way, the layers before are replaced.
 
     Raises:
         TypeError: no module, no MXConfig, or a filter that is no function.
@@ -72,10 +72,15 @@ def quantize_(model: nn.Module, config: MXConfig | None = None, filter_fn: Filte
     others = sum(parameter.nbytes for parameter in model.parameters() if id(parameter) not in weights)
     reports: list[LayerReport] = []
     made: dict[int, tuple[MXLinear, float]] = {}
-    while places:  # each is let go of with the weight that it was
-        place = places.pop(0)
-        reports.append(_report_kept(place) if place.kept else _convert(model, place, config, made))
-    tell(saved, config, reports)
+    try:
+        while places:  # each is let go of with the weight that it was
+            place = places[0]
+            reports.append(_report_kept(place) if place.kept else _convert(model, place, config, made))
+            del places[0], place
+    finally:  # where memory runs out, layers before are replaced
+        for place in places:
+            place.kept = place.kept or "not reached"
+        tell(saved, config, [*reports, *map(_report_kept, places)])
     return ModelReport(tuple(reports), others)
 
 

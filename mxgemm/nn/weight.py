@@ -76,10 +76,10 @@ class MXWeight(nn.Module):
         A form whose bytes were written, loaded or replaced is made anew, but while torch.compile traces: a compiled
         graph refuses a weight that is out of date.
         """
-        own = self._parameters  # past Module.__getattr__: this is on the path of every call
-        weight, scale, form = own["weight"], own["weight_scale"], self._form
-        assert weight is not None
-        assert scale is not None
+        own, form = self._parameters, self._form  # past Module.__getattr__: this is on the path of every call
+        weight, scale = own.get("weight"), own.get("weight_scale")
+        if weight is None or scale is None:  # a replica's, or parametrised: then they are plain attributes
+            weight, scale = self.weight, self.weight_scale
         if form is not None and not is_compiling():
             made = form.prepared
             same = form.data is weight and form.scales is scale and made is not None and made.stamp is not None

@@ -137,6 +137,25 @@ def test_a_model_within_a_model_is_told_what_it_is(folder: Path, tmp_path: Path)
     assert getattr(untouched.config, "quantization_config", None) is None
 
 
+def test_where_memory_runs_out_on_the_way_the_rest_is_said_to_be_as_it_was(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, real, count = load(folder), MXLinear.from_linear.__func__, []
+
+    def fails(cls: type, linear: nn.Linear, **options: str) -> MXLinear:
+        count.append(1)
+        if len(count) > 5:
+            raise MemoryError
+        return real(cls, linear, **options)
+
+    monkeypatch.setattr(MXLinear, "from_linear", classmethod(fails))
+    with pytest.raises(MemoryError):
+        mxgemm.quantize_(model)
+    assert layers(model) == QUANTIZED[:5]
+    model.save_pretrained(tmp_path / "saved")
+    assert same_state(load(tmp_path / "saved"), model)
+
+
 def test_a_tied_output_layer_stays(tmp_path: Path) -> None:
     config = LlamaConfig(**{**CONFIG, "tie_word_embeddings": True})
     LlamaForCausalLM(config).save_pretrained(tmp_path / "tied")

@@ -303,6 +303,20 @@ def test_a_replaced_parameter_of_functional_call() -> None:
     assert torch.equal(prepared(X), want)
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_replicas_and_parametrised_layers_multiply(form: str) -> None:
+    """torch.nn.DataParallel's replicas hold tensors in the place of parameters, as a parametrised layer does."""
+    prepared = layer(form=form)
+    want = prepared(X)
+    replica = prepared._replicate_for_data_parallel()
+    for name, parameter in prepared.named_parameters():
+        setattr(replica, name, parameter.detach().clone())
+    assert torch.equal(replica(X), want)
+    if form in ("raw", "sm_90"):
+        torch.nn.utils.parametrize.register_parametrization(prepared, "weight", nn.Identity())
+        assert torch.equal(prepared(X), want)
+
+
 # ---- MXWeight, and MXTensor in a module
 
 
