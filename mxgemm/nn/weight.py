@@ -74,16 +74,18 @@ class MXWeight(nn.Module):
         """Return what a multiplication reads, as :meth:`mxgemm.MXTensor.operand` does, up to date.
 
         A form whose bytes were written, loaded or replaced is made anew, but while torch.compile traces: a compiled
-        graph refuses a weight that is out of date.
+        graph reads bytes that were replaced as they are, and refuses a form whose bytes were written.
         """
         own, form = self._parameters, self._form  # past Module.__getattr__: this is on the path of every call
         weight, scale = own.get("weight"), own.get("weight_scale")
         if weight is None or scale is None:  # a replica's, or parametrised: then they are plain attributes
             weight, scale = self.weight, self.weight_scale
-        if form is not None and not is_compiling():
+        if form is not None:
             made = form.prepared
             same = form.data is weight and form.scales is scale and made is not None and made.stamp is not None
-            if not (same and made.stamp.fresh()):  # type: ignore[union-attr]
+            if is_compiling():
+                form = form if same else None
+            elif not (same and made.stamp.fresh()):  # type: ignore[union-attr]
                 form = self._make_anew()
                 weight, scale = self.weight, self.weight_scale
         if form is None:

@@ -182,6 +182,11 @@ def test_copies_have_bytes_of_their_own_and_forms_of_their_own(form: str, way: s
     assert torch.equal(first(X), by_hand(cloned(first)))
 
 
+def test_what_was_derived_is_not_copied() -> None:
+    size = len(pickle.dumps(layer()))
+    assert all(len(pickle.dumps(layer(form=form))) < size + 2000 for form in FORMS)
+
+
 def test_a_saved_module_comes_back(tmp_path: Path) -> None:
     saved = layer(form="gfx950 alone")
     torch.save(saved, tmp_path / "module")
@@ -252,6 +257,20 @@ def test_changed_bytes_are_seen(form: str, write: str) -> None:
     after = changed(X)
     assert torch.equal(after, by_hand(cloned(changed))) or (after.isnan() & by_hand(cloned(changed)).isnan()).all()
     assert not torch.equal(after, before)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_bytes_of_inference_mode_become_bytes_whose_changes_count(form: str) -> None:
+    changed, other = layer(form=form), layer(3)
+    with torch.inference_mode():
+        changed.load_state_dict(cloned(other), assign=True)
+    assert torch.equal(changed(X), by_hand(cloned(other)))
+    if form != "raw":
+        assert changed._made_anew == 0
+    changed.prepare("sm_90")
+    with torch.inference_mode():
+        changed.weight.bitwise_xor_(1)
+        assert torch.equal(changed(X), by_hand(cloned(changed)))
 
 
 def test_a_form_is_made_once_for_each_change(monkeypatch: pytest.MonkeyPatch) -> None:
