@@ -14,12 +14,14 @@ if getattr(_sys, "argv", None) and _sys.argv[0] == "-m" and _sys.orig_argv[-len(
     _refuse_early()
     del _refuse_early
 
+from mxgemm import nn
 from mxgemm import ops as _ops  # registers torch.ops.mxgemm
 from mxgemm import saved as _saved  # how an MXTensor is pickled; lets torch.load(weights_only=True) make one
 from mxgemm._version import __version__
 from mxgemm.errors import Refusal, RouteUnavailable
 from mxgemm.gemm import gemm, gemm_mx
 from mxgemm.mx.tensor import MXTensor, dequantize
+from mxgemm.nn import MXConfig, quantize_
 from mxgemm.quantize import quantize
 from mxgemm.routing.explain import Explanation, explain
 from mxgemm.warmup import warmup
@@ -28,6 +30,7 @@ del _ops, _saved, _sys
 
 __all__ = [
     "Explanation",
+    "MXConfig",
     "MXTensor",
     "Refusal",
     "RouteUnavailable",
@@ -36,6 +39,8 @@ __all__ = [
     "explain",
     "gemm",
     "gemm_mx",
+    "nn",
     "quantize",
+    "quantize_",
     "warmup",
 ]

@@ -48,9 +48,9 @@ def is_observed(
         return True
     if (
         type(a) is Tensor
-        and (type(b) is Tensor or b is None)
-        and (type(c) is Tensor or c is None)
-        and (type(d) is Tensor or d is None)
+        and (type(b) is Tensor or b is None or type(b) is Parameter)
+        and (type(c) is Tensor or c is None or type(c) is Parameter)
+        and (type(d) is Tensor or d is None or type(d) is Parameter)
         and (e is None or type(e) is Tensor)
         and (f is None or type(f) is Tensor)
     ):

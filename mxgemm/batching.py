@@ -18,13 +18,14 @@ from mxgemm.ambient import check_no_grad
 Rule = Callable[..., tuple[Any, Any]]
 
 
-def rule(name: str, rows: tuple[str, ...], layouts: tuple[str, ...] = ()) -> Rule:
+def rule(name: str, rows: tuple[str, ...], layouts: tuple[str, ...] = (), derivatives: bool = False) -> Rule:
     """Return the vmap rule of an operator.
 
     Args:
         name: of the operator, ``namespace::name``.
         rows: its tensors that take any number of leading dimensions, as long as all that are given have the same.
         layouts: its arguments that hold those tensors to two dimensions unless they are "row_major".
+        derivatives: it has some; otherwise they are refused here too.
     """
     namespace, short = name.split("::")
 
@@ -33,7 +34,8 @@ def rule(name: str, rows: tuple[str, ...], layouts: tuple[str, ...] = ()) -> Rul
         names = [argument.name for argument in operator._schema.arguments]
         given = dict(zip(names, arguments, strict=False))
         dims = {name: dim for name, dim in zip(names, in_dims, strict=False) if dim is not None}
-        check_no_grad(**{name: value for name, value in given.items() if isinstance(value, Tensor)})
+        if not derivatives:
+            check_no_grad(**{name: value for name, value in given.items() if isinstance(value, Tensor)})
         if "out" in given and "out" not in dims:
             raise ValueError("out: got a tensor that torch.vmap does not map, want one that it maps like the inputs")
         flat = any(given.get(layout, "row_major") != "row_major" for layout in layouts)

@@ -4,15 +4,21 @@ torch.compile, export, torch.vmap, modes and tensor subclasses meet these (``mxg
 past them, for an operator's dispatch costs tens of microseconds. Schemas are exact: ``gemm``, ``quantize`` and
 ``dequantize`` mutate nothing and return fresh memory, ``gemm_out`` mutates ``out`` and returns nothing. No default in a
 schema is a dtype, which AOTInductor cannot pass on: None stands for it.
+
+``mx_linear`` is ``gemm`` as a layer with a frozen weight calls it: the result has the dtype of ``x``, and ``x`` and
+``bias`` get gradients. The others refuse derivatives.
 """
 
 # No `from __future__ import annotations`: torch reads the schema from the annotations themselves.
 
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from mxgemm import batching
-from mxgemm.ambient import check_no_grad
+from mxgemm.ambient import check_no_grad, plain_products
 from mxgemm.mx.formats import element_format
 from mxgemm.mx.tensor import MXTensor, decode, decoded_like
 from mxgemm.plan import multiply, output_like
@@ -94,6 +100,27 @@ def dequantize_op(
     return decode(_wrap(data, scales, format, weight_layout, scale_layout), dtype or torch.float32)
 
 
+@torch.library.custom_op("mxgemm::mx_linear", mutates_args=())
+def mx_linear_op(
+    x: Tensor,
+    weight: Tensor,
+    weight_scale: Tensor,
+    bias: Tensor | None = None,
+    a_format: str = "e2m1",
+    scale_rounding: str = "even",
+    weight_layout: str = "row_major",
+    scale_layout: str = "row_major",
+    derived_kind: str = "",
+    derived_data: Tensor | None = None,
+    derived_base: Tensor | None = None,
+) -> Tensor:
+    """``mxgemm.gemm`` on tensors, to the dtype of ``x``; the gradient of ``x`` is ``dy @ dequantize(weight)``."""
+    return _gemm(
+        True, x, weight, weight_scale, None, bias, a_format, scale_rounding, x.dtype, weight_layout, scale_layout,
+        "e2m1", None, derived_kind, derived_data, derived_base,
+    )  # fmt: skip
+
+
 @gemm_op.register_fake
 def _(a, b, b_scales, *rest, **named):  # type: ignore[no-untyped-def]
     return _gemm(False, a, b, b_scales, None, *rest, **named)
@@ -102,6 +129,13 @@ def _(a, b, b_scales, *rest, **named):  # type: ignore[no-untyped-def]
 @gemm_out_op.register_fake
 def _(*given, **named):  # type: ignore[no-untyped-def]
     _gemm(False, *given, **named)
+
+
+@mx_linear_op.register_fake
+def _(x, weight, weight_scale, bias=None, a_format="e2m1", scale_rounding="even", *rest, **named):  # type: ignore[no-untyped-def]
+    layouts = {**dict(zip(("weight_layout", "scale_layout"), rest, strict=False)), **named}
+    kept = {name: layouts[name] for name in ("weight_layout", "scale_layout") if name in layouts}
+    return _gemm(False, x, weight, weight_scale, None, bias, a_format, scale_rounding, x.dtype, **kept)
 
 
 @quantize_op.register_fake
@@ -132,9 +166,39 @@ _kernels = torch.library.Library("mxgemm", "IMPL")  # type: ignore[no-untyped-ca
 for _name in ("gemm", "gemm_out"):
     _refuse_derivatives(_name)
 
+
+def _remember_weight(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    del output
+    x, weight, weight_scale, bias, _, _, *layouts = inputs[:8]
+    ctx.save_for_backward(weight, weight_scale)  # so that a write to them before the backward pass is an error
+    ctx.layouts, ctx.x_dtype, ctx.bias_dtype = layouts, x.dtype, None if bias is None else bias.dtype
+
+
+def _linear_backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    """Return the gradients of ``x`` and ``bias``; rounding ``x`` counts as the identity.
+
+    The weight is dequantised for the time of the call, to bf16 for a bf16 ``dy`` and to fp32 for others, in both of
+    which its values are exact; the sums are torch's own.
+    """
+    dx = dbias = None
+    if ctx.needs_input_grad[0]:
+        dtype = torch.bfloat16 if dy.dtype == torch.bfloat16 else torch.float32
+        weight = torch.ops.mxgemm.dequantize(*ctx.saved_tensors, "e2m1", *ctx.layouts, dtype)
+        device = dy.device.type
+        # What is compiled keeps the settings of the process that it runs in.
+        with torch.autocast(device, enabled=False) if is_compiling() else plain_products(device):
+            dx = (dy.to(dtype) @ weight).to(ctx.x_dtype)
+    if ctx.bias_dtype is not None and ctx.needs_input_grad[3]:  # torch leaves arguments out that are their defaults
+        dbias = dy.reshape(-1, dy.shape[-1]).sum(0, dtype=torch.float32).to(ctx.bias_dtype)
+    return (dx, None, None, dbias, *(None for _ in range(7)))
+
+
+mx_linear_op.register_autograd(_linear_backward, setup_context=_remember_weight)
+
 gemm_op.register_vmap(batching.rule("mxgemm::gemm", rows=("a", "a_scales"), layouts=("a_scale_layout",)))
 gemm_out_op.register_vmap(batching.rule("mxgemm::gemm_out", rows=("a", "a_scales", "out"), layouts=("a_scale_layout",)))
 quantize_op.register_vmap(batching.rule("mxgemm::quantize", rows=("x",)))
+mx_linear_op.register_vmap(batching.rule("mxgemm::mx_linear", rows=("x",), derivatives=True))
 dequantize_op.register_vmap(
     batching.rule("mxgemm::dequantize", rows=("data", "scales"), layouts=("weight_layout", "scale_layout"))
 )

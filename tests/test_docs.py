@@ -74,6 +74,8 @@ RUNS = [page for page in PAGES if any(fence.info.startswith("python") for fence 
 @pytest.mark.parametrize("page", RUNS, ids=lambda page: str(page.relative_to(ROOT)))
 def test_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    if any(re.search(r"^(?:from|import) transformers\b", fence.text, re.MULTILINE) for fence in fences(page)):
+        pytest.importorskip("transformers", reason="pip install 'mxgemm[transformers]'")
     space: dict[str, Any] = {"__name__": "page"}
     for fence in fences(page):
         if not fence.info.startswith("python"):

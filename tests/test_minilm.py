@@ -39,5 +39,5 @@ def test_activations_in_fp8_lie_between(results: dict[str, Result]) -> None:
 
 
 @pytest.mark.usefixtures("results")
-def test_the_model_is_put_back(experiment: Experiment) -> None:
+def test_the_model_itself_is_left_alone(experiment: Experiment) -> None:
     assert experiment.embed().sub(experiment.exact).abs().max() < 1e-6

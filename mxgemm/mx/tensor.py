@@ -33,9 +33,9 @@ FLOAT_DTYPES: Final = (torch.bfloat16, torch.float16, torch.float32)
 class MXTensor:
     """A tensor in an MX format: element bytes, scale bytes, and what they mean.
 
-    It is no ``torch.Tensor``. A module that holds one as an attribute neither saves nor moves it: register ``data`` and
-    ``scales`` as buffers and hand those to :func:`mxgemm.gemm`, or keep the MXTensor where you move it yourself.
-    ``register_buffer`` and ``nn.Parameter`` refuse an MXTensor.
+    It is no ``torch.Tensor``. A module that holds one as an attribute neither saves nor moves it: an
+    ``mxgemm.nn.MXWeight`` does both, and an ``mxgemm.nn.MXLinear`` multiplies by it. ``register_buffer`` and
+    ``nn.Parameter`` refuse an MXTensor.
 
     Pickles, ``torch.save`` files and copies (``copy.copy``, ``copy.deepcopy``, another process's queue) hold the bytes
     and what they mean; what :meth:`prepare` made stays behind, so call it again on what they give. ``torch.load`` takes

@@ -1,0 +1,1 @@
+"""mxgemm inside other libraries: a file for each, imported by whoever has that library."""
