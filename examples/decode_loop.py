@@ -94,6 +94,7 @@ class Step:
 
         A replay runs no Python: weights that are written afterwards, or a form made anew, want another capture.
         """
+        self.at.zero_()  # an earlier loop has left it behind the last position
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
