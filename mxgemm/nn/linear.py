@@ -7,11 +7,14 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
+from mxgemm import steady
+from mxgemm.ambient import is_observed
 from mxgemm.arguments import as_int, check_bool
+from mxgemm.gemm import gemm
 from mxgemm.mx.formats import BLOCK, E2M1, E8M0_NAN, ActivationFormat, ScaleRounding
 from mxgemm.mx.parts import describe
 from mxgemm.mx.tensor import FLOAT_DTYPES, MXTensor
-from mxgemm.nn.product import linear
+from mxgemm.nn.product import is_recorded, linear
 from mxgemm.nn.weight import MXWeight
 from mxgemm.problem import Options
 from mxgemm.quantize import quantize
@@ -171,11 +174,25 @@ class MXLinear(MXWeight):
             raise TypeError(f"x: got {describe(x)}, want a bf16, fp16 or fp32 tensor [..., {self.in_features}]")
         if x.dim() == 0 or x.shape[-1] != self.in_features:
             raise ValueError(f"x: got shape {tuple(x.shape)}, want [..., {self.in_features}]")
+        own = self._parameters
+        bias = own["bias"] if "bias" in own else self.bias  # noqa: SIM401  # which is Module's own look-up, for replicas
+        if not is_recorded(x, bias) and not is_observed(x, *self._bytes(), bias):
+            weight = self._read()
+            if weight is not None:
+                return self._multiply(x, weight, bias)
         data, scales, layout, kind, derived = self.operand()
         options = Options(
             self.a_format, "e2m1", self.scale_rounding, layout.data, layout.scales, "row_major", x.dtype, None, kind
         )
-        return linear(x, data, scales, self.bias, options, derived)
+        return linear(x, data, scales, bias, options, derived)
+
+    def _multiply(self, x: Tensor, weight: MXTensor, bias: Tensor | None) -> Tensor:
+        """Multiply eagerly, by a plan that the weight has kept if there is one."""
+        named = (self.a_format, self.scale_rounding, x.dtype, None)
+        known = steady.call(x, weight, bias, None, named)
+        if known is not None:
+            return known
+        return gemm(x, weight, a_format=self.a_format, scale_rounding=self.scale_rounding, bias=bias, out_dtype=x.dtype)
 
     def reset_parameters(self) -> None:
         """Make the layer what a new one is, as after ``to_empty()``: results are NaN until something is loaded."""

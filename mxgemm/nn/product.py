@@ -11,6 +11,11 @@ from mxgemm.plan import multiply
 from mxgemm.problem import Options
 
 
+def is_recorded(x: Tensor, bias: Tensor | None) -> bool:
+    """Say whether a product of these is to have gradients."""
+    return torch.is_grad_enabled() and (x.requires_grad or (bias is not None and bias.requires_grad))
+
+
 def linear(
     x: Tensor, data: Tensor, scales: Tensor, bias: Tensor | None, options: Options, derived: tuple[Tensor, ...] = ()
 ) -> Tensor:
@@ -30,8 +35,7 @@ def linear(
         TypeError, ValueError: as :func:`mxgemm.gemm`.
         RuntimeError: torch.func or forward mode takes a derivative with respect to ``x``.
     """
-    recorded = torch.is_grad_enabled() and (x.requires_grad or (bias is not None and bias.requires_grad))
-    if not recorded and not is_observed(x, data, scales, bias):
+    if not is_recorded(x, bias) and not is_observed(x, data, scales, bias):
         return multiply(x, None, data, scales, bias, None, options, derived)
     if not is_compiling() and is_differentiated(x):
         raise RuntimeError("x: torch.func or forward mode takes a derivative; a layer has those of autograd alone")

@@ -57,6 +57,7 @@ class MXWeight(nn.Module):
         self.format, self.shape = tensor.format, tensor.shape
         self._asked: Preparation | None = None
         self._form: MXTensor | None = None  # of which a form is read; None where the parameters are all that is read
+        self._plain: MXTensor | None = None  # the parameters as one, for _read()
         self._made_anew = 0
         self._hold(tensor)
         if tensor.prepared is not None:
@@ -76,21 +77,49 @@ class MXWeight(nn.Module):
         A form whose bytes were written, loaded or replaced is made anew, but while torch.compile traces: a compiled
         graph reads bytes that were replaced as they are, and refuses a form whose bytes were written.
         """
-        own, form = self._parameters, self._form  # past Module.__getattr__: this is on the path of every call
-        weight, scale = own.get("weight"), own.get("weight_scale")
-        if weight is None or scale is None:  # a replica's, or parametrised: then they are plain attributes
-            weight, scale = self.weight, self.weight_scale
-        if form is not None:
-            made = form.prepared
-            same = form.data is weight and form.scales is scale and made is not None and made.stamp is not None
-            if is_compiling():
-                form = form if same else None
-            elif not (same and made.stamp.fresh()):  # type: ignore[union-attr]
-                form = self._make_anew()
-                weight, scale = self.weight, self.weight_scale
+        weight, scale = self._bytes()
+        form = self._form
+        if form is not None and is_compiling():
+            form = form if self._is_of(form, weight, scale) else None
+        elif form is not None:
+            form = self._fresh(form, weight, scale)
+            weight, scale = self._bytes()
         if form is None:
             return weight, scale, self.layout, "", ()
         return form.operand()
+
+    def _read(self) -> MXTensor | None:
+        """Return :meth:`operand` as one object, the same until something changes; None for what is no plain tensor."""
+        weight, scale = self._bytes()
+        form = self._form
+        if form is not None:
+            form = self._fresh(form, weight, scale)
+            if form is not None:
+                return form
+            weight, scale = self._bytes()
+        plain = self._plain
+        if plain is None or not self._is_of(plain, weight, scale):
+            if not self._is_plain():
+                return None
+            plain = self._plain = MXTensor(weight, scale, self.format, self.shape, self.layout)
+        return plain
+
+    def _bytes(self) -> tuple[Tensor, Tensor]:
+        own = self._parameters  # past Module.__getattr__: this is on the path of every call
+        weight, scale = own.get("weight"), own.get("weight_scale")
+        if weight is None or scale is None:  # a replica's, or parametrised: then they are plain attributes
+            return self.weight, self.weight_scale
+        return weight, scale
+
+    @staticmethod
+    def _is_of(tensor: MXTensor, weight: Tensor, scale: Tensor) -> bool:
+        return tensor.data is weight and tensor.scales is scale
+
+    def _fresh(self, form: MXTensor, weight: Tensor, scale: Tensor) -> MXTensor | None:
+        made = form.prepared
+        if self._is_of(form, weight, scale) and made is not None and made.stamp is not None and made.stamp.fresh():
+            return form
+        return self._make_anew()
 
     def _is_plain(self) -> bool:
         """Say whether the parameters are torch's own: not shards, and nothing that stands in for tensors."""
@@ -217,7 +246,7 @@ class MXWeight(nn.Module):
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_form": None}
+        return {**self.__dict__, "_form": None, "_plain": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
