@@ -84,8 +84,8 @@ def padded_scale_shape(rows: int, k: int) -> tuple[int, int]:
 
 
 def swizzled_scale_shape(rows: int, k: int) -> tuple[int, int]:
-    """Shape of swizzled scales for ``rows`` rows and ``k`` elements: 32 rows of 16 bytes a tile, as torchao has them."""
-    return -(-rows // SWIZZLE_ROWS) * 32, -(-(-(-k // BLOCK)) // SWIZZLE_COLUMNS) * 16
+    """Shape of swizzled scales for ``rows`` rows and ``k`` elements: 32 rows of 16 bytes a tile, as torchao has it."""
+    return round_up(rows, SWIZZLE_ROWS) // 4, round_up(k, SWIZZLE_COLUMNS * BLOCK) // 8
 
 
 def scale_shape(layout: str, rows: int, k: int) -> tuple[int, int]:
