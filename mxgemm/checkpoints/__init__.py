@@ -8,6 +8,7 @@
 """
 
 from mxgemm.checkpoints.base import Entry, Scheme
+from mxgemm.checkpoints.convert import convert
 from mxgemm.checkpoints.gpt_oss import from_dense, join_gate_up, split_gate_up, to_dense
 from mxgemm.checkpoints.reader import FORMATS, Checkpoint
 from mxgemm.checkpoints.reader import open_checkpoint as open
@@ -17,6 +18,7 @@ __all__ = [
     "Checkpoint",
     "Entry",
     "Scheme",
+    "convert",
     "from_dense",
     "join_gate_up",
     "open",

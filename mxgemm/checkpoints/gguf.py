@@ -64,10 +64,14 @@ class GgufStore(Store):
         stored = self.tensors[name]
         check_regular(stored.file)
         buffer = torch.empty(stored.nbytes, dtype=torch.uint8, device="cpu")
-        with open(stored.file, "rb") as file:
-            file.seek(self.offsets[name])
-            if file.readinto(buffer.numpy().data) != stored.nbytes:
-                raise self.error(name, "is cut off: the file is shorter than when it was opened")
+        try:
+            with open(stored.file, "rb") as file:
+                file.seek(self.offsets[name])
+                got = file.readinto(buffer.numpy().data)
+        except OSError as error:
+            raise self.error(name, f"cannot be read ({error.strerror or error})") from error
+        if got != stored.nbytes:
+            raise self.error(name, "is cut off: the file is shorter than when it was opened")
         return buffer.view(stored.dtype).view(stored.shape)
 
 

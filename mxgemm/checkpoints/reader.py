@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, get_args
+from typing import Any, Final, get_args
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from mxgemm.checkpoints.compressed_tensors import CompressedTensors
 from mxgemm.checkpoints.dense import Dense
 from mxgemm.checkpoints.gpt_oss import GptOss
 from mxgemm.checkpoints.quark import Quark
-from mxgemm.checkpoints.store import Store, open_safetensors
+from mxgemm.checkpoints.store import Store, Stored, open_safetensors
 from mxgemm.checkpoints.torchao import TorchAO
 from mxgemm.files import FileError
 from mxgemm.mx.formats import ACTIVATION_FORMATS, SCALE_ROUNDINGS, ActivationFormat, ScaleRounding
@@ -103,6 +103,28 @@ class Checkpoint(Mapping[str, MXTensor | Tensor]):
         if not value.is_floating_point():
             raise TypeError(f"{name}: is {value.dtype}, want floating point")
         return value.to(dtype)
+
+    def stored(self, name: str) -> Tensor:
+        """Read the one stored tensor of a parameter that is not MX, as it is: bytes of a ggml type, or a tensor.
+
+        Raises:
+            KeyError, FileError: as reading it.
+        """
+        return self._store.read(self.entries[name].parts[0])
+
+    def description(self, name: str) -> Stored:
+        """Return dtype, shape and file of the first stored tensor of a parameter, unread."""
+        return self._store.tensors[self.entries[name].parts[0]]
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that hold tensors."""
+        return self._store.files
+
+    @property
+    def fields(self) -> Mapping[str, tuple[Any, Any, Any]]:
+        """Key and value metadata of a GGUF file: value, type, type of elements; {} of others."""
+        return self._store.fields if isinstance(self._store, gguf.GgufStore) else {}
 
     def stored_as(self, format: str = "quark") -> Iterator[tuple[str, Tensor]]:
         """Yield names and tensors as files of a format hold them, one parameter in memory at a time.

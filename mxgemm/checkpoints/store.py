@@ -64,7 +64,8 @@ class Store:
         path: the file or folder.
         tensors: by name, in the order of the files.
         config: what ``config.json`` holds; None without one.
-        metadata: text fields in the headers of the files, those of the first file first.
+        metadata: text fields in the headers of the files; of several with one name the first.
+        headers: the same, file by file.
         files: that hold tensors.
     """
 
@@ -72,6 +73,7 @@ class Store:
     tensors: dict[str, Stored]
     config: dict[str, Any] | None = None
     metadata: dict[str, str] = field(default_factory=dict)
+    headers: tuple[dict[str, str], ...] = ()
     files: tuple[Path, ...] = ()
 
     def read(self, name: str) -> Tensor:
@@ -117,11 +119,10 @@ def open_safetensors(path: Path) -> Store:
     names = _index(path) if path.is_dir() else {}
     files = sorted(set(names.values())) if names else [_single(path)]
     tensors: dict[str, Stored] = {}
-    metadata: dict[str, str] = {}
+    headers: list[dict[str, str]] = []
     for file in files:
         with _opened(file) as opened:
-            for key, value in (opened.metadata() or {}).items():
-                metadata.setdefault(key, value)
+            headers.append(opened.metadata() or {})
             for name, stored in _listed(opened, file):
                 if name in tensors:
                     raise FileError(f"{file}: {name}: is in {tensors[name].file.name} too")
@@ -129,7 +130,8 @@ def open_safetensors(path: Path) -> Store:
     for name, file in names.items():
         if name not in tensors or tensors[name].file != file:
             raise FileError(f"{path / INDEX}: {name}: is not in {file.name}, where the index has it")
-    return Store(path, tensors, read_config(path), metadata, tuple(files))
+    metadata = {key: value for header in reversed(headers) for key, value in header.items()}
+    return Store(path, tensors, read_config(path), metadata, tuple(headers), tuple(files))
 
 
 def read_config(path: Path) -> dict[str, Any] | None:

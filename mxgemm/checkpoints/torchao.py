@@ -47,13 +47,9 @@ class TorchAO(Format):
     def entries(self, store: Store, given: Given) -> Iterator[Entry]:
         """Yield MX tensors, tensors of other classes, and the rest."""
         del given
-        listed = _json(store, NAMES)
-        if not isinstance(listed, list):
-            raise FileError(f"{store.files[0]}: {NAMES}: got {shown(listed)}, want a list of names")
+        listed = _listed(store)
         seen: set[str] = set()
         for name in listed:
-            if not isinstance(name, str):
-                raise FileError(f"{store.files[0]}: {NAMES}: got {shown(name)}, want names")
             about = _json(store, name)
             if not isinstance(about, dict):
                 raise FileError(f"{store.files[0]}: header field {name}: got {shown(about)}, want an object")
@@ -206,9 +202,23 @@ def _plain(value: Any) -> Any:
     return value.get("_data") if isinstance(value, dict) else value
 
 
+def _listed(store: Store) -> list[str]:
+    """Return the parameters that the headers list, all of them in each or those of each file."""
+    found: dict[str, None] = {}
+    for file, header in zip(store.files, store.headers, strict=True):
+        names = _loads(header.get(NAMES, "[]"), f"{file}: header field {NAMES}")
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise FileError(f"{file}: header field {NAMES}: got {shown(names)}, want a list of names")
+        found |= dict.fromkeys(names)
+    return list(found)
+
+
 def _json(store: Store, key: str) -> Any:
-    text = store.metadata.get(key)
+    return _loads(store.metadata.get(key, "null"), f"{store.files[0]}: header field {key}")
+
+
+def _loads(text: str, where: str) -> Any:
     try:
-        return json.loads(text) if text is not None else None
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise FileError(f"{store.files[0]}: header field {key}: not JSON ({error})") from error
+        raise FileError(f"{where}: not JSON ({error})") from error

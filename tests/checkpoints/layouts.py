@@ -30,6 +30,7 @@ def _gguf(path: Path, weights: dict[str, Weight], plain: dict[str, np.ndarray]) 
 
 MAKERS: dict[str, Maker] = {
     "quark": lambda path, w, plain: made.folder(path, {**made.quark(w), **plain}, made.quark_config()),
+    "quark a4": lambda path, w, plain: made.folder(path, {**made.quark(w), **plain}, made.quark_config("fp4")),
     "compressed-tensors": lambda path, w, plain: made.folder(
         path, {**made.compressed_tensors(w), **plain}, made.compressed_tensors_config()
     ),
