@@ -30,7 +30,7 @@ from mxgemm.mx.formats import ActivationFormat, ScaleRounding
 RECORD: Final = "mxgemm-convert.json"
 KIND: Final = "mxgemm-convert"
 VERSION: Final = 1
-SHARD_BYTES: Final = 2 << 30
+SHARD_BYTES: Final = 2 * 10**9
 _RECORD: Final = fields.record(
     {"source": fields.anything, "order": fields.anything, "files": fields.anything}, closed=False
 )

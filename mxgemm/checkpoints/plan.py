@@ -41,7 +41,7 @@ class Order:
     a_format: ActivationFormat | None = None
     scale_rounding: ScaleRounding | None = None
     dtype: str | None = None
-    shard_bytes: int = 2 << 30
+    shard_bytes: int = 2 * 10**9
 
 
 @dataclass(frozen=True, slots=True)
