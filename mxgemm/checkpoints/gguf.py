@@ -21,12 +21,14 @@ from mxgemm.checkpoints.gguf_header import check_header
 from mxgemm.checkpoints.quark import require_e2m1
 from mxgemm.checkpoints.store import Store, Stored
 from mxgemm.files import FileError, check_regular
+from mxgemm.mx.codec import row_chunks
 from mxgemm.mx.formats import BLOCK, E8M0_NAN
 from mxgemm.mx.tensor import MXTensor
 
 SUFFIX: Final = ".gguf"
 TYPE: Final = "MXFP4"
 BLOCK_BYTES: Final = 1 + BLOCK // 2
+_HALF: Final = BLOCK // 2
 _PLAIN: Final = {
     **{"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64},
     **{"I8": torch.int8, "I16": torch.int16, "I32": torch.int32, "I64": torch.int64},
@@ -159,20 +161,30 @@ class Gguf(Format):
 
 def from_blocks(blocks: Tensor) -> MXTensor:
     """Return the weight of ggml blocks, uint8 ``[..., K/32 * 17]``."""
-    apart = blocks.reshape(*blocks.shape[:-1], blocks.shape[-1] // BLOCK_BYTES, BLOCK_BYTES)
-    pairs = apart[..., 1:]
-    codes = torch.cat((pairs & 15, pairs >> 4), dim=-1)  # elements of a block in order
-    packed = codes[..., 0::2] | codes[..., 1::2] << 4
-    return MXTensor.wrap(packed.flatten(-2), apart[..., 0].contiguous())
+    *leading, row_bytes = blocks.shape
+    columns = row_bytes // BLOCK_BYTES
+    apart = blocks.reshape(-1, BLOCK_BYTES)
+    packed = torch.empty((apart.shape[0], _HALF), dtype=torch.uint8, device=blocks.device)
+    for part in row_chunks(apart.shape[0], BLOCK):
+        pairs = apart[part, 1:]
+        codes = torch.cat((pairs & 15, pairs >> 4), dim=-1)  # elements of a block in order
+        packed[part] = codes[:, 0::2] | codes[:, 1::2] << 4
+    scales = apart[:, 0].reshape(*leading, columns).contiguous()
+    return MXTensor.wrap(packed.view(*leading, columns * _HALF), scales)
 
 
 def to_blocks(weight: MXTensor) -> Tensor:
     """Return ggml blocks, uint8 ``[..., K/32 * 17]``, of a row-major e2m1 weight."""
-    packed = weight.data.reshape(*weight.scales.shape, BLOCK // 2)
-    codes = torch.stack((packed & 15, packed >> 4), dim=-1).flatten(-2)
-    half = BLOCK // 2
-    pairs = codes[..., :half] | codes[..., half:] << 4
-    return torch.cat((weight.scales.unsqueeze(-1), pairs), dim=-1).flatten(-2)
+    *leading, columns = weight.scales.shape
+    if weight.device.type == "meta":  # the first operation there would import 160 MB of torch
+        return torch.empty((*leading, columns * BLOCK_BYTES), dtype=torch.uint8, device="meta")
+    packed, scales = weight.data.reshape(-1, _HALF), weight.scales.reshape(-1)
+    blocks = torch.empty((scales.shape[0], BLOCK_BYTES), dtype=torch.uint8, device=weight.device)
+    blocks[:, 0] = scales
+    for part in row_chunks(scales.shape[0], BLOCK):
+        codes = torch.stack((packed[part] & 15, packed[part] >> 4), dim=-1).flatten(-2)
+        blocks[part, 1:] = codes[:, :_HALF] | codes[:, _HALF:] << 4
+    return blocks.view(*leading, columns * BLOCK_BYTES)
 
 
 def dequantize(entry: Entry, store: Store) -> Tensor:

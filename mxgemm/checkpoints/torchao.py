@@ -118,7 +118,11 @@ class TorchAO(Format):
         if self.swizzled and len(weight.shape) != 2:
             raise ValueError(f"{name}: got shape {weight.shape}, want two dimensions for swizzled scales")
         data, scales = part_names(name)
-        stored = swizzle_scales(weight.scales) if self.swizzled else weight.scales
+        stored = weight.scales
+        if self.swizzled and weight.device.type == "meta":
+            stored = torch.empty(scale_shape("swizzled_32_4_4", *weight.shape), dtype=torch.uint8, device="meta")
+        elif self.swizzled:
+            stored = swizzle_scales(weight.scales)
         elements = (
             weight.data if weight.format.pack == 2 else weight.data.view(getattr(torch, _DTYPES[weight.format.name]))
         )

@@ -33,6 +33,7 @@ def scales_figure(document: Mapping[str, Any]) -> Any | None:
     powers = sorted(byte - E8M0_BIAS for byte in counts)
     axis.bar(powers, [counts[power + E8M0_BIAS] for power in powers], width=0.9, color=style.COLOURS[0])
     axis.set_yscale("log")
+    axis.set_ylim(bottom=0.5)  # one block is seen, and bars of nearly equal counts look so
     slack = max(0.0, (LEAST_WIDTH - (powers[-1] - powers[0])) / 2)
     axis.set_xlim(powers[0] - 1 - slack, powers[-1] + 1 + slack)
     axis.set_xlabel("log2 of the block's scale")
