@@ -16,6 +16,7 @@ import mxgemm
 from mxgemm import checkpoints
 from mxgemm.checkpoints import Checkpoint
 from mxgemm.checkpoints.convert import RECORD
+from mxgemm.checkpoints.writer import write_safetensors
 from mxgemm.files import FileError
 from tests.checkpoints import made
 from tests.checkpoints.layouts import MAKERS, skip_without
@@ -349,3 +350,35 @@ def test_the_index_is_what_the_files_hold(tmp_path: Path) -> None:
     assert index["weight_map"] == held
     for file in out.glob("*.safetensors"):
         assert file.stat().st_size < 2 * ONE + 1000
+
+
+def peak_mb() -> float:
+    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
+    return int(line.split()[1]) * 1024 / 1e6
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of a process is read in /proc")
+def test_memory_is_that_of_one_parameter(tmp_path: Path) -> None:
+    """24 weights of 9 MB in one file: a child, whose peak begins with what it has, gets by with less than five."""
+    codes, scales = np.full((2048, 4096), 0x21, np.uint8), np.full((2048, 256), 120, np.uint8)
+    folder = tmp_path / "in"
+    folder.mkdir()
+    tensors = {}
+    for i in range(24):
+        tensors |= {f"l{i}.weight": torch.from_numpy(codes), f"l{i}.weight_scale": torch.from_numpy(scales)}
+    write_safetensors(
+        folder / "model.safetensors",
+        [(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()], tensors.items(), {},
+    )  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(made.quark_config()))
+    source, (read, write) = checkpoints.open(folder), os.pipe()
+    child = os.fork()
+    if child == 0:
+        before = peak_mb()
+        checkpoints.convert(source, tmp_path / "out", "gpt-oss")
+        os.write(write, f"{peak_mb() - before}".encode())
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    grown = float(os.read(read, 100))
+    assert grown < 45, grown
+    assert (tmp_path / "out" / "model.safetensors").stat().st_size > 200e6
