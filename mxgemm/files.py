@@ -64,20 +64,6 @@ def read_bytes(path: Name, limit: int = READ_LIMIT) -> bytes:
     return data
 
 
-def check_regular(path: Name) -> None:
-    """Check that a file is one that can be read, without opening it.
-
-    Raises:
-        FileError: there is none, or it is a folder, a pipe or a device.
-    """
-    try:
-        _require_regular(path, os.stat(path))
-    except FileError:
-        raise
-    except (OSError, ValueError) as error:
-        raise FileError(f"{_printable(path)}: cannot be read ({_reason(error)})") from error
-
-
 def read_json(path: Name, limit: int = READ_LIMIT) -> Any:
     """Read a JSON document; a byte order mark is skipped. What its fields hold is for ``fields.py`` to check.
 

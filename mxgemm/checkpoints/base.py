@@ -142,7 +142,7 @@ def plain_entry(name: str, store: Store) -> Entry:
 def mx_entry(
     name: str, data: str, scales: str, store: Store, scheme: Scheme, *, layout: str = "", argument: Any = None
 ) -> Entry:
-    """Return the entry of packed e2m1 bytes ``[..., K/2]`` and their scales ``[..., K/32]``, both uint8.
+    """Return the entry of packed e2m1 bytes ``[..., K/2]``, uint8, and scales ``[..., K/32]``, uint8 or E8M0.
 
     Raises:
         FileError: they do not belong together.
@@ -150,9 +150,9 @@ def mx_entry(
     found, its = store.tensors[data], store.tensors.get(scales)
     if its is None:
         raise store.error(data, f"has no {scales} beside it")
-    for part, stored in ((data, found), (scales, its)):
-        if stored.type != "U8":
-            raise store.error(part, f"got dtype {stored.type}, want U8")
+    for part, stored, types in ((data, found, ("U8",)), (scales, its, ("U8", "F8_E8M0"))):
+        if stored.type not in types:
+            raise store.error(part, f"got dtype {stored.type}, want {' or '.join(types)}")
     if not found.shape or found.shape[-1] * 2 % BLOCK:
         raise store.error(data, f"got shape {list(found.shape)}, want whole blocks of {BLOCK} in the last dimension")
     shape = (*found.shape[:-1], found.shape[-1] * 2)
@@ -177,16 +177,19 @@ def one_scheme(schemes: Mapping[str, Scheme], format: str) -> Scheme:
     Raises:
         ValueError: there are several, or it does not say what activations are rounded to.
     """
-    found = {(scheme.a_format, scheme.scale_rounding): scheme for scheme in schemes.values()}
+    found: dict[tuple[str | None, str | None], Scheme] = {}
+    for scheme in schemes.values():
+        if scheme.a_format is None:
+            raise ValueError(f"a_format: the source says {scheme.says}, and {format} has to; want a_format=")
+        if scheme.a_format != "bf16" and scheme.scale_rounding is None:
+            raise ValueError(
+                f"scale_rounding: the source says {scheme.says}, and {format} has to; want scale_rounding="
+            )
+        found.setdefault((scheme.a_format, scheme.scale_rounding), scheme)
     if len(found) > 1:
-        listed = ", ".join(str(a_format) for a_format, _ in found)
+        listed = ", ".join(f"{a_format} ({rounding})" if rounding else f"{a_format}" for a_format, rounding in found)
         raise ValueError(f"a_format: got {listed} in one checkpoint, want one for {format}")
-    scheme = next(iter(found.values()), Scheme("bf16"))
-    if scheme.a_format is None:
-        raise ValueError(f"a_format: the source says {scheme.says}, and {format} has to; want a_format=")
-    if scheme.a_format != "bf16" and scheme.scale_rounding is None:
-        raise ValueError(f"scale_rounding: the source says {scheme.says}, and {format} has to; want scale_rounding=")
-    return scheme
+    return next(iter(found.values()), Scheme("bf16"))
 
 
 A_FORMATS: Final = {"fp4": "e2m1", "fp8_e4m3": "e4m3"}

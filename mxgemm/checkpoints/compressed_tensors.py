@@ -139,7 +139,7 @@ def standard_scales(scales: Tensor, bias: int, error: Any) -> Tensor:
     Raises:
         FileError: a byte that none stands for; ``error`` makes it of the reason.
     """
-    moved = scales.to(torch.int16) + (E8M0_BIAS - bias)
+    moved = scales.view(torch.uint8).to(torch.int16) + (E8M0_BIAS - bias)
     if moved.numel() and int(moved.max()) >= E8M0_NAN:
         raise error(f"has scale bytes above {E8M0_NAN - 1 - E8M0_BIAS + bias}, which mean nothing with bias {bias}")
     return moved.to(torch.uint8)

@@ -64,8 +64,8 @@ def convert(
         format: one of :data:`FORMATS`.
         quantize: patterns (``*_proj.weight``) of names of ``[N, K]`` tensors of floating point, or of ggml's types,
             that become MXFP4 on the way. All others stay as they are.
-        a_format: of activations of the layers that are quantised now.
-        scale_rounding: of the weights that are quantised now, and of their activations; default "even".
+        a_format: of activations of the layers that are quantised now, and of those of which the source says nothing.
+        scale_rounding: of their scales, and of the weights that are quantised now, there "even" by default.
         dtype: the model's ("bfloat16"), for a format that says it, where the source does not.
         shard_bytes: at most in one file.
         watch: is told how far it is.

@@ -19,8 +19,8 @@ from torch import Tensor
 from mxgemm.checkpoints.base import Entry, Format, Given, Scheme, foreign_entry, plain_entry
 from mxgemm.checkpoints.gguf_header import check_header
 from mxgemm.checkpoints.quark import require_e2m1
-from mxgemm.checkpoints.store import Store, Stored
-from mxgemm.files import FileError, check_regular
+from mxgemm.checkpoints.store import Store, Stored, check_regular
+from mxgemm.files import FileError
 from mxgemm.mx.codec import row_chunks
 from mxgemm.mx.formats import BLOCK, E8M0_NAN
 from mxgemm.mx.tensor import MXTensor

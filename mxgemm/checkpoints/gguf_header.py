@@ -11,7 +11,8 @@ import struct
 from pathlib import Path
 from typing import Final
 
-from mxgemm.files import FileError, check_regular
+from mxgemm.checkpoints.store import check_regular
+from mxgemm.files import FileError
 
 MAGIC: Final = b"GGUF"
 _SCALARS: Final = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from mxgemm.checkpoints import gguf
-from mxgemm.checkpoints.base import Entry, Format, Scheme
+from mxgemm.checkpoints.base import Entry, Format, Given, Scheme
 from mxgemm.checkpoints.dense import Dense
-from mxgemm.checkpoints.reader import Checkpoint
+from mxgemm.checkpoints.reader import Checkpoint, completed
 from mxgemm.checkpoints.writer import Spec, nbytes
 from mxgemm.mx.formats import BLOCK, FORMATS, ActivationFormat, ScaleRounding
 from mxgemm.mx.tensor import FLOAT_DTYPES, MXTensor
@@ -170,7 +170,8 @@ def _step(source: Checkpoint, entry: Entry, order: Order) -> Step:
             raise ValueError(
                 f"{entry.name}: got shape {list(entry.shape)}, want [N, K], K % {BLOCK} == 0, to quantise it along K"
             )
-        scheme = Scheme(order.a_format, order.scale_rounding or "even", "nothing (quantised now)")
+        rounding = None if order.a_format == "bf16" else order.scale_rounding or "even"
+        scheme = Scheme(order.a_format, rounding, "nothing (quantised now)")
         if order.a_format is None and order.target.name in ("gpt-oss", "gguf", "dense"):
             scheme = Scheme("bf16")  # files of which say nothing else
         return Step(entry, "quantize", _encoded(entry.name, entry.shape, "e2m1", order), scheme, _bytes_of(order))
@@ -178,7 +179,8 @@ def _step(source: Checkpoint, entry: Entry, order: Order) -> Step:
         if isinstance(order.target, Dense):
             return Step(entry, "dequantize", ((entry.name, torch.bfloat16, entry.shape),))
         specs = _encoded(entry.name, entry.shape, entry.type, order)
-        return Step(entry, "recode", specs, entry.scheme, _bytes_of(order))
+        scheme = completed(entry.scheme, Given(order.a_format, order.scale_rounding))
+        return Step(entry, "recode", specs, scheme, _bytes_of(order))
     if entry.kind == "tensor":
         stored = source.description(entry.name)
         spec = (entry.name, stored.dtype, stored.shape)

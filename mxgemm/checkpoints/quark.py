@@ -52,6 +52,8 @@ class Quark(Format):
             if scales not in store.tensors:
                 if stored.type == "U8" and name.endswith("weight"):
                     raise store.error(name, f"is U8 and has no {scales} beside it")
+                if stored.type == "U8" and name.endswith(("_blocks", ".blocks")):
+                    raise store.error(name, "is named as gpt-oss's blocks, in a checkpoint that says quark")
                 yield plain_entry(name, store)
                 continue
             module = name.rpartition(".")[0]

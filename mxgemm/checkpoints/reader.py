@@ -47,14 +47,17 @@ class Checkpoint(Mapping[str, MXTensor | Tensor]):
     Attributes:
         path: the file or folder.
         format: name of its format.
-        entries: what is known of every parameter without reading it: kind, shape, type, scheme (:class:`Entry`).
         config: what ``config.json`` holds; None without one.
     """
 
     def __init__(self, store: Store, format: Format, entries: Mapping[str, Entry], given: Given) -> None:
         self.path, self.format, self.config = store.path, format.name, store.config
-        self.entries = MappingProxyType(dict(entries))
-        self._store, self._format, self._given = store, format, given
+        self._entries, self._store, self._format, self._given = dict(entries), store, format, given
+
+    @property
+    def entries(self) -> Mapping[str, Entry]:
+        """What is known of every parameter without reading it: kind, shape, type, scheme, by name."""
+        return MappingProxyType(self._entries)
 
     def __getitem__(self, name: str) -> MXTensor | Tensor:
         """Read a parameter.
@@ -251,6 +254,15 @@ def check_given(a_format: object, scale_rounding: object, scale_bias: object) ->
     return Given(a_format, scale_rounding, scale_bias)  # type: ignore[arg-type]
 
 
+def completed(scheme: Scheme, given: Given) -> Scheme:
+    """Return a scheme with what the caller says where the files say nothing."""
+    for field in ("a_format", "scale_rounding"):
+        said = getattr(given, field)
+        if said is not None and getattr(scheme, field) is None and (field == "a_format" or scheme.a_format != "bf16"):
+            scheme = replace(scheme, **{field: said}, says=f"{scheme.says}, the caller {field} {said}")
+    return scheme
+
+
 def filled(entry: Entry, given: Given, path: Path) -> Entry:
     """Return an entry with what the caller says where the files say nothing.
 
@@ -262,15 +274,11 @@ def filled(entry: Entry, given: Given, path: Path) -> Entry:
         return entry
     for field in ("a_format", "scale_rounding"):
         own, said = getattr(scheme, field), getattr(given, field)
-        if said is None or own == said:
-            continue
-        if own is not None:
+        if own is not None and said is not None and own != said:
             raise ValueError(
                 f"{field}: got {said}, but {path} says {own} of {entry.name} ({scheme.says}); leave it out"
             )
-        if field == "a_format" or scheme.a_format != "bf16":
-            scheme = replace(scheme, **{field: said}, says=f"{scheme.says}, the caller {field} {said}")
-    return replace(entry, scheme=scheme)
+    return replace(entry, scheme=completed(scheme, given))
 
 
 def _format_of(store: Store, named: str | None) -> Format:

@@ -1,13 +1,15 @@
 """The tensors of safetensors files by name: what is there is read at once, a tensor when it is asked for.
 
-Files are read by the ``safetensors`` package, which maps them into memory and checks what their headers say. A file is
-opened anew for each tensor, so that nothing stays mapped but what somebody holds, threads share nothing, and a fork or
-a pickle finds no handle.
+Files are read by the ``safetensors`` package, which maps them into memory and checks what their headers say. Pages that
+were read stay in memory as long as their mapping, so a file is opened anew after every :data:`KEPT_BYTES`: what is read
+through one opening, and not held by anybody, is no more. Each thread has its own, and a pickle has none.
 """
 
 from __future__ import annotations
 
 import os
+import stat
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,12 +18,14 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from mxgemm.files import FileError, check_regular, read_json, shown
+from mxgemm.files import FileError, read_json, shown
 
 INDEX: Final = "model.safetensors.index.json"
 SINGLE: Final = "model.safetensors"
 CONFIG: Final = "config.json"
 PICKLES: Final = (".bin", ".pt", ".pth")
+KEPT_BYTES: Final = 1 << 24
+"""Read through one opening of a file: small tensors share one, for the header is read at each (20,000 names: 20 ms)."""
 
 _DTYPES: Final[dict[str, torch.dtype | None]] = {
     **{"BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "I16": torch.int16, "I32": torch.int32},
@@ -56,6 +60,14 @@ class Stored:
         return self.dtype.itemsize * int(torch.Size(self.shape).numel())
 
 
+class _Opening(threading.local):
+    """A thread's open file: which, as it was then, and how much may still be read through it."""
+
+    key: object = None
+    handle: Any = None
+    left: int = 0
+
+
 @dataclass(eq=False)
 class Store:
     """All tensors of a checkpoint.
@@ -75,6 +87,7 @@ class Store:
     metadata: dict[str, str] = field(default_factory=dict)
     headers: tuple[dict[str, str], ...] = ()
     files: tuple[Path, ...] = ()
+    _opening: _Opening = field(default_factory=_Opening, init=False, repr=False)
 
     def read(self, name: str) -> Tensor:
         """Return a tensor, mapped from its file: memory is used as its bytes are.
@@ -83,14 +96,30 @@ class Store:
             FileError: the file is no longer what it was.
         """
         stored = self.tensors[name]
-        with _opened(stored.file) as file:
-            try:
-                tensor: Tensor = file.get_tensor(name)
-            except Exception as error:  # safetensors' own, or torch's of a file that shrank
-                raise self.error(name, f"cannot be read ({error})") from error
+        try:
+            tensor: Tensor = self._handle(stored).get_tensor(name)
+        except FileError:
+            raise
+        except Exception as error:  # safetensors' own, or torch's of a file that shrank
+            raise self.error(name, f"cannot be read ({error})") from error
         if (tensor.dtype, tuple(tensor.shape)) != (stored.dtype, stored.shape):
             raise self.error(name, "is not what it was when the checkpoint was opened")
         return tensor
+
+    def _handle(self, stored: Stored) -> Any:
+        """Return the open file, the one on the disk: to read what was cut off a mapped one would end the process."""
+        opening, key = self._opening, (stored.file, _stamp(stored.file))
+        if opening.key != key or opening.left < stored.nbytes:
+            opening.key, opening.handle, opening.left = None, _opened(stored.file), KEPT_BYTES
+            opening.key = key
+        opening.left -= stored.nbytes
+        return opening.handle
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_opening"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _opening=_Opening())
 
     def error(self, name: str, reason: str) -> FileError:
         """Return an error about a tensor, which names its file."""
@@ -159,6 +188,26 @@ def require_safetensors() -> None:
         import safetensors  # noqa: F401
     except ImportError as error:
         raise ImportError("checkpoints need safetensors: pip install 'mxgemm[checkpoints]'") from error
+
+
+def check_regular(file: Path) -> os.stat_result:
+    """Check that a file is one that can be mapped, and return what the system says of it.
+
+    Raises:
+        FileError: there is none, or it is a folder, a pipe or a device.
+    """
+    try:
+        status = os.stat(file)
+    except (OSError, ValueError) as error:
+        raise FileError(f"{file}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
+    if not stat.S_ISREG(status.st_mode):
+        raise FileError(f"{file}: is no regular file")
+    return status
+
+
+def _stamp(file: Path) -> tuple[int, ...]:
+    status = check_regular(file)
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _opened(file: Path) -> Any:

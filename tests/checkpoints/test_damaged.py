@@ -44,7 +44,11 @@ LIES: dict[str, tuple[Callable[[Path], Path], str]] = {
     ),
     "scales of another dtype": (
         lambda p: quark(p, **{"l.weight_scale": np.ones((8, 2), np.float32)}),
-        "model.safetensors: l.weight_scale: got dtype F32, want U8",
+        "model.safetensors: l.weight_scale: got dtype F32, want U8 or F8_E8M0",
+    ),
+    "blocks in Quark's": (
+        lambda p: made.folder(p, made.gpt_oss({"e": weight(2, 32)}), made.quark_config()),
+        "e_blocks: is named as gpt-oss's blocks, in a checkpoint that says quark",
     ),
     "half a block": (
         lambda p: quark(p, **{"l.weight": np.ones((8, 24), np.uint8)}),
@@ -129,7 +133,7 @@ LIES: dict[str, tuple[Callable[[Path], Path], str]] = {
     "a folder of nothing": (lambda p: _empty(p), "has neither model.safetensors.index.json nor a safetensors file"),
     "a pickle": (lambda p: _file(p / "m.bin", b"x"), "is a pickle, which may run code as it is read"),
     "two files and no index": (lambda p: _two(p), "has 2 safetensors files and no model.safetensors.index.json"),
-    "a pipe": (lambda p: _pipe(p), "model.safetensors: is a pipe, want a regular file"),
+    "a pipe": (lambda p: _pipe(p), "model.safetensors: is no regular file"),
     "not safetensors": (lambda p: _file(p / "x.safetensors", b"not at all"), "x.safetensors: no safetensors file"),
     "not GGUF": (lambda p: _file(p / "x.gguf", b"not at all"), "x.gguf: no GGUF file: it does not begin with GGUF"),
 }  # fmt: skip

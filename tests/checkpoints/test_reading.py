@@ -54,8 +54,8 @@ def test_every_byte(layout: str, tmp_path: Path) -> None:
     assert layout.startswith(checkpoint.format)
     check(checkpoint, weights, plain)
     assert "3 mx, 2 tensor" in repr(checkpoint)
-    for again in (pickle.loads(pickle.dumps(checkpoint.entries[NAME])), copy.copy(checkpoint.entries[NAME])):
-        assert again == checkpoint.entries[NAME]
+    for again in (pickle.loads(pickle.dumps(checkpoint)), copy.copy(checkpoint), copy.deepcopy(checkpoint)):
+        check(again, weights, plain)
 
 
 @pytest.mark.parametrize("layout", MAKERS)
@@ -274,6 +274,14 @@ def test_names_of_any_other_format(tmp_path: Path) -> None:
     blocks = dict(checkpoint.stored_as("gpt-oss"))
     for name, array in made.gpt_oss(weights).items():
         assert np.array_equal(blocks[name].numpy(), array)
+
+
+def test_scales_in_torchs_dtype(tmp_path: Path) -> None:
+    tensors = {"l.weight": W["l.weight"].packed, "l.weight_scale": made.Raw("F8_E8M0", W["l.weight"].scales)}
+    check(checkpoints.open(made.folder(tmp_path / "q", tensors, made.quark_config())), W, {})
+    packed = {"l.weight_packed": tensors["l.weight"], "l.weight_scale": made.Raw("F8_E8M0", W["l.weight"].scales - 2)}
+    config = made.compressed_tensors_config(version="0.13.0")
+    check(checkpoints.open(made.folder(tmp_path / "c", packed, config)), W, {})
 
 
 def test_nothing_is_read_before_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
