@@ -111,12 +111,16 @@ def to_dense(weight: MXTensor, dtype: torch.dtype = torch.bfloat16) -> Tensor:
 
 
 def from_dense(parameter: Tensor, *, scale_rounding: ScaleRounding = "even") -> MXTensor:
-    """Quantise a parameter of the dense model, ``[E, K, N]``, along K, to a stack ``[E, N, K]``.
+    """Quantise a parameter of the dense model, ``[E, K, N]``, along K, to a stack ``[E, N, K]``, one after the other.
 
     Raises:
-        TypeError, ValueError: as :func:`mxgemm.quantize`.
+        TypeError, ValueError: as :func:`mxgemm.quantize`; no three dimensions, or no expert.
     """
-    return quantize(parameter.transpose(-1, -2), scale_rounding=scale_rounding)
+    if not isinstance(parameter, Tensor) or parameter.dim() != 3 or not len(parameter):
+        shape = tuple(parameter.shape) if isinstance(parameter, Tensor) else type(parameter).__name__
+        raise ValueError(f"parameter: got {shape}, want [E, K, N], E at least 1")
+    experts = [quantize(expert.T, scale_rounding=scale_rounding) for expert in parameter]
+    return MXTensor.wrap(torch.stack([e.data for e in experts]), torch.stack([e.scales for e in experts]))
 
 
 def _scales_of(name: str) -> str:

@@ -14,6 +14,7 @@ from torch import Tensor
 from mxgemm.checkpoints import gguf
 from mxgemm.checkpoints.base import Entry, Format, Given, Scheme
 from mxgemm.checkpoints.dense import Dense
+from mxgemm.checkpoints.gpt_oss import from_dense, to_dense
 from mxgemm.checkpoints.reader import Checkpoint, completed
 from mxgemm.checkpoints.writer import Spec, nbytes
 from mxgemm.mx.formats import BLOCK, FORMATS, ActivationFormat, ScaleRounding
@@ -50,7 +51,8 @@ class Step:
 
     Attributes:
         entry: where it comes from.
-        how: "copy" as it is, "recode" to another format's bytes, "quantize", or "dequantize".
+        how: "copy" as it is, "recode" to another format's bytes, "quantize", "dequantize"; these two also of a "stack",
+            whose dense parameter is the transpose.
         specs: of the stored tensors that it becomes.
         scheme: of activations, where it is an MX weight afterwards.
         ggml: ggml's type of the stored tensor, where it is bytes.
@@ -119,7 +121,7 @@ def plan(source: Checkpoint, order: Order) -> Plan:
     """
     steps = [_step(source, entry, order) for entry in source.entries.values()]
     for pattern in order.quantize:
-        if not any(step.how == "quantize" and fnmatchcase(step.entry.name, pattern) for step in steps):
+        if not any(step.how.startswith("quantize") and fnmatchcase(step.entry.name, pattern) for step in steps):
             raise ValueError(f"quantize: {pattern!r} fits no tensor of floating point in {source.path}")
     names = Counter(name for step in steps for name, _, _ in step.specs)
     for name, count in names.items():
@@ -144,14 +146,25 @@ def tensors(step: Step, source: Checkpoint, order: Order) -> Iterator[tuple[str,
         yield name, source.stored(name)
     elif step.how == "dequantize":
         yield name, source.dequantize(name)
+    elif step.how == "dequantize stack":
+        yield name, to_dense(_weight(source, name))
     else:
-        if step.how == "quantize":
-            weight = quantize(_dense(source, step.entry), scale_rounding=order.scale_rounding or "even")
-        else:
-            found = source[name]
-            assert isinstance(found, MXTensor)
-            weight = found.row_major()
-        yield from order.target.encode(name, weight).items()
+        yield from order.target.encode(name, _made(step, source, order)).items()
+
+
+def _made(step: Step, source: Checkpoint, order: Order) -> MXTensor:
+    rounding = order.scale_rounding or "even"
+    if step.how == "quantize stack":
+        return from_dense(_dense(source, step.entry), scale_rounding=rounding)
+    if step.how == "quantize":
+        return quantize(_dense(source, step.entry), scale_rounding=rounding)
+    return _weight(source, step.entry.name).row_major()
+
+
+def _weight(source: Checkpoint, name: str) -> MXTensor:
+    found = source[name]
+    assert isinstance(found, MXTensor)
+    return found
 
 
 def _dense(source: Checkpoint, entry: Entry) -> Tensor:
@@ -163,32 +176,18 @@ def _dense(source: Checkpoint, entry: Entry) -> Tensor:
 
 
 def _step(source: Checkpoint, entry: Entry, order: Order) -> Step:
-    wanted = entry.kind != "mx" and any(fnmatchcase(entry.name, pattern) for pattern in order.quantize)
+    wanted = any(fnmatchcase(entry.name, pattern) for pattern in order.quantize)
     is_ggml = source.format == "gguf"
-    if wanted and (entry.type in _FLOAT_NAMES or (entry.kind == "foreign" and is_ggml)):
-        if len(entry.shape) != 2 or entry.shape[-1] % BLOCK:
-            raise ValueError(
-                f"{entry.name}: got shape {list(entry.shape)}, want [N, K], K % {BLOCK} == 0, to quantise it along K"
-            )
-        rounding = None if order.a_format == "bf16" else order.scale_rounding or "even"
-        scheme = Scheme(order.a_format, rounding, "nothing (quantised now)")
-        if order.a_format is None and order.target.name in ("gpt-oss", "gguf", "dense"):
-            scheme = Scheme("bf16")  # files of which say nothing else
-        return Step(entry, "quantize", _encoded(entry.name, entry.shape, "e2m1", order), scheme, _bytes_of(order))
+    if wanted and entry.kind != "mx" and (entry.type in _FLOAT_NAMES or (entry.kind == "foreign" and is_ggml)):
+        return _quantized(entry, order)
     if entry.kind == "mx":
-        if isinstance(order.target, Dense):
-            return Step(entry, "dequantize", ((entry.name, torch.bfloat16, entry.shape),))
-        specs = _encoded(entry.name, entry.shape, entry.type, order)
-        scheme = completed(entry.scheme, Given(order.a_format, order.scale_rounding))
-        return Step(entry, "recode", specs, scheme, _bytes_of(order))
+        return _recoded(entry, order, stacks=source.format == "gpt-oss")
+    stored = source.description(entry.name)
     if entry.kind == "tensor":
-        stored = source.description(entry.name)
-        spec = (entry.name, stored.dtype, stored.shape)
         if order.target.name == "gguf":
             gguf_dtype(entry.name, stored.dtype)
-        return Step(entry, "copy", (spec,))
+        return Step(entry, "copy", ((entry.name, stored.dtype, stored.shape),))
     if is_ggml and order.target.name == "gguf":
-        stored = source.description(entry.name)
         return Step(entry, "copy", ((entry.name, stored.dtype, stored.shape),), ggml=stored.type)
     if is_ggml and isinstance(order.target, Dense):
         return Step(entry, "dequantize", ((entry.name, torch.bfloat16, entry.shape),))
@@ -198,6 +197,33 @@ def _step(source: Checkpoint, entry: Entry, order: Order) -> Step:
         if is_ggml
         else f"{entry.name}: is {entry.note}, which is not MX and is not converted"
     )
+
+
+def _quantized(entry: Entry, order: Order) -> Step:
+    shape, how = entry.shape, "quantize"
+    if len(shape) == 3 and order.target.name == "gpt-oss":  # whose dense model has stacks the other way round
+        shape, how = (shape[0], shape[2], shape[1]), "quantize stack"
+    if len(shape) != (2 if how == "quantize" else 3) or shape[-1] % BLOCK:
+        want = "[N, K]" if how == "quantize" else "[E, K, N]"
+        raise ValueError(
+            f"{entry.name}: got shape {list(entry.shape)}, want {want}, K % {BLOCK} == 0, to quantise it along K"
+        )
+    rounding = None if order.a_format == "bf16" else order.scale_rounding or "even"
+    scheme = Scheme(order.a_format, rounding, "nothing (quantised now)")
+    if order.a_format is None and order.target.name in ("gpt-oss", "gguf", "dense"):
+        scheme = Scheme("bf16")  # files of which say nothing else
+    return Step(entry, how, _encoded(entry.name, shape, "e2m1", order), scheme, _bytes_of(order))
+
+
+def _recoded(entry: Entry, order: Order, *, stacks: bool) -> Step:
+    if isinstance(order.target, Dense):
+        shape, how = entry.shape, "dequantize"
+        if stacks and len(shape) == 3:
+            shape, how = (shape[0], shape[2], shape[1]), "dequantize stack"
+        return Step(entry, how, ((entry.name, torch.bfloat16, shape),))
+    specs = _encoded(entry.name, entry.shape, entry.type, order)
+    scheme = completed(entry.scheme, Given(order.a_format, order.scale_rounding))
+    return Step(entry, "recode", specs, scheme, _bytes_of(order))
 
 
 def _bytes_of(order: Order) -> str | None:
