@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass, field
 from pickle import UnpicklingError
-from typing import Final, NoReturn, get_args
+from typing import Final, NoReturn, SupportsIndex, get_args
 
 import torch
 from torch import Tensor
 
 from mxgemm.ambient import is_observed
-from mxgemm.arguments import as_int, check_bool, one_of, shown
+from mxgemm.arguments import check_bool, one_of, shown
 from mxgemm.device import arch_of
 from mxgemm.mx.codec import decode_rows, row_chunks
 from mxgemm.mx.formats import BLOCK, ElementFormat, FormatName, element_format
@@ -155,7 +156,9 @@ class MXTensor:
         """
         self.check()
         given = index if isinstance(index, tuple) else (index,)
-        parts = tuple(one if isinstance(one, slice) else as_int("index", one) for one in given)
+        if not all(isinstance(one, slice | SupportsIndex) and not isinstance(one, bool | Tensor) for one in given):
+            raise TypeError(f"index: got {', '.join(map(shown, given))}, want integers and slices")
+        parts = tuple(one if isinstance(one, slice) else operator.index(one) for one in given)
         if len(parts) >= len(self.shape):
             raise ValueError(
                 f"index: got {len(parts)} for shape {self.shape}, want at most {len(self.shape) - 1}: K stays whole"
