@@ -80,7 +80,6 @@ class Format(ABC):
 
     Attributes:
         name: as ``mxgemm convert --to`` takes it.
-        config_only: the stored names of its tensors say nothing without ``config.json``.
     """
 
     name: str

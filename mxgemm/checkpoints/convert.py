@@ -158,9 +158,8 @@ def _write(folder: Path, made: Plan, watch: Watcher | None) -> None:
             try:
                 _write_shard(path, shard, made, watch, (done, len(named)))
             except OSError as error:
-                reason = error.strerror or str(error)
                 raise FileError(
-                    f"{path}: cannot be written ({reason}); {done} of {len(named)} files are done, "
+                    f"{path}: cannot be written ({_reason(error, folder)}); {done} of {len(named)} files are done, "
                     "and the same command goes on from there"
                 ) from error
         if watch:
@@ -186,6 +185,8 @@ def _write_shard(
 
 def _finish(folder: Path, path: Path, made: Plan) -> None:
     try:
+        if [_file(file) for file in made.source.files] != files.read_json(folder / RECORD)["source"]:
+            raise FileError(f"{made.source.path}: was changed while it was read; remove {folder} to start anew")
         if made.order.target.name == "gguf":
             work.finish(folder / _MODEL, path)
             shutil.rmtree(folder)
@@ -203,8 +204,9 @@ def _finish(folder: Path, path: Path, made: Plan) -> None:
         _put(folder / CONFIG, _json({**config, "quantization_config": said} if said else config))
         work.finish(folder, path)
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise FileError(f"{folder}: cannot be finished ({reason}); the same command goes on from there") from error
+        raise FileError(
+            f"{folder}: cannot be finished ({_reason(error, folder)}); the same command goes on from there"
+        ) from error
 
 
 def _copy_others(folder: Path, made: Plan) -> None:
@@ -245,6 +247,11 @@ def _put(path: Path, data: bytes) -> None:
 
 def _json(document: Any) -> bytes:
     return (json.dumps(document, indent=2) + "\n").encode()
+
+
+def _reason(error: OSError, folder: Path) -> str:
+    """Say why; numpy's writer knows no more than that it wrote too little."""
+    return error.strerror or f"{error}; the disk has {_size(shutil.disk_usage(folder).free)} free"
 
 
 def _size(count: int) -> str:

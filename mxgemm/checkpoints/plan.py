@@ -120,6 +120,8 @@ def plan(source: Checkpoint, order: Order) -> Plan:
             has to say and nobody does.
     """
     steps = [_step(source, entry, order) for entry in source.entries.values()]
+    if not steps:
+        raise ValueError(f"source: got {source.path}, which holds no tensor")
     for pattern in order.quantize:
         if not any(step.how.startswith("quantize") and fnmatchcase(step.entry.name, pattern) for step in steps):
             raise ValueError(f"quantize: {pattern!r} fits no tensor of floating point in {source.path}")

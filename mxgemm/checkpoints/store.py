@@ -61,11 +61,12 @@ class Stored:
 
 
 class _Opening(threading.local):
-    """A thread's open file: which, as it was then, and how much may still be read through it."""
+    """A thread's open file: which, as it was then, the handle, and how many bytes may still be read through it.
 
-    key: object = None
-    handle: Any = None
-    left: int = 0
+    One value, exchanged whole: a read may interrupt a read of the same thread.
+    """
+
+    slot: tuple[object, Any, int] = (None, None, 0)
 
 
 @dataclass(eq=False)
@@ -108,12 +109,12 @@ class Store:
 
     def _handle(self, stored: Stored) -> Any:
         """Return the open file, the one on the disk: to read what was cut off a mapped one would end the process."""
-        opening, key = self._opening, (stored.file, _stamp(stored.file))
-        if opening.key != key or opening.left < stored.nbytes:
-            opening.key, opening.handle, opening.left = None, _opened(stored.file), KEPT_BYTES
-            opening.key = key
-        opening.left -= stored.nbytes
-        return opening.handle
+        wanted = stored.file, _stamp(stored.file)
+        key, handle, left = self._opening.slot
+        if key != wanted or left < stored.nbytes:
+            handle, left = _opened(stored.file), KEPT_BYTES
+        self._opening.slot = wanted, handle, left - stored.nbytes
+        return handle
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_opening"}

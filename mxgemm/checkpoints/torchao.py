@@ -65,6 +65,8 @@ class TorchAO(Format):
             for part in held:
                 if part not in store.tensors:
                     raise FileError(f"{store.files[0]}: {name}: has no {part}, which the header lists")
+            if not held:
+                raise FileError(f"{store.files[0]}: {name}: the header lists no tensor of it")
             seen.update(held)
             attributes = about.get("_data")
             if about.get("_type") != "MXTensor" or not isinstance(attributes, dict):

@@ -312,6 +312,26 @@ def test_a_source_that_breaks_on_the_way(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_a_source_that_is_written_anew_on_the_way(tmp_path: Path) -> None:
+    """With tensors of the same shapes, which no read of one would notice."""
+    source = sharded_source(tmp_path / "in")
+
+    def written(what: str, done: int, count: int) -> None:
+        if (what, done) == ("l3.weight", 3):
+            other = {name: weight(32, 64, seed=9) for name in SHARDS}
+            made.safetensors(tmp_path / "in" / "model.safetensors", made.quark(other))
+
+    with pytest.raises(FileError, match="in: was changed while it was read; remove .*out.partial to start anew"):
+        checkpoints.convert(source, tmp_path / "out", "gpt-oss", shard_bytes=ONE, watch=written)
+    assert not (tmp_path / "out").exists()
+
+
+def test_nothing_to_convert(tmp_path: Path) -> None:
+    source = checkpoints.open(made.folder(tmp_path / "in", {}, {}))
+    with pytest.raises(ValueError, match="source: got .*in, which holds no tensor"):
+        checkpoints.convert(source, tmp_path / "out", "quark")
+
+
 def test_gguf_keeps_its_fields_and_other_types(tmp_path: Path) -> None:
     skip_without("gguf")
     import gguf

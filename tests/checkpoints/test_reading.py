@@ -316,6 +316,27 @@ def test_threads_and_forks_share_a_checkpoint(tmp_path: Path) -> None:
     assert not wrong
 
 
+def test_a_read_within_a_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What interrupts a read and reads from another file leaves the first one its own."""
+    from mxgemm.checkpoints import store
+
+    weights = {"a.weight": weight(8, 64), "b.weight": weight(8, 64, seed=1)}
+    shards = [made.quark({name: w}) for name, w in weights.items()]
+    checkpoint = checkpoints.open(made.sharded(tmp_path / "m", shards, made.quark_config()))
+    opened, depth = store._opened, []
+
+    def interrupted(file: Path) -> object:
+        handle = opened(file)
+        if not depth:
+            depth.append(file)
+            check(checkpoint, weights, {})
+            depth.pop()
+        return handle
+
+    monkeypatch.setattr(store, "_opened", interrupted)
+    check(checkpoint, weights, {})
+
+
 def test_a_tensor_outlives_its_file(tmp_path: Path) -> None:
     w = weight(64, 64)
     path = MAKERS["quark"](tmp_path / "m", {"l.weight": w}, {})
