@@ -78,7 +78,7 @@ def convert(
             another conversion; the disk is full. What was finished is kept, and the same call goes on from there.
         ValueError: an argument is wrong or needed, or the format cannot hold the model.
     """
-    path = as_path("target", target)
+    path = as_path("target", target).absolute()
     check_given(a_format, scale_rounding, None)
     limit = as_int("shard_bytes", shard_bytes)
     if limit < 1:

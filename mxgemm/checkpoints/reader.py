@@ -222,7 +222,7 @@ def open_checkpoint(
         ValueError: an argument that is wrong, contradicts the files, or is needed.
         ImportError: safetensors or gguf is missing.
     """
-    source = as_path("path", path)
+    source = as_path("path", path).absolute()  # to be found whatever the process's folder is later
     given = check_given(a_format, scale_rounding, scale_bias)
     if format is not None:
         one_of("format", format, FORMATS)

@@ -29,7 +29,7 @@ def run(options: Namespace) -> int:
     except ImportError as error:
         raise ValueError(f"convert: {error}") from error
     say(f"{made}: {summary(checkpoints.open(made))}")
-    say(f"wrote {made} in {time.monotonic() - started:.1f} s")
+    say(f"wrote {options.target} in {time.monotonic() - started:.1f} s")
     return 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, Final
@@ -13,9 +14,13 @@ from mxgemm.checkpoints import Checkpoint
 from mxgemm.checkpoints.statistics import KIND, VERSION, blocks_of, describe, summary
 from mxgemm.cli.terminal import progress, say, say_table
 from mxgemm.measure import plots
-from mxgemm.mx.formats import E8M0_BIAS
+from mxgemm.mx.formats import E8M0_BIAS, E8M0_NAN
 from mxgemm.mx.tensor import MXTensor
 
+_BAR: Final = 40
+"""Characters of the longest bar."""
+_RARE: Final = 0.005
+"""Share of the most frequent scale below which a scale has no row."""
 _COLUMNS: Final = ("parameter", "n", "type", "shape", "MB", "saturated", "zero", "NaN", "scales 2^")
 
 
@@ -39,6 +44,7 @@ def run(options: Namespace) -> int:
     say_table(_COLUMNS, rows, left=("parameter", "type"), wrapped=("parameter",))
     if not options.headers:
         say(_whole(document["parameters"]))
+        _say_scales(document["parameters"])
     if options.json:
         files.save_json(options.json, document, KIND, force=options.force)
         say(f"wrote {options.json}")
@@ -84,6 +90,25 @@ def _row(group: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     shares = (sum(about[what] for about in group) / max(blocks, 1) for what in ("saturated", "zero", "nan"))
     powers = [int(byte) - E8M0_BIAS for about in group for byte in about["scales"]]
     return (*fixed, *(f"{share:.1%}" for share in shares), f"{min(powers)} .. {max(powers)}" if powers else "")
+
+
+def _say_scales(parameters: Sequence[Mapping[str, Any]]) -> None:
+    """Print the histogram of all scales; what is too rare to be seen is counted together."""
+    counts: Counter[int] = Counter()
+    for about in parameters:
+        counts.update({int(byte): count for byte, count in about.get("scales", {}).items()})
+    total, most = sum(counts.values()), max(counts.values(), default=0)
+    rows, rare = [], 0
+    for byte, count in sorted(counts.items()):
+        if count < most * _RARE:
+            rare += count
+            continue
+        name = "NaN" if byte == E8M0_NAN else f"2^{byte - E8M0_BIAS}"
+        rows.append((name, str(count), f"{count / total:.1%}", "#" * max(1, round(_BAR * count / most))))
+    if rare:
+        rows.append(("others", str(rare), f"{rare / total:.2%}", ""))
+    if rows:
+        say_table(("scale", "blocks", "share", ""), rows, left=("",))
 
 
 def _whole(parameters: Sequence[Mapping[str, Any]]) -> str:

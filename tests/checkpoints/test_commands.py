@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -89,6 +90,9 @@ def test_inspect_counts_blocks(layout: str, tmp_path: Path) -> None:
         assert found[name]["scales"] == {str(value): count for value, count in zip(values, counts, strict=True)}
     assert "model.layers.*" in text
     assert "-17 .. -8" in text
+    shown = dict(re.findall(r"^ *2\^(-\d+) +(\d+) .*#$", text, flags=re.MULTILINE))
+    scales = np.concatenate([w.scales.ravel() for w in WEIGHTS.values()]).astype(int) - 127
+    assert shown == {str(power): str((scales == power).sum()) for power in np.unique(scales)}
     assert "blocks" not in found["model.norm.weight"]
     headers = output("inspect", path, "--headers")
     assert "%" not in headers

@@ -337,6 +337,14 @@ def test_a_read_within_a_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     check(checkpoint, weights, {})
 
 
+def test_a_relative_path_stays_what_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    MAKERS["quark"](tmp_path / "m", W, {})
+    monkeypatch.chdir(tmp_path)
+    checkpoint = checkpoints.open("m")
+    monkeypatch.chdir("/")
+    check(checkpoint, W, {})
+
+
 def test_a_tensor_outlives_its_file(tmp_path: Path) -> None:
     w = weight(64, 64)
     path = MAKERS["quark"](tmp_path / "m", {"l.weight": w}, {})
