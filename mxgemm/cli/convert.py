@@ -8,7 +8,7 @@ from argparse import Namespace
 
 from mxgemm import checkpoints
 from mxgemm.checkpoints.statistics import summary
-from mxgemm.cli.terminal import Progress, progress, say
+from mxgemm.cli.terminal import Progress, progress, say, say_wrapped
 
 
 def run(options: Namespace) -> int:
@@ -19,7 +19,7 @@ def run(options: Namespace) -> int:
             options.source, format=options.source_format, a_format=options.a_format,
             scale_rounding=options.scale_rounding, scale_bias=int(options.scale_bias) if options.scale_bias else None,
         )  # fmt: skip
-        say(f"{source.path}: {summary(source)}")
+        say_wrapped(f"{source.path}: {summary(source)}", 2)
         with _Watch() as watch:
             made = checkpoints.convert(
                 source, options.target, options.to, quantize=options.quantize, a_format=options.a_format,
@@ -28,7 +28,7 @@ def run(options: Namespace) -> int:
             )  # fmt: skip
     except ImportError as error:
         raise ValueError(f"convert: {error}") from error
-    say(f"{made}: {summary(checkpoints.open(made))}")
+    say_wrapped(f"{made}: {summary(checkpoints.open(made))}", 2)
     say(f"wrote {options.target} in {time.monotonic() - started:.1f} s")
     return 0
 

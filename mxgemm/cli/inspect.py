@@ -12,7 +12,7 @@ from typing import Any, Final
 from mxgemm import checkpoints, files
 from mxgemm.checkpoints import Checkpoint
 from mxgemm.checkpoints.statistics import KIND, VERSION, blocks_of, describe, summary
-from mxgemm.cli.terminal import progress, say, say_table
+from mxgemm.cli.terminal import progress, say, say_table, say_wrapped
 from mxgemm.measure import plots
 from mxgemm.mx.formats import E8M0_BIAS, E8M0_NAN
 from mxgemm.mx.tensor import MXTensor
@@ -39,11 +39,11 @@ def run(options: Namespace) -> int:
         document = _document(checkpoint, headers=options.headers)
     except ImportError as error:
         raise ValueError(f"inspect: {error}") from error
-    say(f"{checkpoint.path}: {summary(checkpoint)}")
+    say_wrapped(f"{checkpoint.path}: {summary(checkpoint)}", 2)
     rows = [_row(group) for group in _groups(document["parameters"])]
     say_table(_COLUMNS, rows, left=("parameter", "type"), wrapped=("parameter",))
     if not options.headers:
-        say(_whole(document["parameters"]))
+        say_wrapped(_whole(document["parameters"]), 2)
         _say_scales(document["parameters"])
     if options.json:
         files.save_json(options.json, document, KIND, force=options.force)
