@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mxgemm import checkpoints
+from mxgemm.checkpoints import Checkpoint
 from tests.checkpoints import made
-from tests.checkpoints.made import Weight
+from tests.checkpoints.made import Weight, weight
 
 Maker = Callable[[Path, dict[str, Weight], dict[str, np.ndarray]], Path]
 
@@ -48,3 +50,11 @@ def skip_without(name: str) -> None:
     """Skip what needs a package that is not here."""
     if name == "gguf" and importlib.util.find_spec("gguf") is None:
         pytest.skip("GGUF files need the gguf package, which is not installed (mxgemm[test] has it)")
+
+
+SHARDS = {f"l{i}.weight": weight(32, 64, seed=i) for i in range(6)}
+ONE = 32 * 34
+
+
+def sharded_source(path: Path) -> Checkpoint:
+    return checkpoints.open(MAKERS["quark"](path, SHARDS, {}))
