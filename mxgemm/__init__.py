@@ -14,7 +14,7 @@ if getattr(_sys, "argv", None) and _sys.argv[0] == "-m" and _sys.orig_argv[-len(
     _refuse_early()
     del _refuse_early
 
-from mxgemm import nn
+from mxgemm import checkpoints, nn
 from mxgemm import ops as _ops  # registers torch.ops.mxgemm
 from mxgemm import saved as _saved  # how an MXTensor is pickled; lets torch.load(weights_only=True) make one
 from mxgemm._version import __version__
@@ -35,6 +35,7 @@ __all__ = [
     "Refusal",
     "RouteUnavailable",
     "__version__",
+    "checkpoints",
     "dequantize",
     "explain",
     "gemm",

@@ -42,7 +42,7 @@ def gemm(
     Args:
         a: activations ``[..., K]``, bf16, fp16 or fp32, any strides, K % 32 == 0.
         b: weight, an :class:`MXTensor` of shape (N, K), or packed e2m1 bytes ``[N, K/2]``.
-        b_scales: E8M0 bytes of a packed ``b``: ``[N, K/32]``, or shuffled, padded to 256 x 8.
+        b_scales: E8M0 bytes of a packed ``b``: ``[N, K/32]``, or shuffled and padded to 256 x 8, or swizzled.
         a_format: what ``a`` is rounded to first: "e2m1" (a4w4), "e4m3" (a8w4), both in blocks of 32 along K, or "bf16"
             (a16w4), which checkpoints of MXFP4 weights for bf16 activations want.
         scale_rounding: how the block scales of ``a`` are chosen: "even", "floor", "ceil" or "rceil".
@@ -50,7 +50,7 @@ def gemm(
         out: write here, ``[..., N]`` of ``out_dtype``, any strides; by default the result is fresh memory.
         out_dtype: bf16, whatever the dtype of ``a``, or fp16 or fp32.
         weight_layout: of packed ``b``: "row_major" or "preshuffled".
-        scale_layout: of ``b_scales``: "row_major" or "shuffled".
+        scale_layout: of ``b_scales``: "row_major", "shuffled" or "swizzled_32_4_4" (see :meth:`MXTensor.wrap`).
         route: force one way to compute (see :func:`mxgemm.explain`).
 
     Returns:

@@ -12,7 +12,7 @@ from torch import Tensor
 from mxgemm.device import Machine
 from mxgemm.errors import Refusal
 from mxgemm.mx.formats import BLOCK, FORMATS, ElementFormat
-from mxgemm.mx.layouts import padded_scale_shape
+from mxgemm.mx.layouts import scale_shape
 
 
 class Options(NamedTuple):
@@ -173,11 +173,10 @@ def contiguity_refusal(problem: Problem) -> Refusal | None:
     if s is None:
         return None
     columns = problem.k // problem.b.pack
-    scale_columns = padded_scale_shape(1, problem.k)[1]
     for name, layout, got, want in (
         ("b", problem.weight_layout, s.b, columns),
-        ("b_scales", problem.scale_layout, s.b_scales, scale_columns),
-        ("a_scales", problem.a_scale_layout, s.a_scales, scale_columns),
+        ("b_scales", problem.scale_layout, s.b_scales, scale_shape(problem.scale_layout, 1, problem.k)[1]),
+        ("a_scales", problem.a_scale_layout, s.a_scales, scale_shape(problem.a_scale_layout, 1, problem.k)[1]),
     ):
         if layout != "row_major" and got != (want, 1):
             return Refusal(f"strides of {name}", got, f"{(want, 1)}: a contiguous {layout} operand")

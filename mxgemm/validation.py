@@ -23,7 +23,7 @@ from mxgemm.mx.formats import (
     element_format,
 )
 from mxgemm.mx.freshness import check_sources
-from mxgemm.mx.layouts import SCALE_LAYOUTS, WEIGHT_LAYOUTS, Layout, padded_scale_shape, preshuffle_refusal
+from mxgemm.mx.layouts import SCALE_LAYOUTS, WEIGHT_LAYOUTS, Layout, preshuffle_refusal, scale_shape
 from mxgemm.mx.parts import DATA_DTYPES, SCALE_DTYPES, as_bytes, check_parts, describe
 from mxgemm.mx.prepared import check_form
 from mxgemm.mx.tensor import FLOAT_DTYPES, MXTensor
@@ -126,7 +126,8 @@ def check_weight(
     as_bytes(b, "b", DATA_DTYPES[fmt.name])
     as_bytes(b_scales, "b_scales", SCALE_DTYPES)
     if b.dim() != 2:
-        raise ValueError(f"b: got shape {tuple(b.shape)}, want two dimensions [N, K/{fmt.pack}]")
+        one = f"; one of its {b.shape[0]} matrices is b[e]" if b.dim() == 3 else ""
+        raise ValueError(f"b: got shape {tuple(b.shape)}, want two dimensions [N, K/{fmt.pack}]{one}")
     n, columns = b.shape
     if columns != k // fmt.pack:
         raise ValueError(
@@ -139,7 +140,7 @@ def check_weight(
         reason = preshuffle_refusal(n, columns)
         if reason:
             raise ValueError(f"b: weight_layout is 'preshuffled', but {reason}")
-    want = padded_scale_shape(n, k) if scale_layout == "shuffled" else (n, k // BLOCK)
+    want = scale_shape(scale_layout, n, k)
     if tuple(b_scales.shape) != want:
         raise ValueError(
             f"b_scales: got shape {tuple(b_scales.shape)}, want {want} for N = {n}, K = {k} and "

@@ -20,6 +20,9 @@ ROUTES: Final = (
     ),
 )
 METRICS: Final = ("device", "eager", "host")
+SCALE_ROUNDINGS: Final = ("even", "floor", "ceil", "rceil")
+CHECKPOINTS: Final = (*("quark", "compressed-tensors", "torchao", "torchao-swizzled", "gpt-oss", "gguf", "dense"),)
+DTYPES: Final = ("bfloat16", "float16", "float32")
 FORMS: Final = ("hip", "triton", "aiter")
 OPERATIONS: Final = ("mx_gemm", "rowcolquant", "tensor_quant")
 SOURCES: Final = ("native", "ck_tile")

@@ -45,7 +45,9 @@ def _parser() -> tuple[_Parser, dict[str, Any]]:
     parser = _Parser(prog="mxgemm", description="Block-scaled (microscaling) GEMM.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=load("_version.py").__version__)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for define in (_bench, _plot, _parity, _explain, _doctor, _tune, _build, _submission, _dispatcher):
+    for define in (
+        *(_bench, _plot, _parity, _explain, _doctor, _tune, _build, _convert, _inspect, _submission, _dispatcher),
+    ):
         define(commands)
     return parser, dict(commands.choices)
 
@@ -187,6 +189,46 @@ def _build(commands: Any) -> None:
     parser.add_argument("--arch", default="gfx950", help="what to build for; default: gfx950")
 
 
+def _convert(commands: Any) -> None:
+    parser = _command(
+        commands,
+        "convert",
+        "Write a checkpoint in another format, a shard at a time. A run that was stopped goes on where it was.",
+    )
+    parser.add_argument("source", type=Path, metavar="IN", help="a folder, a safetensors file or a GGUF file")
+    parser.add_argument("target", type=Path, metavar="OUT", help="a new folder, or a new .gguf file")
+    _add_choice(parser, "--to", names.CHECKPOINTS, "format to write", required=True)
+    _add_source(parser)
+    parser.add_argument(
+        "--quantize", action="append", default=[], metavar="PATTERN",
+        help="tensors that become MXFP4 on the way, such as '*_proj.weight'; repeat for more",
+    )  # fmt: skip
+    _add_choice(
+        parser, "--a-format", names.ACTIVATION_FORMATS, "what activations are rounded to, where IN does not say"
+    )
+    _add_choice(
+        parser, "--scale-rounding", names.SCALE_ROUNDINGS, "rule for scales: of activations where IN does not say, and "
+        "of --quantize, there even by default",
+    )  # fmt: skip
+    _add_choice(parser, "--dtype", names.DTYPES, "of the model, where IN does not say and OUT has to")
+    parser.add_argument(
+        "--shard-size", type=values.size, default=values.size("2GB"), metavar="SIZE",
+        help="at most in one file, such as 500MB; default: 2GB",
+    )  # fmt: skip
+
+
+def _inspect(commands: Any) -> None:
+    parser = _command(
+        commands, "inspect", "Say what a checkpoint holds: formats, shapes, activations, saturated blocks, scales."
+    )
+    parser.add_argument("path", type=Path, metavar="FILE", help="a folder, a safetensors file or a GGUF file")
+    _add_source(parser)
+    parser.add_argument("--headers", action="store_true", help="read no tensor: names, types and shapes alone")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the description here")
+    parser.add_argument("--plot", type=Path, metavar="FOLDER", help="draw the scales into this folder (mxgemm[bench])")
+    _add_force(parser)
+
+
 def _submission(commands: Any) -> None:
     parser = _command(
         commands, "submission", "Write one self-contained file for the GPU MODE leaderboard amd-mxfp4-mm."
@@ -237,6 +279,13 @@ def _add_choice(parser: argparse.ArgumentParser, option: str, choices: Sequence[
     parser.add_argument(
         option, type=values.one_of(choices), metavar=option.strip("-").upper().replace("-", "_"),
         help=f"{text}: {', '.join(choices)}{default}", **more,
+    )  # fmt: skip
+
+
+def _add_source(parser: argparse.ArgumentParser) -> None:
+    _add_choice(parser, "--from", names.CHECKPOINTS, "format to read, where nothing says which", dest="source_format")
+    _add_choice(
+        parser, "--scale-bias", ("127", "125"), "of compressed-tensors' scales, where no version of it is named",
     )  # fmt: skip
 
 

@@ -46,6 +46,14 @@ def count(text: str) -> int:
     return int(text)
 
 
+def size(text: str) -> int:
+    """Read a number of bytes: ``500MB``, ``2GB``, or bytes."""
+    found = re.fullmatch(r"([0-9]{1,12})(MB|GB|)", text)
+    if not found or not int(found[1]):
+        raise ArgumentTypeError(f"got {_shown(text)}, want a size such as 500MB or 2GB")
+    return int(found[1]) * {"MB": 10**6, "GB": 10**9, "": 1}[found[2]]
+
+
 def shape(text: str) -> Shape:
     """Read ``M,N,K`` or ``MxNxK``, as everything here that takes sizes does."""
     return _parsed(text)

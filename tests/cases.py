@@ -54,6 +54,16 @@ def shuffled_with_poison(weight: MXTensor) -> Tensor:
     return torch.where(real, shuffled, torch.full_like(shuffled, 255))
 
 
+def stored_scales(weight: MXTensor, layout: str) -> Tensor:
+    """Scales in a layout, whose padding is poison."""
+    if layout == "shuffled":
+        return shuffled_with_poison(weight)
+    if layout != "swizzled_32_4_4":
+        return weight.scales
+    swizzled, real = (layouts.swizzle_scales(s) for s in (weight.scales, torch.ones_like(weight.scales)))
+    return torch.where(real == 1, swizzled, torch.full_like(swizzled, 255))
+
+
 @dataclass
 class Case:
     """One multiplication with its exact result."""
@@ -114,7 +124,7 @@ def run_route(
     """
     w, chosen = case.weight, ROUTES[route]
     data = layouts.preshuffle_weight(w.data) if layout[0] == "preshuffled" else w.data
-    scales = shuffled_with_poison(w) if layout[1] == "shuffled" else w.scales
+    scales = stored_scales(w, layout[1])
     data, scales = guarded(data), guarded(scales)
     a, a_scales = case.a, None
     if route == "gemm_mx":

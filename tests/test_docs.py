@@ -270,6 +270,15 @@ def test_every_public_function_is_documented() -> None:
             assert f"`{name}`" in read(API), f"{owner.__name__}.{name}"
 
 
+def test_every_function_of_checkpoints_is_documented() -> None:
+    for name in mxgemm.checkpoints.__all__:
+        value = getattr(mxgemm.checkpoints, name)
+        if inspect.isfunction(value):
+            assert signature(f"checkpoints.{name}", value) in blocks()
+    for name in public(mxgemm.checkpoints.Checkpoint):
+        assert f"`{name}" in read(API), name
+
+
 def test_no_documented_name_is_of_nothing() -> None:
     for owner, name in re.findall(r"\b(mxgemm|MXTensor)\.([A-Za-z_]\w*)\(", blocks()):
         assert hasattr(mxgemm if owner == "mxgemm" else mxgemm.MXTensor, name), name

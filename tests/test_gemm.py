@@ -13,7 +13,7 @@ from mxgemm.mx.formats import ACTIVATION_FORMATS, FORMATS, SCALE_ROUNDINGS
 from mxgemm.plan import clear_plans
 from mxgemm.problem import Problem
 from mxgemm.routing import router
-from tests.cases import DEVICES, OUT_DTYPES, make, shuffled_with_poison, spread
+from tests.cases import DEVICES, OUT_DTYPES, make, spread, stored_scales
 
 ODD_SHAPES = [(1, 1, 32), (1, 2112, 96), (33, 16, 2880), (33, 2880, 64), (8, 48, 512), (257, 50, 128)]
 
@@ -58,7 +58,7 @@ def test_every_layout_and_weight_format(scale_layout: str, weight_layout: str, b
     case = make(17, 96, 320, device=device, b_format=b_format)
     w = case.weight
     data = layouts.preshuffle_weight(w.data) if weight_layout == "preshuffled" else w.data
-    scales = shuffled_with_poison(w) if scale_layout == "shuffled" else w.scales
+    scales = stored_scales(w, scale_layout)
     wrapped = mxgemm.MXTensor.wrap(
         data, scales, format=b_format, weight_layout=weight_layout, scale_layout=scale_layout  # type: ignore[arg-type]
     )  # fmt: skip
@@ -97,8 +97,21 @@ def test_gemm_mx_leading_dimensions_and_shuffled_scales() -> None:
     assert out.shape == (2, 3, 32)
     case.check(out)
     flat = mxgemm.quantize(case.a)
-    shuffled = mxgemm.MXTensor.wrap(flat.data, layouts.shuffle_scales(flat.scales), scale_layout="shuffled")
-    case.check(mxgemm.gemm_mx(shuffled, case.weight))
+    for layout in ("shuffled", "swizzled_32_4_4"):
+        stored = mxgemm.MXTensor.wrap(flat.data, stored_scales(flat, layout), scale_layout=layout)  # type: ignore[arg-type]
+        case.check(mxgemm.gemm_mx(stored, case.weight))
+
+
+def test_a_stack_of_weights_is_multiplied_one_by_one() -> None:
+    stack = mxgemm.quantize(spread(3 * 40, 96).view(3, 40, 96))
+    a = spread(5, 96, seed=9)
+    for call in (lambda: mxgemm.gemm(a, stack), lambda: mxgemm.gemm(a, stack.data, stack.scales)):
+        with pytest.raises(ValueError, match=r"b: got shape \(3, 40, 48\).*one of its 3 matrices is b\[e\]"):
+            call()
+    for e, one in enumerate(stack):
+        alone = mxgemm.MXTensor.wrap(stack.data[e].clone(), stack.scales[e].clone())
+        assert torch.equal(mxgemm.gemm(a, stack[e]), mxgemm.gemm(a, alone))
+        assert one.data.data_ptr() == stack.data[e].data_ptr()
 
 
 def test_quantised_activations_equal_activations_quantised_inside() -> None:

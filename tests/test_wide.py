@@ -201,7 +201,7 @@ def test_a_preshuffled_tile_far_along_k(k: int, tail: bool, fmt) -> None:
     assert torch.equal(got, order.reshape(32, 256 // fmt.pack))
 
 
-@pytest.mark.parametrize("order", ["row_major", "row_major_words", "shuffled"])
+@pytest.mark.parametrize("order", ["row_major", "row_major_words", "shuffled", "swizzled_32_4_4"])
 @pytest.mark.parametrize("block_n", [16, 32])
 def test_scales_far_along_k_and_rows(order: str, block_n: int) -> None:
     skip_without_kernels("cpu")
@@ -216,10 +216,16 @@ def test_scales_far_along_k_and_rows(order: str, block_n: int) -> None:
         at = (n // 32 - 1) * 32 * columns + (columns // 8 - 1) * 256
         scales.view(-1)[at : at + 256] = tile.reshape(-1)
         wanted = whole[32 - block_n :]
+    elif order == "swizzled_32_4_4":
+        whole = torch.randint(0, 256, (128, 8), dtype=torch.uint8)
+        at = (n // 128 - 1) * 128 * columns + (columns // 4 - 2) * 512
+        scales.view(-1)[at : at + 1024] = whole.view(4, 32, 2, 4).permute(2, 1, 0, 3).reshape(-1)
+        wanted = whole[128 - block_n :]
     else:
         scales[first_row:, first_column:] = wanted
     got = torch.zeros(block_n, 8, dtype=torch.uint8)
-    load_scales_kernel[(1,)](scales, got, pn, k - 256, n, k, columns, 1, order, block_n, 256)
+    stride = 4 * columns if order == "swizzled_32_4_4" else columns
+    load_scales_kernel[(1,)](scales, got, pn, k - 256, n, k, stride, 1, order, block_n, 256)
     assert torch.equal(got, wanted)
 
 

@@ -1,4 +1,4 @@
-"""Byte layouts of packed weights and scales: row-major, and the order that AITER's kernels read.
+"""Byte layouts of packed weights and scales: row-major, the order that AITER's kernels read, and cuBLAS's of scales.
 
 A weight of ``bytes`` columns (``K/2`` for e2m1, ``K`` for fp8) is *preshuffled* in tiles of 16 rows by 32
 bytes. With rows split as ``(n1, n0) = (N/16, 16)`` and columns as ``(kb, kh, byte) = (bytes/32, 2, 16)``,
@@ -10,7 +10,13 @@ Scales are *shuffled* in tiles of 32 rows by 8 columns, after padding to 256 row
 
     (r//32)*C*32 + (c//8)*256 + (c%4)*64 + (r%16)*4 + ((c%8)//4)*2 + (r%32)//16
 
-Both are bijections of the (padded) array; every function here works on any torch device and returns fresh memory.
+Scales are *swizzled* (``swizzled_32_4_4``, torch's ``SwizzleType.SWIZZLE_32_4_4``, cuBLAS's "block scaling factors
+layout") in tiles of 128 rows by 4 columns, after padding to whole tiles with zeros. With ``(r2, r1, r0) = (R/128, 4,
+32)`` and ``(c1, c0) = (C/4, 4)`` the order is ``(r2, c1, r0, r1, c0)``, so the byte of row r, column c lies at ::
+
+    ((r//128)*(C/4) + c//4)*512 + (r%32)*16 + ((r%128)//32)*4 + c%4
+
+All are bijections of the (padded) array; every function here works on any torch device and returns fresh memory.
 """
 
 from __future__ import annotations
@@ -26,16 +32,18 @@ from mxgemm.errors import Refusal
 from mxgemm.mx.formats import BLOCK
 
 WeightLayout = Literal["row_major", "preshuffled"]
-ScaleLayout = Literal["row_major", "shuffled"]
+ScaleLayout = Literal["row_major", "shuffled", "swizzled_32_4_4"]
 
 WEIGHT_LAYOUTS: Final[tuple[str, ...]] = ("row_major", "preshuffled")
-SCALE_LAYOUTS: Final[tuple[str, ...]] = ("row_major", "shuffled")
+SCALE_LAYOUTS: Final[tuple[str, ...]] = ("row_major", "shuffled", "swizzled_32_4_4")
 
 WEIGHT_TILE_ROWS: Final = 16
 WEIGHT_TILE_BYTES: Final = 32
 SCALE_PAD_ROWS: Final = 256
 SCALE_PAD_COLUMNS: Final = 8
 _SCALE_TILE_ROWS: Final = 32
+SWIZZLE_ROWS: Final = 128
+SWIZZLE_COLUMNS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +81,40 @@ def round_up(value: int, multiple: int) -> int:
 def padded_scale_shape(rows: int, k: int) -> tuple[int, int]:
     """Shape of shuffled scales for ``rows`` rows and ``k`` elements: rows to 256, columns to 8."""
     return round_up(rows, SCALE_PAD_ROWS), round_up(-(-k // BLOCK), SCALE_PAD_COLUMNS)
+
+
+def swizzled_scale_shape(rows: int, k: int) -> tuple[int, int]:
+    """Shape of swizzled scales for ``rows`` rows and ``k`` elements: 32 rows of 16 bytes a tile, as torchao has it."""
+    return round_up(rows, SWIZZLE_ROWS) // 4, round_up(k, SWIZZLE_COLUMNS * BLOCK) // 8
+
+
+def scale_shape(layout: str, rows: int, k: int) -> tuple[int, int]:
+    """Shape of the scales of a matrix of ``rows`` rows and ``k`` elements in a layout of :data:`SCALE_LAYOUTS`."""
+    if layout == "shuffled":
+        return padded_scale_shape(rows, k)
+    return swizzled_scale_shape(rows, k) if layout == "swizzled_32_4_4" else (rows, k // BLOCK)
+
+
+def scale_row(layout: str, row: int) -> int:
+    """Row of a scale tensor at which those of a logical row begin; ``row`` starts a tile of the layout."""
+    return row // SWIZZLE_ROWS * 32 if layout == "swizzled_32_4_4" else row
+
+
+def row_major_scales(scales: Tensor, layout: str, rows: int, columns: int) -> Tensor:
+    """Return scales of any layout as ``[rows, columns]``: themselves where they are row-major.
+
+    Args:
+        scales: uint8 of :func:`scale_shape`.
+        layout: one of :data:`SCALE_LAYOUTS`.
+        rows: logical rows.
+        columns: logical columns (K/32).
+
+    Raises:
+        TypeError, ValueError: as :func:`unshuffle_scales`.
+    """
+    if layout == "shuffled":
+        return unshuffle_scales(scales, rows, columns)
+    return unswizzle_scales(scales, rows, columns) if layout == "swizzled_32_4_4" else scales
 
 
 def preshuffle_weight(packed: Tensor) -> Tensor:
@@ -146,6 +188,48 @@ def unshuffle_scales(shuffled: Tensor, rows: int, columns: int) -> Tensor:
         )
     tiles = shuffled.reshape(padded_rows // _SCALE_TILE_ROWS, padded_columns // 8, 4, 16, 2, 2)
     row_major = tiles.permute(0, 5, 3, 1, 4, 2).reshape(padded_rows, padded_columns)
+    return row_major[:rows, :columns].contiguous()
+
+
+def swizzle_scales(scales: Tensor) -> Tensor:
+    """Swizzle row-major scale bytes ``[rows, columns]``, padding them with zero bytes first.
+
+    Returns:
+        uint8 of :func:`swizzled_scale_shape`.
+
+    Raises:
+        TypeError: not uint8.
+        ValueError: not two-dimensional.
+    """
+    rows, columns = _check_bytes(scales, "scales")
+    tall, wide = -(-rows // SWIZZLE_ROWS), -(-columns // SWIZZLE_COLUMNS)
+    shape = tall * SWIZZLE_ROWS, wide * SWIZZLE_COLUMNS
+    padded = torch.zeros(shape, dtype=torch.uint8, device=scales.device)
+    padded[:rows, :columns] = scales
+    tiles = padded.view(tall, 4, 32, wide, SWIZZLE_COLUMNS)
+    return tiles.permute(0, 3, 2, 1, 4).contiguous().view(tall * 32, wide * 16)
+
+
+def unswizzle_scales(swizzled: Tensor, rows: int, columns: int) -> Tensor:
+    """Undo :func:`swizzle_scales` and drop the padding, whatever bytes it holds.
+
+    Args:
+        swizzled: uint8, a multiple of 32 by a multiple of 16, large enough for ``[rows, columns]``.
+        rows: logical rows to return.
+        columns: logical columns (K/32) to return.
+
+    Raises:
+        TypeError: not uint8.
+        ValueError: not two-dimensional, not a whole number of tiles, or smaller than ``[rows, columns]``.
+    """
+    tall, wide = _check_bytes(swizzled, "swizzled")
+    if tall % 32 or wide % 16 or tall // 32 * SWIZZLE_ROWS < rows or wide // 16 * SWIZZLE_COLUMNS < columns:
+        least = swizzled_scale_shape(rows, columns * BLOCK)
+        raise ValueError(
+            f"swizzled: got shape {tuple(swizzled.shape)}, want at least {least} in whole tiles of 32 x 16"
+        )
+    tiles = swizzled.reshape(tall // 32, wide // 16, 32, 4, SWIZZLE_COLUMNS)
+    row_major = tiles.permute(0, 3, 2, 1, 4).reshape(tall // 32 * SWIZZLE_ROWS, wide // 16 * SWIZZLE_COLUMNS)
     return row_major[:rows, :columns].contiguous()
 
 

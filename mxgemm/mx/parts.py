@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mxgemm.memory import check_memory
 from mxgemm.mx.formats import BLOCK, FORMATS, ElementFormat
-from mxgemm.mx.layouts import Layout, padded_scale_shape, preshuffle_refusal
+from mxgemm.mx.layouts import Layout, preshuffle_refusal, scale_shape
 
 # What may be viewed as bytes where, so that another format's scales or elements are refused and not misread.
 _FLOAT4 = getattr(torch, "float4_e2m1fn_x2", None)
@@ -38,7 +38,7 @@ def check_parts(
 
     Args:
         data: uint8 ``[..., K/pack]``.
-        scales: uint8 ``[..., K/32]``, or shuffled and padded.
+        scales: uint8 ``[..., K/32]``, or shuffled or swizzled and padded.
         fmt: one of :data:`mxgemm.mx.formats.FORMATS`, the object itself.
         shape: ``(..., K)``, a tuple of integers.
         layout: of both.
@@ -67,7 +67,7 @@ def check_parts(
         reason = preshuffle_refusal(*want_data)
         if reason:
             raise ValueError(f"{names[0]}: {reason}, so it cannot be preshuffled")
-    want_scales = padded_scale_shape(leading[0], k) if layout.scales == "shuffled" else (*leading, k // BLOCK)
+    want_scales = (*leading, k // BLOCK) if layout.scales == "row_major" else scale_shape(layout.scales, leading[0], k)
     if tuple(scales.shape) != want_scales:
         raise ValueError(f"{names[1]}: got shape {tuple(scales.shape)}, want {want_scales} ({layout.scales})")
 

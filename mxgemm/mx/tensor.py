@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass, field
 from pickle import UnpicklingError
-from typing import Final, NoReturn, get_args
+from typing import Final, NoReturn, SupportsIndex, get_args
 
 import torch
 from torch import Tensor
@@ -20,8 +21,8 @@ from mxgemm.mx.layouts import (
     Layout,
     ScaleLayout,
     WeightLayout,
+    row_major_scales,
     unpreshuffle_weight,
-    unshuffle_scales,
 )
 from mxgemm.mx.parts import DATA_DTYPES, SCALE_DTYPES, as_bytes, check_parts, describe
 from mxgemm.mx.prepared import Memory, Preparation, PreparedWeight, prepare
@@ -43,7 +44,7 @@ class MXTensor:
 
     Attributes:
         data: uint8 ``[..., K/pack]``; two e2m1 a byte, the low nibble holds the even k.
-        scales: E8M0 bytes, uint8 ``[..., K/32]``, or shuffled and padded (two-dimensional tensors only).
+        scales: E8M0 bytes, uint8 ``[..., K/32]``, or shuffled or swizzled and padded (two-dimensional tensors only).
         format: the element format.
         shape: the logical shape ``[..., K]``.
         layout: how ``data`` and ``scales`` lie in memory.
@@ -89,10 +90,11 @@ class MXTensor:
 
         Args:
             data: ``[..., K/pack]``, uint8 or torch's dtype of the format (``float4_e2m1fn_x2``, fp8).
-            scales: ``[..., K/32]`` or shuffled, uint8 or ``float8_e8m0fnu``.
+            scales: ``[..., K/32]``, shuffled or swizzled, uint8 or ``float8_e8m0fnu``.
             format: the element format of ``data``.
             weight_layout: "row_major" or "preshuffled".
-            scale_layout: "row_major" or "shuffled".
+            scale_layout: "row_major", "shuffled" (AITER's order) or "swizzled_32_4_4" (torch's ``SwizzleType``, as
+                torchao and cuBLAS have them: ``[32*ceil(N/128), 16*ceil(K/128)]``).
 
         Raises:
             TypeError: a dtype that holds no bytes.
@@ -137,9 +139,36 @@ class MXTensor:
             return self
         n, k = self.shape
         data = unpreshuffle_weight(self.data) if self.layout.data == "preshuffled" else self.data
-        shuffled = self.layout.scales == "shuffled"
-        scales = unshuffle_scales(self.scales, n, k // BLOCK) if shuffled else self.scales
+        scales = row_major_scales(self.scales, self.layout.scales, n, k // BLOCK)
         return MXTensor(data, scales, self.format, self.shape, ROW_MAJOR)
+
+    def __getitem__(self, index: int | slice | tuple[int | slice, ...]) -> MXTensor:
+        """Return a part of the leading dimensions that shares these bytes: expert ``w[e]`` of a stack, rows ``w[a:b]``.
+
+        Args:
+            index: integers and slices, for every dimension but the last one, whose blocks are whole.
+
+        Returns:
+            a row-major MXTensor, without what :meth:`prepare` had made.
+
+        Raises:
+            TypeError: anything but integers and slices.
+            IndexError: an integer that is outside.
+            ValueError: more of them than leading dimensions, or a layout that has no parts.
+        """
+        self.check()
+        given = index if isinstance(index, tuple) else (index,)
+        if not all(isinstance(one, slice | SupportsIndex) and not isinstance(one, bool | Tensor) for one in given):
+            raise TypeError(f"index: got {', '.join(map(shown, given))}, want integers and slices")
+        parts = tuple(one if isinstance(one, slice) else operator.index(one) for one in given)
+        if len(parts) >= len(self.shape):
+            raise ValueError(
+                f"index: got {len(parts)} for shape {self.shape}, want at most {len(self.shape) - 1}: K stays whole"
+            )
+        if self.layout != ROW_MAJOR:
+            raise ValueError(f"index: got a {self.layout} tensor, want row-major (see MXTensor.row_major)")
+        data, scales = self.data[parts], self.scales[parts]
+        return MXTensor(data, scales, self.format, (*data.shape[:-1], self.shape[-1]), ROW_MAJOR)
 
     def clone(self) -> MXTensor:
         """Copy to fresh memory on the same device; what :meth:`prepare` had made is made anew there.

@@ -17,6 +17,7 @@ from mxgemm.ambient import plain_products
 from mxgemm.device import Machine
 from mxgemm.errors import Refusal
 from mxgemm.mx.formats import scale_addend
+from mxgemm.mx.layouts import scale_row
 from mxgemm.mx.prepared import WeightForm, only_e2m1
 from mxgemm.mx.tensor import MXTensor, dequantize
 from mxgemm.problem import Config, Problem, contiguity_refusal
@@ -100,7 +101,7 @@ class _Launch:
             memory = arena.memory.view(torch.bfloat16)
             for start, stop in self.slices:
                 right = memory[: (stop - start) * p.k].view(stop - start, p.k)
-                self.decode[stop - start](b[start:stop], b_scales[start:], b_scales, right)
+                self.decode[stop - start](b[start:stop], b_scales[scale_row(p.scale_layout, start) :], b_scales, right)
                 multiply_bf16(left, right, None if bias is None else bias[start:stop], out[:, start:stop])
 
 

@@ -20,7 +20,7 @@ from mxgemm.device import Machine
 from mxgemm.errors import Refusal
 from mxgemm.mx.fold import FOLD_ROWS, fold, row_bases
 from mxgemm.mx.formats import E2M1, scale_addend
-from mxgemm.mx.layouts import round_up
+from mxgemm.mx.layouts import round_up, scale_row
 from mxgemm.mx.prepared import WeightForm, only_e2m1
 from mxgemm.mx.tensor import MXTensor
 from mxgemm.problem import Config, Problem, contiguity_refusal
@@ -182,7 +182,7 @@ class _Launch:
         padded = round_up(rows, FOLD_ROWS)
         weight = memory[: padded * k].view(padded, k)
         part = base[start:stop]
-        self.decode[rows](b[start:stop], b_scales[start:], part, weight)
+        self.decode[rows](b[start:stop], b_scales[scale_row(self.problem.scale_layout, start) :], part, weight)
         scale = torch.ones(padded, dtype=torch.float32, device=base.device)
         scale[:rows] = (part.to(torch.int32) << 23).view(torch.float32)
         return weight, scale

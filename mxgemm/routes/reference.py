@@ -17,7 +17,7 @@ from mxgemm.device import Machine
 from mxgemm.errors import Refusal
 from mxgemm.mx.codec import decode_rows, row_chunks
 from mxgemm.mx.formats import BLOCK, FORMATS, ElementFormat
-from mxgemm.mx.layouts import unpreshuffle_weight, unshuffle_scales
+from mxgemm.mx.layouts import SWIZZLE_ROWS, row_major_scales, scale_row, unpreshuffle_weight
 from mxgemm.problem import Config, Problem
 from mxgemm.quantize import encode
 from mxgemm.routes.base import Launch, Operands, Route
@@ -86,6 +86,8 @@ def _decode_b(b: Tensor, b_scales: Tensor, rows: slice, problem: Problem) -> Ten
 def _scale_rows(scales: Tensor, rows: slice, problem: Problem, layout: str) -> Tensor:
     if layout == "row_major":
         return scales[rows].contiguous()
-    tiles = slice(rows.start // 32 * 32, -(-rows.stop // 32) * 32)
-    part = unshuffle_scales(scales[tiles].contiguous(), tiles.stop - tiles.start, problem.k // BLOCK)
+    tile = SWIZZLE_ROWS if layout == "swizzled_32_4_4" else 32
+    tiles = slice(rows.start // tile * tile, -(-rows.stop // tile) * tile)
+    stored = scales[scale_row(layout, tiles.start) : scale_row(layout, tiles.stop)].contiguous()
+    part = row_major_scales(stored, layout, tiles.stop - tiles.start, problem.k // BLOCK)
     return part[rows.start - tiles.start : rows.stop - tiles.start]

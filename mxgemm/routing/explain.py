@@ -14,7 +14,7 @@ from mxgemm.arguments import as_int, as_path, check_bool, check_type, shown
 from mxgemm.device import KNOWN_MACHINES, Machine, default_device, device_of, machine_named, machine_of
 from mxgemm.errors import Refused, by_reason
 from mxgemm.mx.formats import BLOCK, E2M1, ActivationFormat
-from mxgemm.mx.layouts import Layout, ScaleLayout, WeightLayout, padded_scale_shape
+from mxgemm.mx.layouts import Layout, ScaleLayout, WeightLayout, scale_shape
 from mxgemm.mx.prepared import wanted
 from mxgemm.problem import Options, Problem, contiguous_strides
 from mxgemm.routes import ROUTES, Config
@@ -141,8 +141,7 @@ def explain(
     else:
         what = f"prepare() makes nothing of it on {machine.arch}" if prepared else None
         weight = f"{layout}: {what}" if what else f"{layout}, as loose tensors"
-    shuffled = layout.scales == "shuffled"
-    columns = padded_scale_shape(n, k)[1] if shuffled else k // 32
+    columns = scale_shape(layout.scales, n, k)[1]
     problem = Problem(
         m, n, k, machine,
         Options(a_format, weight_layout=layout.data, scale_layout=layout.scales, derived=derived),

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 import mxgemm_cli
-from mxgemm import measure
+from mxgemm import checkpoints, measure
+from mxgemm.checkpoints.convert import SHARD_BYTES
 from mxgemm.device import KNOWN_MACHINES
 from mxgemm.dispatcher import OPERATIONS
 from mxgemm.dispatcher.build import SOURCES
 from mxgemm.measure import compare, parity
-from mxgemm.mx.formats import ACTIVATION_FORMATS
+from mxgemm.mx.formats import ACTIVATION_FORMATS, SCALE_ROUNDINGS
+from mxgemm.mx.tensor import FLOAT_DTYPES
 from mxgemm.routes import ROUTES
 from mxgemm.submission.generate import FORMS
 from mxgemm_cli import names, parser, values
@@ -71,10 +73,14 @@ def test_names_are_the_librarys() -> None:
     assert names.SOURCES == SOURCES
     assert tuple(measure.PEERS) == names.PEERS
     assert tuple(KNOWN_MACHINES) == names.MACHINES
+    assert tuple(checkpoints.FORMATS) == names.CHECKPOINTS
+    assert names.SCALE_ROUNDINGS == SCALE_ROUNDINGS
+    assert tuple(str(dtype).removeprefix("torch.") for dtype in FLOAT_DTYPES) == names.DTYPES
     assert tuple(values.shape_sets()) == tuple(measure.SETS)
     options = parser.read(["parity", "route:auto", "peer:torch_mm"])
     assert (options.warm_up, options.repeats) == (parity.WARM_UP, parity.REPEATS)
     assert parser.read(["bench"]).seconds == measure.session.DEFAULT_EFFORT.seconds
+    assert parser.read(["convert", "a", "b", "--to", "quark"]).shard_size == SHARD_BYTES
 
 
 @pytest.mark.parametrize("command", [["bench"], ["explain", "4,64,64"], ["tune", "-o", "t"], ["parity", "a", "b"]])

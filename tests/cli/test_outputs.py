@@ -234,6 +234,7 @@ def test_nothing_writes_past_the_one_writer() -> None:
     """Outside the writer, files are opened for writing in folders of the process's own only: builds, temporary ones."""
     own_folders = {
         "mxgemm/build_cache.py",
+        "mxgemm/checkpoints/work.py",
         "mxgemm/dispatcher/ck_tile.py",
         "mxgemm/dispatcher/native.py",
         "mxgemm/dispatcher/native_worker.py",

@@ -47,6 +47,31 @@ def test_both_layouts_of_a_known_tile() -> None:
 
 
 @pytest.mark.parametrize(
+    "rows, columns", [(1, 1), (32, 4), (33, 3), (128, 4), (129, 5), (2112, 224), (2880, 90), (256, 8), (0, 0)]
+)
+def test_scale_swizzle_round_trip_index_and_padding(rows: int, columns: int) -> None:
+    s = distinct(rows, columns)
+    swizzled = layouts.swizzle_scales(s)
+    assert swizzled.shape == layouts.swizzled_scale_shape(rows, columns * 32)
+    assert torch.equal(layouts.unswizzle_scales(swizzled, rows, columns), s)
+    flat, seen = swizzled.flatten(), torch.zeros(swizzled.numel(), dtype=torch.bool)
+    tiles = -(-columns // 4)
+    for r in range(min(rows, 140)):
+        for c in range(columns):
+            index = ((r // 128) * tiles + c // 4) * 512 + (r % 32) * 16 + (r % 128) // 32 * 4 + c % 4
+            assert flat[index] == s[r, c]
+            seen[index] = True
+    if rows <= 140:
+        assert not flat[~seen].any()  # padding is zero
+
+
+def test_what_is_no_swizzled_scale() -> None:
+    for shape in ((31, 16), (32, 15), (32, 16)):
+        with pytest.raises(ValueError, match=r"want at least \(64, 32\) in whole tiles of 32 x 16"):
+            layouts.unswizzle_scales(torch.zeros(shape, dtype=torch.uint8), 129, 5)
+
+
+@pytest.mark.parametrize(
     "rows, k, shape", [(1, 32, (256, 8)), (256, 256, (256, 8)), (257, 288, (512, 16)), (2880, 2880, (3072, 96))]
 )
 def test_one_padding_function(rows: int, k: int, shape: tuple[int, int]) -> None:
@@ -71,7 +96,12 @@ def test_bad_input() -> None:
 
 def test_results_never_alias() -> None:
     w = distinct(16, 32)
-    for function in (layouts.preshuffle_weight, layouts.unpreshuffle_weight, layouts.shuffle_scales):
+    for function in (
+        layouts.preshuffle_weight,
+        layouts.unpreshuffle_weight,
+        layouts.shuffle_scales,
+        layouts.swizzle_scales,
+    ):
         assert function(w).data_ptr() != w.data_ptr()
     full = distinct(256, 8)
     assert layouts.unshuffle_scales(full, 256, 8).data_ptr() != full.data_ptr()

@@ -315,3 +315,25 @@ def test_dequantize_dtypes() -> None:
         assert mxgemm.dequantize(q, dtype=dtype).dtype == dtype
     with pytest.raises(TypeError, match="dtype: got torch.float64"):
         mxgemm.dequantize(q, dtype=torch.float64)
+
+
+def test_parts_of_leading_dimensions_are_views() -> None:
+    w = mxgemm.quantize(torch.randn(3, 6, 64))
+    for index in (1, slice(1, 3), (0, slice(None, None, 2)), (slice(None), 5), -1, (2, 3), np.int64(1)):
+        part = w[index]  # type: ignore[index]
+        whole = w.dequantize()
+        assert torch.equal(part.dequantize(), whole[index])  # type: ignore[index]
+        assert part.shape == tuple(whole[index].shape)  # type: ignore[index]
+        assert part.data.untyped_storage().data_ptr() == w.data.untyped_storage().data_ptr()
+    assert [torch.equal(one.dequantize(), two) for one, two in zip(w, w.dequantize(), strict=True)] == [True] * 3
+    assert w[0].prepare("gfx950")[0:2].prepared is None
+    for wrong in (None, ..., True, 1.5, "1", torch.tensor(1), [0]):
+        with pytest.raises(TypeError, match="index: got .*, want integers and slices"):
+            w[wrong]  # type: ignore[index]
+    with pytest.raises(ValueError, match=r"index: got 3 for shape \(3, 6, 64\), want at most 2: K stays whole"):
+        w[0, 0, 0]
+    with pytest.raises(IndexError):
+        w[3]
+    swizzled = MXTensor.wrap(w[0].data, layouts.swizzle_scales(w.scales[0]), scale_layout="swizzled_32_4_4")
+    with pytest.raises(ValueError, match="index: got a row-major, scales swizzled-32-4-4 tensor, want row-major"):
+        swizzled[0]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import mxgemm
 from mxgemm.mx.formats import E2M1, E4M3, E5M2, FORMATS, ElementFormat
-from mxgemm.mx.layouts import Layout, padded_scale_shape, preshuffle_weight, shuffle_scales
+from mxgemm.mx.layouts import Layout, preshuffle_weight, scale_shape, shuffle_scales, swizzle_scales
 from mxgemm.mx.tensor import MXTensor
 from tests.cases import spread
 
@@ -26,11 +26,11 @@ REFUSED = (TypeError, ValueError)
 def weight(fmt: str = "e2m1", layout: tuple[str, str] = ("row_major", "row_major")) -> MXTensor:
     w = mxgemm.quantize(spread(N, K, octaves=3), format=fmt)  # type: ignore[arg-type]
     data = preshuffle_weight(w.data) if layout[0] == "preshuffled" else w.data
-    scales = shuffle_scales(w.scales) if layout[1] == "shuffled" else w.scales
+    scales = {"shuffled": shuffle_scales, "swizzled_32_4_4": swizzle_scales}.get(layout[1], torch.clone)(w.scales)
     return MXTensor(data, scales, w.format, w.shape, Layout(*layout))  # type: ignore[arg-type]
 
 
-LAYOUTS = list(itertools.product(("row_major", "preshuffled"), ("row_major", "shuffled")))
+LAYOUTS = list(itertools.product(("row_major", "preshuffled"), ("row_major", "shuffled", "swizzled_32_4_4")))
 
 
 def belongs(data: Tensor, scales: Tensor, fmt: Any, shape: Any, layout: Layout) -> bool:
@@ -45,6 +45,8 @@ def belongs(data: Tensor, scales: Tensor, fmt: Any, shape: Any, layout: Layout) 
         return False
     if layout.scales == "shuffled":
         return list(scales.shape) == [-(-shape[0] // 256) * 256, -(-shape[1] // 256) * 8]
+    if layout.scales == "swizzled_32_4_4":
+        return list(scales.shape) == [-(-shape[0] // 128) * 32, -(-shape[1] // 128) * 16]
     return list(scales.shape) == [*shape[:-1], shape[-1] // 32]
 
 
@@ -56,8 +58,8 @@ def test_construction_takes_exactly_what_belongs_together() -> None:
         fmt, shape, layout = draw.choice((E2M1, E4M3, E5M2)), draw.choice(shapes), Layout(*draw.choice(LAYOUTS))  # type: ignore[arg-type]
         data_shape = [*shape[:-1], shape[-1] // fmt.pack] if shape else []
         good_scales = [*shape[:-1], shape[-1] // 32] if shape else []
-        if layout.scales == "shuffled" and len(shape) == 2:
-            good_scales = list(padded_scale_shape(*shape))
+        if layout.scales != "row_major" and len(shape) == 2:
+            good_scales = list(scale_shape(layout.scales, *shape))
         if draw.random() < 0.25 and data_shape:
             data_shape[draw.randrange(len(data_shape))] += draw.choice((1, 16, 32))
         if draw.random() < 0.25 and good_scales:

@@ -14,7 +14,7 @@ from mxgemm.mx.accuracy import compare
 from mxgemm.mx.formats import SCALE_ROUNDINGS
 from mxgemm.problem import Problem
 from mxgemm.routes import ROUTES
-from tests.cases import DEVICES, OUT_DTYPES, bytes_of, make, skip_without_kernels, spread
+from tests.cases import DEVICES, OUT_DTYPES, bytes_of, make, skip_without_kernels, spread, stored_scales
 
 ROUTE = ROUTES["fp8_fold"]
 
@@ -153,7 +153,11 @@ def test_huge_outlier_where_the_other_operand_is_zero(device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
-    "layout", [("row_major", "shuffled"), ("preshuffled", "row_major"), ("preshuffled", "shuffled")]
+    "layout",
+    [
+        *(("row_major", "shuffled"), ("preshuffled", "row_major"), ("preshuffled", "shuffled")),
+        ("row_major", "swizzled_32_4_4"),
+    ],
 )
 def test_layouts(layout: tuple[str, str], device: str) -> None:
     skip_without_kernels(device)
@@ -161,7 +165,7 @@ def test_layouts(layout: tuple[str, str], device: str) -> None:
     case.a[2, :32] *= 2.0**14
     w = case.weight
     data = layouts.preshuffle_weight(w.data) if layout[0] == "preshuffled" else w.data
-    scales = layouts.shuffle_scales(w.scales) if layout[1] == "shuffled" else w.scales
+    scales = stored_scales(w, layout[1])
     wrapped = mxgemm.MXTensor.wrap(data, scales, weight_layout=layout[0], scale_layout=layout[1])  # type: ignore[arg-type]
     for memory in ("fast", "compact"):
         weight = wrapped.prepare(arch="sm_90", memory=memory)  # type: ignore[arg-type]
@@ -198,6 +202,11 @@ def test_slices_of_a_weight_meet(route: str, device: str, monkeypatch: pytest.Mo
     weight = case.weight.prepare(arch="sm_90", memory="compact")
     bias = torch.randn(600, device=device)
     check(mxgemm.gemm(case.a, weight, bias=bias, route=route), case.a64, case.weight, bias)
+    for layout in ("shuffled", "swizzled_32_4_4"):
+        stored = stored_scales(case.weight, layout)
+        weight = mxgemm.MXTensor.wrap(case.weight.data, stored, scale_layout=layout)  # type: ignore[arg-type]
+        weight = weight.prepare(arch="sm_90", memory="compact")
+        check(mxgemm.gemm(case.a, weight, bias=bias, route=route), case.a64, case.weight, bias)
     clear_plans()
 
 

@@ -12,6 +12,7 @@ from mxgemm.measure.plots import style
 from mxgemm.measure.plots.ratio import ratio_figure
 from mxgemm.measure.plots.roofline import roofline_figure
 from mxgemm.measure.plots.route_map import Plane, route_map_figure
+from mxgemm.measure.plots.scales import scales_figure
 from mxgemm.measure.plots.style import require_matplotlib
 from mxgemm.measure.plots.times import times_figure
 
@@ -78,17 +79,37 @@ def draw_maps(
     return paths
 
 
+def draw_scales(document: Mapping[str, Any], folder: Path, prefix: str, *, force: bool = False) -> Path | None:
+    """Draw the scales of a checkpoint, ``<prefix>_scales``; None where the document has none."""
+    figure = scales_figure(document)
+    return None if figure is None else style.save(figure, folder, f"{prefix}_scales", force=force)
+
+
+def check_scales_writable(folder: Path, prefix: str, *, force: bool = False) -> None:
+    """Find out whether :func:`draw_scales` will be able to write.
+
+    Raises:
+        ImportError: matplotlib is missing.
+        FileError: the file cannot be written, or is there and is no picture of mxgemm's.
+    """
+    require_matplotlib()
+    files.check_writable(style.path_of(folder, f"{prefix}_scales"), style.MARK, force=force)
+
+
 def _map_name(arch: str, plane: Plane) -> str:
     return f"routes_{arch}_{plane}"
 
 
 __all__ = [
+    "check_scales_writable",
     "check_writable",
     "draw",
     "draw_maps",
+    "draw_scales",
     "ratio_figure",
     "require_matplotlib",
     "roofline_figure",
     "route_map_figure",
+    "scales_figure",
     "times_figure",
 ]

@@ -58,7 +58,8 @@ def load_scales(
     """Scale bytes ``[BLOCK_N, BLOCK_K/32]``; 0 past K if ``TAIL``.
 
     ``ORDER``: "row_major"; "row_major_words", the same where rows start at multiples of four bytes and are contiguous,
-    for tiles of fewer bytes than the program has lanes; or "shuffled", padded to 256 x 8, so no read is outside.
+    for tiles of fewer bytes than the program has lanes; "shuffled", padded to 256 x 8, so no read is outside; or
+    "swizzled_32_4_4", padded to 128 x 4.
     """
     COLUMNS: tl.constexpr = BLOCK_K // 32
     column = k // 32 + tl.arange(0, COLUMNS)
@@ -83,6 +84,9 @@ def load_scales(
         if ORDER == "shuffled":
             along_rows = (rows // 32) * (stride_n * 32) + (rows % 16) * 4 + (rows % 32) // 16
             along_columns = (column // 8) * 256 + (column % 4) * 64 + ((column % 8) // 4) * 2
+        elif ORDER == "swizzled_32_4_4":
+            along_rows = (rows // 128) * (stride_n * 32) + (rows % 32) * 16 + ((rows % 128) // 32) * 4
+            along_columns = ((column.to(tl.int64) if WIDE else column) // 4) * 512 + column % 4
         else:
             along_rows = rows * stride_n
             along_columns = (column.to(tl.int64) if WIDE else column) * stride_k

@@ -1,0 +1,194 @@
+"""What a checkpoint format is to the rest: names and bytes to MX tensors, and back."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from torch import Tensor
+
+from mxgemm.checkpoints.store import Store
+from mxgemm.mx.formats import BLOCK, ActivationFormat, ScaleRounding
+from mxgemm.mx.tensor import MXTensor
+
+Kind = Literal["mx", "tensor", "foreign"]
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """What a checkpoint says about the activations of a layer.
+
+    Attributes:
+        a_format: what they are rounded to; None where the file does not say, or says something that mxgemm has not.
+        scale_rounding: how their block scales are chosen; None where nothing says, or there are none.
+        says: the file's own words, or what it lacks.
+    """
+
+    a_format: ActivationFormat | None = None
+    scale_rounding: ScaleRounding | None = None
+    says: str = "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the caller says because the files do not.
+
+    Attributes:
+        a_format: of activations.
+        scale_rounding: of their scales.
+        scale_bias: of compressed-tensors' scale bytes: 127, or 125 in files of before version 0.14.
+    """
+
+    a_format: ActivationFormat | None = None
+    scale_rounding: ScaleRounding | None = None
+    scale_bias: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One parameter of a checkpoint, unread.
+
+    Attributes:
+        name: of the parameter, as the model without quantisation has it.
+        kind: "mx"; "tensor", stored as it is; or "foreign": quantised in a way that is not MX.
+        shape: logical: ``(N, K)``, ``(E, N, K)`` or any.
+        type: element format, dtype, or the foreign type's name.
+        parts: names of the stored tensors.
+        nbytes: of them.
+        layout: how the bytes lie, in words.
+        scheme: of an "mx" entry.
+        note: why it is "foreign".
+        argument: what the format needs to decode it.
+    """
+
+    name: str
+    kind: Kind
+    shape: tuple[int, ...]
+    type: str
+    parts: tuple[str, ...]
+    nbytes: int
+    layout: str = ""
+    scheme: Scheme = Scheme()
+    note: str = ""
+    argument: Any = None
+
+
+class Format(ABC):
+    """A way to store MX tensors in files; stateless.
+
+    Attributes:
+        name: as ``mxgemm convert --to`` takes it.
+    """
+
+    name: str
+
+    @abstractmethod
+    def detects(self, store: Store) -> bool:
+        """Say whether a checkpoint is of this format, by its metadata."""
+
+    @abstractmethod
+    def entries(self, store: Store, given: Given) -> Iterator[Entry]:
+        """Yield what the checkpoint holds.
+
+        Raises:
+            FileError: tensors that do not belong together, or metadata that makes no sense.
+            ValueError: an argument is needed.
+        """
+
+    @abstractmethod
+    def decode(self, entry: Entry, store: Store) -> MXTensor:
+        """Read an "mx" entry.
+
+        Raises:
+            FileError: bytes that mean nothing.
+        """
+
+    @abstractmethod
+    def encode(self, name: str, weight: MXTensor) -> dict[str, Tensor]:
+        """Return the stored tensors of a row-major weight; on the meta device, their shapes.
+
+        Raises:
+            ValueError: this format cannot hold it.
+        """
+
+    def quantization_config(self, schemes: Mapping[str, Scheme], plain: Sequence[str]) -> dict[str, Any] | None:
+        """Return the ``quantization_config`` of a checkpoint.
+
+        Args:
+            schemes: of every "mx" parameter, by name.
+            plain: modules that stay as they are.
+
+        Raises:
+            ValueError: schemes that this format cannot say.
+        """
+        del schemes, plain
+        return None
+
+    def metadata(self, schemes: Mapping[str, Scheme], plain: Sequence[str], dtype: str | None) -> dict[str, str]:
+        """Return the text fields of every file's header; ``plain`` are the other tensors, ``dtype`` the model's."""
+        del schemes, plain, dtype
+        return {"format": "pt"}
+
+
+def plain_entry(name: str, store: Store) -> Entry:
+    """Return the entry of a tensor that is stored as it is."""
+    stored = store.tensors[name]
+    return Entry(name, "tensor", stored.shape, str(stored.dtype).removeprefix("torch."), (name,), stored.nbytes)
+
+
+def mx_entry(
+    name: str, data: str, scales: str, store: Store, scheme: Scheme, *, layout: str = "", argument: Any = None
+) -> Entry:
+    """Return the entry of packed e2m1 bytes ``[..., K/2]``, uint8, and scales ``[..., K/32]``, uint8 or E8M0.
+
+    Raises:
+        FileError: they do not belong together.
+    """
+    found, its = store.tensors[data], store.tensors.get(scales)
+    if its is None:
+        raise store.error(data, f"has no {scales} beside it")
+    for part, stored, types in ((data, found, ("U8",)), (scales, its, ("U8", "F8_E8M0"))):
+        if stored.type not in types:
+            raise store.error(part, f"got dtype {stored.type}, want {' or '.join(types)}")
+    if not found.shape or found.shape[-1] * 2 % BLOCK:
+        raise store.error(data, f"got shape {list(found.shape)}, want whole blocks of {BLOCK} in the last dimension")
+    shape = (*found.shape[:-1], found.shape[-1] * 2)
+    want = [*shape[:-1], shape[-1] // BLOCK]
+    if list(its.shape) != want:
+        raise store.error(scales, f"got shape {list(its.shape)}, want {want} for {data} {list(found.shape)}")
+    return Entry(
+        name, "mx", shape, "e2m1", (data, scales), found.nbytes + its.nbytes, layout, scheme, argument=argument
+    )  # fmt: skip
+
+
+def foreign_entry(name: str, parts: Sequence[str], store: Store, note: str) -> Entry:
+    """Return the entry of a tensor that is quantised in another way."""
+    stored = store.tensors[parts[0]]
+    size = sum(store.tensors[part].nbytes for part in parts)
+    return Entry(name, "foreign", stored.shape, stored.type, tuple(parts), size, note=note)
+
+
+def one_scheme(schemes: Mapping[str, Scheme], format: str) -> Scheme:
+    """Return the one scheme of all layers.
+
+    Raises:
+        ValueError: there are several, or it does not say what activations are rounded to.
+    """
+    found: dict[tuple[str | None, str | None], Scheme] = {}
+    for scheme in schemes.values():
+        if scheme.a_format is None:
+            raise ValueError(f"a_format: the source says {scheme.says}, and {format} has to; want a_format=")
+        if scheme.a_format != "bf16" and scheme.scale_rounding is None:
+            raise ValueError(
+                f"scale_rounding: the source says {scheme.says}, and {format} has to; want scale_rounding="
+            )
+        found.setdefault((scheme.a_format, scheme.scale_rounding), scheme)
+    if len(found) > 1:
+        listed = ", ".join(f"{a_format} ({rounding})" if rounding else f"{a_format}" for a_format, rounding in found)
+        raise ValueError(f"a_format: got {listed} in one checkpoint, want one for {format}")
+    return next(iter(found.values()), Scheme("bf16"))
+
+
+A_FORMATS: Final = {"fp4": "e2m1", "fp8_e4m3": "e4m3"}
