@@ -22,12 +22,20 @@ from mxgemm.problem import Config, Problem, Strides, contiguity_refusal, contigu
 
 SOURCE: Final = "w4_mma.cu"
 KERNEL: Final = "w4_mma"
+ROUND_SOURCE: Final = "round_a.cu"
+ROUND_KERNEL: Final = "round_a"
 ARCH: Final = "sm_90"
 
-POINTERS: Final = Layout("PPPPP")
-"""a, weight, scales, bias, out."""
+POINTERS: Final = Layout("PPPPPP")
+"""a, rounded a (or 0), weight, scales, bias, out."""
 CONSTANTS: Final = Layout("q" * 15 + "i" * 6)
 """The rest of the kernel's ``Arguments``: strides, then sizes and dtypes."""
+
+ROUND_ARGUMENTS: Final = Layout("PPqqii")
+"""Of the launch that rounds A: a, rounded a, strides of a, M, K."""
+ROUND_THREADS: Final = 128
+_EIGHT: Final = 8
+"""Values of A that a lane of it rounds."""
 
 MAX_M: Final = 32
 TILE_N: Final = 16
@@ -68,8 +76,10 @@ class MmaConfig(Config):
         warps_k: warps of a workgroup that share K; their sums are added in order.
         depth: chunks of the weight that a warp has in flight.
         a_ahead: A's chunks are in flight with them.
-        overlap: the launch may begin before earlier ones have ended and waits for them itself (programmatic dependent
-            launch).
+        overlap: the first launch may begin before earlier ones have ended and waits for them itself (programmatic
+            dependent launch).
+        warps_m: warps of a workgroup along M, which read the same weights.
+        a_before: a launch of its own rounds A, once for all workgroups; the other overlaps it.
     """
 
     tiles: int = 1
@@ -78,6 +88,17 @@ class MmaConfig(Config):
     depth: int = 2
     a_ahead: bool = True
     overlap: bool = False
+    warps_m: int = 1
+    a_before: bool = False
+
+    @property
+    def warps(self) -> int:
+        """Warps of a workgroup."""
+        return self.warps_n * self.warps_m * self.warps_k
+
+
+FORMS: Final = ("fp8_fold", "bf16")
+"""Prepared forms of a weight that bring the fragment order with them (``mxgemm.mx.fragments``)."""
 
 
 def mma_refusal(problem: Problem, config: MmaConfig | None = None) -> Refusal | None:
@@ -119,14 +140,17 @@ def _config_clauses(p: Problem, c: MmaConfig) -> Iterator[Refusal]:
         if not 1 <= value <= most:
             yield Refusal(field, value, f"1 to {most}")
             return
-    if c.warps_n * c.warps_k > MAX_WARPS:
-        yield Refusal("warps", c.warps_n * c.warps_k, f"at most {MAX_WARPS} of a workgroup along N and K")
+    if c.warps_m not in (1, 2, 4) or c.warps_m > tiles_m(p):
+        yield Refusal("warps_m", c.warps_m, f"a divisor of the {tiles_m(p)} tiles of A's rows")
+        return
+    if c.warps > MAX_WARPS:
+        yield Refusal("warps", c.warps, f"at most {MAX_WARPS} of a workgroup")
     if not 1 <= c.depth <= MAX_DEPTH:
         yield Refusal("depth", c.depth, f"1 to {MAX_DEPTH}")
         return
     if chunks(p) > MAX_CHUNKS * c.warps_k:
         yield Refusal("warps_k", c.warps_k, f"at least {-(-chunks(p) // MAX_CHUNKS)}: a warp has {MAX_CHUNKS} chunks")
-    most = min(MAX_REGISTERS, REGISTERS // (LANES * c.warps_n * c.warps_k))
+    most = min(MAX_REGISTERS, REGISTERS // (LANES * c.warps))
     if registers_needed(p, c) > most:
         yield Refusal("registers", registers_needed(p, c), f"at most {most} a lane with this many warps")
     if shared_bytes(p, c) > SHARED_BYTES:
@@ -146,14 +170,28 @@ def chunks(p: Problem) -> int:
 
 def registers_needed(p: Problem, c: MmaConfig) -> int:
     """Return a bound of the registers of a lane: rounded A, what is in flight, sums, addresses of weights."""
-    block = 8 * p.a_dtype.itemsize
-    flight = 10 * c.tiles + (tiles_m(p) * block if c.a_ahead else 0)
-    return 16 * tiles_m(p) + c.depth * flight + 4 * c.tiles * tiles_m(p) + 8 * c.tiles + _OTHER_REGISTERS
+    block = 16 if c.a_before else 8 * p.a_dtype.itemsize
+    of_warp = tiles_m(p) // c.warps_m
+    weights = 9 * c.tiles if fragments(p) else 10 * c.tiles
+    rounded = 0 if c.a_before and c.a_ahead else 16 * of_warp
+    flight = weights + (of_warp * block if c.a_ahead else 0)
+    addresses = 4 * c.tiles if fragments(p) else 8 * c.tiles
+    return rounded + c.depth * flight + 4 * c.tiles * of_warp + addresses + _OTHER_REGISTERS
 
 
 def shared_bytes(p: Problem, c: MmaConfig) -> int:
     """Return the bytes of shared memory of a workgroup: an fp32 sum for each warp, row of A and weight row."""
     return 4 * c.warps_n * c.warps_k * TILE_M * tiles_m(p) * (TILE_N * c.tiles + 4)
+
+
+def fragments(p: Problem) -> bool:
+    """Say whether the weight comes in fragment order."""
+    return p.derived in FORMS
+
+
+def rounded_bytes(p: Problem) -> int:
+    """Return the scratch that rounded A takes."""
+    return 2 * p.m * CHUNK * chunks(p)
 
 
 def strides_of(p: Problem) -> Strides:
@@ -175,16 +213,27 @@ def defines(p: Problem, c: MmaConfig) -> dict[str, int | str]:
         "A_FORMAT": _FORMATS[p.a_format],
         "SCALE_ADDEND": 0 if p.a is None else scale_addend(p.a, p.scale_rounding),
         "SATURATES": int(_saturates(p)),
-        "MT": tiles_m(p),
+        "MT": tiles_m(p) // c.warps_m,
         "TILES": c.tiles,
         "WARPS_N": c.warps_n,
+        "WARPS_M": c.warps_m,
         "WARPS_K": c.warps_k,
         "DEPTH": c.depth,
         "A_AHEAD": int(c.a_ahead),
         "A_VECTOR": int(a_vector),
-        "W_VECTOR": int(w_vector),
+        "W_VECTOR": int(w_vector or fragments(p)),
         "TAIL": int(p.k % CHUNK != 0),
-        "OVERLAP": int(c.overlap),
+        "OVERLAP": int(c.overlap and not c.a_before),
+        "A_BEFORE": int(c.a_before),
+        "FRAGMENTS": int(fragments(p)),
+    }
+
+
+def round_defines(p: Problem, c: MmaConfig) -> dict[str, int | str]:
+    """Return the macros of the launch that rounds A."""
+    every = defines(p, c)
+    return {name: every[name] for name in ("A_TYPE", "A_FORMAT", "SCALE_ADDEND", "A_VECTOR")} | {
+        "OVERLAP": int(c.overlap)
     }
 
 
@@ -219,9 +268,20 @@ def grid(p: Problem, c: MmaConfig) -> tuple[int, int, int]:
     return -(-p.n // (TILE_N * c.tiles * c.warps_n)), 1, 1
 
 
+def round_grid(p: Problem) -> tuple[int, int, int]:
+    """Return the workgroups that round A."""
+    return -(-p.m * chunks(p) * CHUNK // (_EIGHT * ROUND_THREADS)), 1, 1
+
+
+def round_constants(p: Problem) -> tuple[int, int, int, int]:
+    """Return the arguments of rounding A but the pointers."""
+    s = strides_of(p)
+    return *s.a, p.m, p.k
+
+
 def block(c: MmaConfig) -> tuple[int, int, int]:
     """Return the threads of a workgroup."""
-    return LANES * c.warps_n * c.warps_k, 1, 1
+    return LANES * c.warps, 1, 1
 
 
 def candidates(p: Problem) -> Sequence[MmaConfig]:

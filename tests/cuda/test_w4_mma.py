@@ -17,7 +17,7 @@ from mxgemm.cuda.w4_mma import MmaConfig, candidates, mma_refusal
 from mxgemm.device import KNOWN_MACHINES
 from mxgemm.mx.formats import SCALE_ROUNDINGS
 from mxgemm.problem import Problem, Strides
-from mxgemm.routes import ROUTES
+from mxgemm.routes import ROUTES, Operands
 from tests.cuda import lanes
 
 HOPPER = KNOWN_MACHINES["sm_90"]
@@ -28,8 +28,7 @@ BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 
 def run(case: Case, seed: int = 0) -> None:
     made = make(case, seed, CPU)
-    o = made.operands
-    lanes.run(made.problem, case.config, o.a, o.b, o.b_scales, o.bias, o.out)
+    lanes.run(made.problem, case.config, made.operands)
     found = judged(case, made)
     assert not found, f"{case}: {found}"
 
@@ -107,7 +106,7 @@ def one_block(a: Tensor, data: Tensor, scales: Tensor, a_format: str = "e2m1") -
         a.shape[0], data.shape[0], a.shape[1], HOPPER, a_format=a_format, out_dtype=FP32,
         strides=Strides(a=a.stride(), b=data.stride(), b_scales=scales.stride(), out=out.stride()),  # type: ignore[arg-type]
     )  # fmt: skip
-    lanes.run(problem, MmaConfig(1, 1, 1, 1, False), a, data, scales, None, out)
+    lanes.run(problem, MmaConfig(1, 1, 1, 1, False), Operands(a, None, data, scales, None, out))
     return out
 
 
