@@ -6,8 +6,7 @@ arguments.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -150,7 +149,8 @@ def _config_clauses(p: Problem, c: MmaConfig) -> Iterator[Refusal]:
         return
     if chunks(p) > MAX_CHUNKS * c.warps_k:
         yield Refusal("warps_k", c.warps_k, f"at least {-(-chunks(p) // MAX_CHUNKS)}: a warp has {MAX_CHUNKS} chunks")
-    most = min(MAX_REGISTERS, REGISTERS // (LANES * c.warps))
+    schedulers = KNOWN_MACHINES[ARCH].simds
+    most = min(MAX_REGISTERS, REGISTERS // schedulers // (LANES * -(-c.warps // schedulers)))  # each has its own
     if registers_needed(p, c) > most:
         yield Refusal("registers", registers_needed(p, c), f"at most {most} a lane with this many warps")
     if shared_bytes(p, c) > SHARED_BYTES:
@@ -282,43 +282,3 @@ def round_constants(p: Problem) -> tuple[int, int, int, int]:
 def block(c: MmaConfig) -> tuple[int, int, int]:
     """Return the threads of a workgroup."""
     return LANES * c.warps, 1, 1
-
-
-def candidates(p: Problem) -> Sequence[MmaConfig]:
-    """Return legal configurations, the one that should be fastest by :func:`_rank` first."""
-    legal = [c for c in _considered(p) if mma_refusal(p, c) is None]
-    return sorted(legal, key=lambda c: _rank(p, c))
-
-
-def _considered(p: Problem) -> Iterator[MmaConfig]:
-    warps = sorted({min(w, chunks(p)) for w in (1, 2, 4, 6, 7, 8, 12, 14, 16)} | {-(-chunks(p) // MAX_CHUNKS)})
-    for tiles, warps_n, warps_k in itertools.product(TILES, (1, 2, 4), warps):
-        for depth, a_ahead in itertools.product((1, 2, 3, 4), (False, True)):
-            if depth <= max(1, -(-chunks(p) // warps_k)):
-                yield MmaConfig(tiles, warps_n, warps_k, depth, a_ahead)
-
-
-_WANTED_WARPS: Final = 16
-"""Of a multiprocessor, to hide the latency of memory; a guess, as all of the rank."""
-_ROUNDING: Final = 130
-"""Instructions that load and round a block of A."""
-_DECODING: Final = 100
-"""Instructions that load, decode and multiply a tile of 16 weight rows, a chunk."""
-_AROUND: Final = 400
-"""Instructions around a warp's chunks."""
-
-
-def _rank(p: Problem, c: MmaConfig) -> tuple[float, ...]:
-    """Order configurations by instructions of the busiest scheduler, with a penalty for few warps; smallest first."""
-    units = max(1, p.machine.cu_count)
-    workgroups = grid(p, c)[0]
-    resident = max(
-        1, min(-(-workgroups // units), REGISTERS // (LANES * c.warps_n * c.warps_k * registers_needed(p, c)))
-    )
-    warps = resident * c.warps_n * c.warps_k
-    rounding = 0 if p.a_format == "bf16" else _ROUNDING
-    chunk = tiles_m(p) * (rounding + 24) + c.tiles * (_DECODING + 60 + 8 * tiles_m(p))
-    of_warp = _AROUND + -(-chunks(p) // c.warps_k) * chunk
-    schedulers = KNOWN_MACHINES[ARCH].simds
-    busy = -(-workgroups // units) * -(-c.warps_n * c.warps_k // schedulers) * of_warp
-    return busy * max(1.0, _WANTED_WARPS / warps) ** 0.5, abs(c.depth - 2), not c.a_ahead, c.warps_n, c.warps_k

@@ -15,6 +15,7 @@ from torch import Tensor
 from mxgemm import workspace
 from mxgemm.cuda import w4_mma
 from mxgemm.cuda.w4_mma import MmaConfig, mma_refusal
+from mxgemm.cuda.w4_mma_choice import candidates
 from mxgemm.device import Machine
 from mxgemm.errors import Refusal
 from mxgemm.mx.fragments import code_bytes
@@ -51,11 +52,11 @@ class W4MMA(Route):
 
     def configs(self, problem: Problem) -> Sequence[MmaConfig]:
         """Return the best guess."""
-        return w4_mma.candidates(problem)[:1]
+        return candidates(problem)[:1]
 
     def candidates(self, problem: Problem) -> Sequence[MmaConfig]:
         """Return the better guesses; each is a build of its own."""
-        return w4_mma.candidates(problem)[:MAX_TUNED]
+        return candidates(problem)[:MAX_TUNED]
 
     def check_config(self, problem: Problem, config: Config) -> Refusal | None:
         """See :func:`mxgemm.cuda.w4_mma.mma_refusal`."""

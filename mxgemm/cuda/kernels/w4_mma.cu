@@ -157,6 +157,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) w4_mma(const Arguments 
 #if OVERLAP && !A_BEFORE
   wait_for_earlier_launches();
 #endif
+  let_later_launches_begin();
 
   // Rows and blocks past the end are the last one's again: they are not stored, and A counts as 0 there.
   auto block_of = [&](int chunk) { return TAIL ? min(4 * chunk + t, blocks - 1) : 4 * chunk + t; };
