@@ -34,7 +34,7 @@ class W4MMA(Route):
     """Round A, decode the weight, multiply by ``mma.sync``, add the warps' sums: one kernel, or two."""
 
     name = "w4_mma"
-    takes = "bf16, fp16 or fp32 A of up to 32 rows, any a_format; an e2m1 weight in any layout"
+    takes = "bf16, fp16 or fp32 A of up to 32 rows, any a_format; an e2m1 weight in any layout, prepared or not"
     config_type = MmaConfig
 
     def missing(self, machine: Machine) -> Refusal | None:
