@@ -68,7 +68,9 @@ def drawn(count: int, seed: int) -> list[Case]:
     cases: list[Case] = []
     for a_format, m in itertools.product(("e2m1", "e4m3", "bf16"), (1, 5, 16, 32)):
         cases.append(Case(m, 528, 1152, MmaConfig(1, 1, 4, 1, False), a_format))
-        cases.append(Case(m, 528, 1152, MmaConfig(2, 1, 4, 1, True, a_before=True), a_format, derived="fp8_fold"))
+        for codes in {False, a_format == "e2m1"}:
+            config = MmaConfig(2, 1, 4, 1, True, a_before=True, a_codes=codes)
+            cases.append(Case(m, 528, 1152, config, a_format, derived="fp8_fold"))
     for rounding, a_format in itertools.product(("floor", "ceil", "rceil"), ("e2m1", "e4m3")):
         cases.append(Case(8, 80, 512, MmaConfig(1, 1, 4, 1, False), a_format, rounding))
     cases += [
@@ -103,6 +105,8 @@ def drawn(count: int, seed: int) -> list[Case]:
             bias=draw.choice((None, None, *DTYPES)),
             derived=draw.choice(("", "fp8_fold", "bf16")),
         )
+        if case.config.a_before and case.a_format == "e2m1" and draw.random() < 0.6:
+            case = replace(case, config=replace(case.config, a_codes=True))
         if case.n * case.k < 1e7 and w4_mma.mma_refusal(described(case), case.config) is None:
             cases.append(case)
     return cases

@@ -234,7 +234,7 @@ def tried(problem: Problem, width: int) -> list[MmaConfig]:
     seen: Counter[tuple[object, ...]] = Counter()
     found: list[MmaConfig] = []
     for config in candidates(problem):
-        division = (config.tiles, config.warps_n, config.warps_m, config.warps_k, config.a_before)
+        division = (config.tiles, config.warps_n, config.warps_m, config.warps_k, config.a_before, config.a_codes)
         seen[division] += 1
         if seen[division] <= (2 if len(found) < width // 2 else 1) and len(found) < width:
             found.append(config)

@@ -79,6 +79,7 @@ class MmaConfig(Config):
             dependent launch).
         warps_m: warps of a workgroup along M, which read the same weights.
         a_before: a launch of its own rounds A, once for all workgroups; the other overlaps it.
+        a_codes: and makes e2m1 codes and scales of it, which each workgroup decodes, a quarter of the bytes of bf16.
     """
 
     tiles: int = 1
@@ -89,6 +90,7 @@ class MmaConfig(Config):
     overlap: bool = False
     warps_m: int = 1
     a_before: bool = False
+    a_codes: bool = False
 
     @property
     def warps(self) -> int:
@@ -142,6 +144,8 @@ def _config_clauses(p: Problem, c: MmaConfig) -> Iterator[Refusal]:
     if c.warps_m not in (1, 2, 4) or c.warps_m > tiles_m(p):
         yield Refusal("warps_m", c.warps_m, f"a divisor of the {tiles_m(p)} tiles of A's rows")
         return
+    if c.a_codes and not (c.a_before and p.a_format == "e2m1"):
+        yield Refusal("a_codes", True, 'a_before and a_format "e2m1"')
     if c.warps > MAX_WARPS:
         yield Refusal("warps", c.warps, f"at most {MAX_WARPS} of a workgroup")
     if not 1 <= c.depth <= MAX_DEPTH:
@@ -170,10 +174,10 @@ def chunks(p: Problem) -> int:
 
 def registers_needed(p: Problem, c: MmaConfig) -> int:
     """Return a bound of the registers of a lane: rounded A, what is in flight, sums, addresses of weights."""
-    block = 16 if c.a_before else 8 * p.a_dtype.itemsize
+    block = 5 if c.a_codes else 16 if c.a_before else 8 * p.a_dtype.itemsize
     of_warp = tiles_m(p) // c.warps_m
     weights = 9 * c.tiles if fragments(p) else 10 * c.tiles
-    rounded = 0 if c.a_before and c.a_ahead else 16 * of_warp
+    rounded = 0 if c.a_before and c.a_ahead and not c.a_codes else 16 * of_warp
     flight = weights + (of_warp * block if c.a_ahead else 0)
     addresses = 4 * c.tiles if fragments(p) else 8 * c.tiles
     return rounded + c.depth * flight + 4 * c.tiles * of_warp + addresses + _OTHER_REGISTERS
@@ -189,9 +193,10 @@ def fragments(p: Problem) -> bool:
     return p.derived in FORMS
 
 
-def rounded_bytes(p: Problem) -> int:
+def rounded_bytes(p: Problem, c: MmaConfig) -> int:
     """Return the scratch that rounded A takes."""
-    return 2 * p.m * CHUNK * chunks(p)
+    values = p.m * CHUNK * chunks(p)
+    return values * 17 // 32 if c.a_codes else 2 * values
 
 
 def strides_of(p: Problem) -> Strides:
@@ -225,6 +230,7 @@ def defines(p: Problem, c: MmaConfig) -> dict[str, int | str]:
         "TAIL": int(p.k % CHUNK != 0),
         "OVERLAP": int(c.overlap and not c.a_before),
         "A_BEFORE": int(c.a_before),
+        "A_CODES": int(c.a_codes),
         "FRAGMENTS": int(fragments(p)),
     }
 
@@ -232,7 +238,7 @@ def defines(p: Problem, c: MmaConfig) -> dict[str, int | str]:
 def round_defines(p: Problem, c: MmaConfig) -> dict[str, int | str]:
     """Return the macros of the launch that rounds A."""
     every = defines(p, c)
-    return {name: every[name] for name in ("A_TYPE", "A_FORMAT", "SCALE_ADDEND", "A_VECTOR")} | {
+    return {name: every[name] for name in ("A_TYPE", "A_FORMAT", "SCALE_ADDEND", "A_VECTOR", "A_CODES")} | {
         "OVERLAP": int(c.overlap)
     }
 

@@ -44,6 +44,8 @@ BEHIND: Final = 0.6
 ROUNDING: Final = 130
 """Instructions that round a block of A."""
 LOADING_A: Final = 24
+LOADING_CODES: Final = 75
+"""Instead, of codes, which are decoded."""
 DECODING: Final = {False: 170, True: 140}
 """Those that load, test and decode a tile of 16 weight rows a chunk: as it lies, in fragment order."""
 MULTIPLYING: Final = 10
@@ -64,12 +66,13 @@ def _considered(p: Problem) -> Iterator[MmaConfig]:
     most = chunks(p)
     along_k = sorted({min(w, most) for w in (1, 2, 4, 7, 8, 12, 14, 16)} | {-(-most // MAX_CHUNKS)})
     along_m = [w for w in (1, 2, 4) if w <= tiles_m(p)]
+    befores = [(False, False), (True, False)] + [(True, True)] * (p.a_format == "e2m1")
     for tiles, warps_n, warps_m, warps_k in itertools.product(TILES, (1, 2, 4), along_m, along_k):
         if not min(4, most) <= warps_n * warps_m * warps_k <= MAX_WARPS:
             continue
-        for depth, a_ahead, a_before in itertools.product((1, 2, 4), (False, True), (False, True)):
+        for depth, a_ahead, before in itertools.product((1, 2, 4), (False, True), befores):
             if depth <= max(1, -(-most // warps_k)):
-                yield MmaConfig(tiles, warps_n, warps_k, depth, a_ahead, warps_m=warps_m, a_before=a_before)
+                yield MmaConfig(tiles, warps_n, warps_k, depth, a_ahead, False, warps_m, *before)
 
 
 def estimate_us(p: Problem, c: MmaConfig) -> float:
@@ -77,7 +80,8 @@ def estimate_us(p: Problem, c: MmaConfig) -> float:
     units = max(1, p.machine.cu_count)
     rows_of_a, of_warp, workgroups = tiles_m(p) // c.warps_m, -(-chunks(p) // c.warps_k), grid(p, c)[0]
     rounding = 0 if p.a_format == "bf16" or c.a_before else ROUNDING
-    issued = rows_of_a * (rounding + LOADING_A) + c.tiles * (DECODING[fragments(p)] + MULTIPLYING * rows_of_a)
+    loading = LOADING_CODES if c.a_codes else LOADING_A
+    issued = rows_of_a * (rounding + loading) + c.tiles * (DECODING[fragments(p)] + MULTIPLYING * rows_of_a)
     chunk = max(issued, c.tiles * rows_of_a * 8 * CLOCKS_A_PRODUCT)
     clocks = AROUND + of_warp * chunk
     registers = LANES * c.warps * registers_needed(p, c)
@@ -89,6 +93,6 @@ def estimate_us(p: Problem, c: MmaConfig) -> float:
     loads_us = -(-of_warp // c.depth) * LATENCY_US * (1.0 if c.a_ahead else 1.0 + BEHIND)
     chain_us = -(-workgroups // (units * resident)) * (loads_us + clocks / CLOCKS_A_US * math.sqrt(crowd))
     weight = p.n * p.k * 17 / 32
-    passed = weight + workgroups * 2 * p.m * CHUNK * chunks(p)
+    passed = weight + workgroups * p.m * CHUNK * chunks(p) * (17 / 32 if c.a_codes else 2)
     parts = issue_us, chain_us, weight / MEMORY_BYTES_A_US, passed / L2_BYTES_A_US
     return LAUNCH_US + (SECOND_LAUNCH_US if c.a_before else 0.0) + math.hypot(*parts)

@@ -115,7 +115,7 @@ class _RoundingLaunch(_Launch):
     def __init__(self, problem: Problem, config: MmaConfig) -> None:
         super().__init__(problem, config)
         self._round_grid, self._round_constants = w4_mma.round_grid(problem), w4_mma.round_constants(problem)
-        self._nbytes = w4_mma.rounded_bytes(problem)
+        self._nbytes = w4_mma.rounded_bytes(problem, config)
         self._rounding: Kernel | None = None
 
     def __call__(self, operands: Operands) -> None:

@@ -71,6 +71,8 @@ static void store(void* p, T v) {
   std::memcpy(p, &v, sizeof(T));
 }
 INLINE void store_16(void* p, const uint4& v) { store(p, v); }
+INLINE void store_u8(void* p, u32 v) { store(p, static_cast<u8>(v)); }
+INLINE void store_u32(void* p, u32 v) { store(p, v); }
 INLINE void store_u16(void* p, u32 v) { store(p, static_cast<u16>(v)); }
 INLINE void store_f32(void* p, float v) { store(p, v); }
 

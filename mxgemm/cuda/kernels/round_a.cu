@@ -3,6 +3,9 @@
 // Row m, chunk c of 128 values, word 4 i + j of block t (see round_block.h) lies at byte
 // ((m chunks + c) 16 + 4 i + t) 16 + 4 j, so that a quad of lanes reads 64 bytes at once. Blocks past the end are 0.
 //
+// With A_CODES it is e2m1 codes: word i of block t is at byte (m chunks + c) 64 + 16 t + 4 i, and the scale byte of the
+// block, behind all of these, at (m chunks + c) 4 + t.
+//
 // Macros: those of round_block.h; A_VECTOR, loads of 16 bytes are aligned and contiguous; OVERLAP, launched so that it
 // may begin before earlier launches have ended.
 #include "round_block.h"
@@ -16,6 +19,20 @@ struct RoundArguments {
   i64 a_row, a_column;
   int m, k;
 };
+
+// A code of e2m1 is in the bits of the float 126 binades down.
+INLINE u32 code_of(float q) { return bits_of(q * float_of(1u << 23)) >> 22; }
+
+INLINE u32 places_of(const float (&q)[8]) {
+  u32 word = 0;
+#pragma unroll
+  for (int i = 0; i < 8; i++) {
+    constexpr int SIGN[4] = {15, 12, 14, 13}, MAGNITUDE[4] = {6, 3, 0, 9};
+    const u32 code = code_of(q[i]), shift = i / 4 * 16;
+    word |= (code & 7) << (MAGNITUDE[i % 4] + shift) | (code >> 9 & 1) << (SIGN[i % 4] + shift);
+  }
+  return word;
+}
 
 INLINE void load_values(const u8* p, i64 stride, float (&v)[8]) {
 #pragma unroll
@@ -44,6 +61,21 @@ extern "C" __global__ void __launch_bounds__(LANES) round_a(const RoundArguments
   const bool real = m < p.m;
   float v[8] = {};
   if (real && 8 * at < p.k) load_values(p.a + (m * p.a_row + 8 * at * p.a_column) * A_BYTES, p.a_column * A_BYTES, v);
+  const int chunk = at >> 4, t = (at >> 2) & 3, i = at & 3;
+  const i64 place = static_cast<i64>(m) * chunks + chunk;
+#if A_CODES
+  u32 amax = largest(v);
+  amax = max(amax, from_lane_xor(amax, 1));
+  amax = max(amax, from_lane_xor(amax, 2));
+  const u32 up = (amax + SCALE_ADDEND) >> 23, e = min(max(up, LEAST_FAST + EMAX) - EMAX, MOST_FAST);
+  const bool held = amax == 0 || e + EMAX == up;
+#pragma unroll
+  for (int j = 0; j < 8; j++) v[j] = held ? rounded(v[j] * float_of((254 - e) << 23)) : 0.f;
+  if (real) {
+    store_u32(p.out + place * 64 + 16 * t + 4 * i, places_of(v));
+    if (i == 0) store_u8(p.out + (static_cast<i64>(p.m) * 16 * chunks + place) * 4 + t, held ? e : NO_SCALE);
+  }
+#else
   u32 x[4];
 #if A_FORMAT == BF16
   pack(v, x);
@@ -55,7 +87,6 @@ extern "C" __global__ void __launch_bounds__(LANES) round_a(const RoundArguments
   pack(v, x);
   if (!held) x[0] = x[1] = x[2] = x[3] = NOT_HELD;
 #endif
-  const int chunk = at >> 4, t = (at >> 2) & 3, i = at & 3;
-  if (real)
-    store_16(p.out + (((static_cast<i64>(m) * chunks + chunk) << 4) + 4 * i + t) * 16, make_uint4(x[0], x[1], x[2], x[3]));
+  if (real) store_16(p.out + (place * 16 + 4 * i + t) * 16, make_uint4(x[0], x[1], x[2], x[3]));
+#endif
 }

@@ -3,7 +3,8 @@
 // Macros: A_TYPE (what A is stored as), A_FORMAT (what it is rounded to), SCALE_ADDEND (the rule for block scales: see
 // mxgemm.mx.formats.scale_addend). Results are pairs of bf16 in the order in which decode() of w4_mma.cu makes pairs of
 // weights: word 4 i + j holds values 8 i + j and 8 i + j + 4. Every e2m1 or e4m3 value times 2^(e - 127) is a bf16.
-// With A_BEFORE a launch of round_a.cu has done it, and a block comes as these words.
+// With A_BEFORE a launch of round_a.cu has done it, and a block comes as these words, or, with A_CODES, as a word of e2m1
+// codes for four of them, in the places of mxgemm.mx.fragments, and a scale byte.
 #pragma once
 #include "sm90.h"
 
@@ -169,3 +170,22 @@ INLINE bool round_block(const Raw& raw, u32 (&x)[16]) {
 
 // What round_a.cu writes for a block that bf16 does not hold: no rounded value of e2m1 or e4m3 is NaN.
 constexpr u32 NOT_HELD = 0x7FFF7FFF;
+// And as scale byte of a block of codes with another scale than decode_places() is right for.
+constexpr u32 NO_SCALE = 255;
+
+constexpr int DOWN = 16;  // binades by which decoded values are too small: so bf16 holds what decodes scales above 128
+// Scales that decoding is right for, and whose products keep their bits. There are 64, so that their top bits tell.
+constexpr u32 LEAST_FAST = 80, MOST_FAST = 143;
+static_assert(LEAST_FAST >= LEAST_SCALE && MOST_FAST <= 128 + DOWN, "bf16 holds what decodes these");
+
+INLINE u32 factor_of(u32 scale) { return scale * 0x00800080u + twice((126 - DOWN) << 7); }  // 2^(126 + s - 127 - DOWN)
+
+// Eight codes as pairs (j, j + 4) of bf16. The bits of a code are those of a bf16 126 binades down, subnormals included.
+INLINE void decode_places(u32 q, u32 factor, u32 (&d)[4]) {
+  d[0] = q & 0x81C081C0u;
+  d[1] = (q << 3) & 0x81C081C0u;
+  d[2] = and_or(q << 1, 0x80008000u, (q << 6) & 0x01C001C0u);
+  d[3] = and_or(q << 2, 0x80008000u, (q >> 3) & 0x01C001C0u);
+#pragma unroll
+  for (int j = 0; j < 4; j++) d[j] = mul_bf16x2(d[j], factor);
+}

@@ -9,18 +9,14 @@
 //
 // Macros: those of round_block.h; MT, tiles of 8 rows of A of a warp; TILES, its tiles of 16 weight rows; WARPS_N,
 // WARPS_M, WARPS_K, warps of a workgroup along N, M and K; DEPTH, chunks that are in flight at once; A_AHEAD, A is among
-// them; A_BEFORE, a launch of round_a.cu comes before, which this one overlaps; FRAGMENTS, the weight is in the order of
+// them; A_BEFORE, a launch of round_a.cu comes before, which this one overlaps, A_CODES, it makes e2m1 codes; FRAGMENTS, the weight is in the order of
 // mxgemm.mx.fragments; A_VECTOR, W_VECTOR, loads of 16 bytes are aligned and contiguous; TAIL, K % 128 != 0; OVERLAP,
 // launched so that it may begin before earlier launches have ended.
 #include "round_block.h"
 
 constexpr int WARPS = WARPS_N * WARPS_M * WARPS_K, ROWS = 16 * TILES, COLUMNS = 8 * MT;
 constexpr int PITCH = ROWS + 4;  // of a row of sums in shared memory: the quads of a warp meet different banks
-constexpr int DOWN = 16;  // binades by which decoded weights are too small: so bf16 holds what decodes scales above 128
-// Scales of weights that decode() is right for, and whose products with A's blocks of any fast scale keep their bits.
-// 64 of them, so that their top bits tell: see slow_scales().
-constexpr u32 LEAST_FAST = 80, MOST_FAST = 143;
-static_assert(LEAST_FAST >= LEAST_SCALE && MOST_FAST <= 128 + DOWN, "bf16 holds what decodes these");
+constexpr float UP = A_CODES ? 1ull << 2 * DOWN : 1ull << DOWN;  // what sums are too small by: see round_block.h
 
 // All strides are in bytes but those of a, bias and out, which are in elements.
 struct Arguments {
@@ -62,21 +58,18 @@ INLINE bool slow_scales(const Weights& w) {
   return slow;
 }
 
-// Eight codes as pairs (j, j + 4) of bf16. The bits of a code are those of a bf16 126 binades down, subnormals included.
+// As decode_places(), whose places are those of the fragment order.
 INLINE void decode(u32 q, u32 factor, u32 (&d)[4]) {
 #if FRAGMENTS
-  d[0] = q & 0x81C081C0u;
-  d[1] = (q << 3) & 0x81C081C0u;
-  d[2] = and_or(q << 1, 0x80008000u, (q << 6) & 0x01C001C0u);
-  d[3] = and_or(q << 2, 0x80008000u, (q >> 3) & 0x01C001C0u);
+  decode_places(q, factor, d);
 #else
   d[0] = and_or(q << 12, 0x80008000u, (q << 6) & 0x01C001C0u);
   d[1] = and_or(q << 8, 0x80008000u, (q << 2) & 0x01C001C0u);
   d[2] = and_or(q << 4, 0x80008000u, (q >> 2) & 0x01C001C0u);
   d[3] = and_or(q, 0x80008000u, (q >> 6) & 0x01C001C0u);
-#endif
 #pragma unroll
   for (int j = 0; j < 4; j++) d[j] = mul_bf16x2(d[j], factor);
+#endif
 }
 constexpr u32 MAGNITUDES = FRAGMENTS ? 0x0FFF0FFFu : 0x77777777u;  // the bits of a word that are no code's sign
 
@@ -111,7 +104,24 @@ INLINE Raw load_block(const u8* p, i64 stride) {
 }
 
 // A lane's part of a chunk and a tile of A, and its words; false where bf16 does not hold them.
-#if A_BEFORE
+#if A_CODES
+struct Part {
+  uint4 codes;
+  u32 scale;
+};
+INLINE bool words_of_part(const Part& part, u32 (&x)[16]) {
+  u32 q[4];
+  words_of(part.codes, q);
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    u32 d[4];
+    decode_places(q[i], factor_of(part.scale), d);
+#pragma unroll
+    for (int j = 0; j < 4; j++) x[4 * i + j] = d[j];
+  }
+  return part.scale != NO_SCALE;
+}
+#elif A_BEFORE
 struct Part {
   uint4 v[4];
 };
@@ -199,7 +209,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) w4_mma(const Arguments 
     for (int h = 0; h < 2; h++) codes[r][h] = codes_of(r, h), scales[r][h] = scales_of(r, h);
 #pragma unroll
   for (int i = 0; i < MT; i++)
-    a[i] = A_BEFORE ? p.rounded + (a_row(i) * static_cast<i64>(chunks) * 16 + t) * 16 : a_of(i);
+    a[i] = A_BEFORE ? p.rounded + (a_row(i) * static_cast<i64>(chunks) * (A_CODES ? 4 : 16) + t) * 16 : a_of(i);
 
   auto load_chunk = [&](Weights& w, int chunk) {
     const i64 at = codes_at(chunk), scale_at = scales_at(chunk);
@@ -218,7 +228,12 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) w4_mma(const Arguments 
   auto load_a = [&](Part (&part)[MT], int chunk) {
 #pragma unroll
     for (int i = 0; i < MT; i++)
-#if A_BEFORE
+#if A_CODES
+    {
+      part[i].codes = load_16(a[i] + chunk * static_cast<i64>(64));
+      part[i].scale = load_u8(p.rounded + ((p.m * static_cast<i64>(16) + a_row(i)) * chunks + chunk) * 4 + t);
+    }
+#elif A_BEFORE
 #pragma unroll
       for (int j = 0; j < 4; j++) part[i].v[j] = load_16(a[i] + chunk * static_cast<i64>(256) + 64 * j);
 #else
@@ -252,7 +267,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) w4_mma(const Arguments 
 #pragma unroll
       for (int h = 0; h < 2; h++) {
         words_of(w.codes[r][h], q[h]);
-        factor[h] = scale_of(w, r, h) * 0x00800080u + twice((126 - DOWN) << 7);  // 2^(126 + s - 127 - DOWN)
+        factor[h] = factor_of(scale_of(w, r, h));
       }
 #pragma unroll
       for (int i = 0; i < 4; i++) {
@@ -303,7 +318,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) w4_mma(const Arguments 
 #pragma unroll
     for (int c = 0; c < MT; c++)
 #pragma unroll
-      for (int j = 0; j < 4; j++) mine[(8 * c + (j & 1)) * PITCH + 16 * r + 8 * (j >> 1)] = acc[r][c][j] * (1 << DOWN);
+      for (int j = 0; j < 4; j++) mine[(8 * c + (j & 1)) * PITCH + 16 * r + 8 * (j >> 1)] = acc[r][c][j] * UP;
 
   // What was left: A and the weights without their scales, the values of one block a time, the others' A being 0.
 #pragma unroll 1
