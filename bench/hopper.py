@@ -41,6 +41,9 @@ class Variant:
     m_max: int = 1 << 30
 
 
+MAX_MMA = 32
+"""Up to this M w4_mma takes it; compact weights are raw to it."""
+
 VARIANTS = (
     Variant("fp8_fold", "e2m1", "fast"),
     Variant("fp8_fold", "e2m1", "compact", m_min=64),
@@ -48,6 +51,11 @@ VARIANTS = (
     Variant("a16wfp4", "e2m1", "raw", m_max=64),
     Variant("dequant_mm", "bf16", "raw", m_min=16),
     Variant("w4a16", "bf16", "raw", m_max=256),
+    Variant("w4_mma", "e2m1", "fast", m_max=MAX_MMA),
+    Variant("w4_mma", "e2m1", "raw", m_max=MAX_MMA),
+    Variant("w4_mma", "e4m3", "fast", m_max=MAX_MMA),
+    Variant("w4_mma", "bf16", "fast", m_max=MAX_MMA),
+    Variant("w4_mma", "bf16", "raw", m_max=MAX_MMA),
 )
 
 

@@ -1,14 +1,16 @@
 """Is w4_mma right on this GPU, and how fast is it? Stand-alone: no plugin, no pytest.
 
     PYTHONPATH=. python bench/w4_mma.py check [--cases 160] [--seed 0] [-o check.json]
-    PYTHONPATH=. python bench/w4_mma.py time  [--shapes 4,2880,512 ...] [--a-formats e2m1 bf16] [--top 6] [-o time.json]
+    PYTHONPATH=. python bench/w4_mma.py time  [--quick] [--shapes 4,2880,512 ...] [--a-formats e2m1 ...]
+                                              [--forms raw prepared] [--width 40] [-o time.json]
 
 ``check`` draws cases (sizes, formats, rounding rules, dtypes, strides, layouts, bias, configurations) and launches each
 on data of several kinds (even and extreme scales, NaN, zeros) into poisoned memory between guards, twice; both gates of
 docs/numbers.md against float64, and equal bits. Then whole calls: a graph, threads, a stream of their own, ``out``.
 
-``time`` measures device time by graph replay over rotating weights (mxgemm.measure.timing), heated, for the best
-configurations by the route's own guess, beside torch.mm in bf16 in the same run.
+``time`` measures device time by graph replay over rotating weights (mxgemm.measure.timing), heated, beside torch.mm in
+bf16 in the same run: many configurations briefly, of every division among warps the best by the route's own estimate,
+and the fastest of them again. Weights are raw (row-major) or prepared (in fragment order).
 
 Kernels are built by processes that are forked before CUDA is started. Exit status 1 if anything failed.
 """
@@ -16,6 +18,7 @@ Kernels are built by processes that are forked before CUDA is started. Exit stat
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import multiprocessing
 import os
@@ -33,17 +36,17 @@ import torch
 from torch import Tensor
 
 import mxgemm
-from bench.mma_cases import DATA, Case, Made, described, drawn, judged, make
+from bench.mma_cases import DATA, Case, Made, described, drawn, judged, made_of, make
 from mxgemm.cuda import w4_mma
 from mxgemm.cuda.launch import KERNELS
 from mxgemm.cuda.w4_mma import MmaConfig
+from mxgemm.cuda.w4_mma_choice import candidates
 from mxgemm.device import machine_of
 from mxgemm.hip.build import build
 from mxgemm.measure import output
 from mxgemm.measure.rotation import cache_bytes, copies_needed
 from mxgemm.measure.spread import Effort
 from mxgemm.measure.timing import graph_us
-from mxgemm.mx import layouts
 from mxgemm.problem import Problem
 from mxgemm.routes import ROUTES, Operands
 
@@ -52,6 +55,15 @@ SHAPES = (
     *((4, 2880, 512), (32, 2880, 512), (32, 4096, 512), (16, 2112, 7168), (1, 10240, 8192), (16, 10240, 8192)),
     *((1, 57344, 8192), (16, 57344, 8192), (32, 57344, 8192), (1, 7168, 16384), (4, 2880, 4096), (32, 5120, 2880)),
 )
+
+QUICK = ((4, 2880, 512), (32, 4096, 512), (16, 2112, 7168), (1, 57344, 8192), (16, 57344, 8192), (32, 57344, 8192))
+FORMS = {"raw": "", "prepared": "bf16"}
+"""Kinds of the prepared form: of those that bring the fragment order, one that needs no other part here."""
+SCREEN = Effort(seconds=0.006, most=12)
+AGAIN = 5
+"""Configurations that are measured again."""
+FEW_ELEMENTS = 2e7
+"""Up to this weight launches matter, so that they are also tried overlapping what comes before."""
 
 Launcher = Callable[[Made, MmaConfig], None]
 
@@ -105,6 +117,9 @@ def whole_calls(device: torch.device) -> list[str]:
     """Check calls of mxgemm.gemm by this route: leading dimensions, out, a stream, threads, a graph."""
     a = torch.randn(2, 3, 2880, device=device, dtype=torch.bfloat16)
     weight = mxgemm.quantize(torch.randn(512, 2880, device=device))
+    spread = mxgemm.quantize(
+        torch.randn(512, 2880, device=device) * torch.randn(512, 2880, device=device).mul(9).exp2()
+    )
     call = partial(mxgemm.gemm, a, weight, route="w4_mma")
     want = mxgemm.gemm(a, weight, route="reference").double()
 
@@ -151,7 +166,17 @@ def whole_calls(device: torch.device) -> list[str]:
         exact = mxgemm.gemm(a, weight, route="reference", a_format="bf16", out_dtype=torch.float32)
         return "" if torch.allclose(result, exact, rtol=1e-3, atol=1e-2) else "wrong result"
 
+    def prepared_call(given: mxgemm.MXTensor, kind: str) -> str:
+        made = given.prepare()
+        if made.prepared is None or made.prepared.kind != kind:
+            return f"prepared as {made.prepared and made.prepared.kind}"
+        exact = mxgemm.gemm(a, given, route="reference").double()
+        got = mxgemm.gemm(a, made, route="w4_mma").double()
+        return "" if float((got - exact).norm() / exact.norm()) < 4e-3 else "wrong result"
+
     parts: dict[str, Callable[[], str]] = {
+        "a weight prepared as fp8_fold": lambda: prepared_call(weight, "fp8_fold"),
+        "a weight prepared as bf16": lambda: prepared_call(spread, "bf16"),
         "a call with leading dimensions": lambda: error_of(call()),
         "on a stream": on_a_stream,
         "of threads": of_threads,
@@ -173,7 +198,11 @@ def whole_calls(device: torch.device) -> list[str]:
 def build_all(pairs: Iterable[tuple[Problem, MmaConfig]]) -> float:
     """Build instances in processes that are forked before CUDA starts; return the seconds."""
     started = time.monotonic()
-    instances = {tuple(sorted(w4_mma.defines(p, c).items())) for p, c in pairs}
+    instances = set()
+    for p, c in pairs:
+        instances.add((w4_mma.SOURCE, tuple(sorted(w4_mma.defines(p, c).items()))))
+        if c.a_before:
+            instances.add((w4_mma.ROUND_SOURCE, tuple(sorted(w4_mma.round_defines(p, c).items()))))
     with multiprocessing.get_context("fork").Pool(min(16, os.cpu_count() or 1)) as pool:
         errors = [error for error in pool.map(_build_one, sorted(instances, key=str), chunksize=1) if error]
     seconds = time.monotonic() - started
@@ -185,31 +214,33 @@ def build_all(pairs: Iterable[tuple[Problem, MmaConfig]]) -> float:
     return seconds
 
 
-def _build_one(instance: tuple[tuple[str, int | str], ...]) -> str:
+def _build_one(instance: tuple[str, tuple[tuple[str, int | str], ...]]) -> str:
+    source, defines = instance
     try:
-        build(w4_mma.SOURCE, arch=w4_mma.ARCH, defines=dict(instance), folder=KERNELS)
+        build(source, arch=w4_mma.ARCH, defines=dict(defines), folder=KERNELS)
     except Exception as error:
-        return f"{dict(instance)}: {error}"
+        return f"{source}, {dict(defines)}: {error}"
     return ""
 
 
-def timed_problem(shape: tuple[int, int, int], a_format: str, layout: tuple[str, str]) -> Problem:
+def timed_problem(shape: tuple[int, int, int], a_format: str, form: str) -> Problem:
     """Return the problem of contiguous operands."""
     m, n, k = shape
-    return described(Case(m, n, k, MmaConfig(), a_format, layout=layout))
+    return described(Case(m, n, k, MmaConfig(), a_format, derived=FORMS[form]))
 
 
-def tried(problem: Problem, top: int) -> list[MmaConfig]:
-    """Return the configurations to time: the route's best guesses, two of each division among warps at most."""
-    seen: Counter[tuple[int, int, int]] = Counter()
-    found = []
-    for config in w4_mma.candidates(problem):
-        division = (config.tiles, config.warps_n, config.warps_k)
+def tried(problem: Problem, width: int) -> list[MmaConfig]:
+    """Return the configurations to time: of each division among warps the best by estimate, of the better ones two."""
+    seen: Counter[tuple[object, ...]] = Counter()
+    found: list[MmaConfig] = []
+    for config in candidates(problem):
+        division = (config.tiles, config.warps_n, config.warps_m, config.warps_k, config.a_before, config.a_codes)
         seen[division] += 1
-        if seen[division] <= 2:
+        if seen[division] <= (2 if len(found) < width // 2 else 1) and len(found) < width:
             found.append(config)
-    best = [next((c for c in found if c.tiles == tiles), None) for tiles in w4_mma.TILES]
-    return list(dict.fromkeys([*found[:top], *(c for c in best if c is not None)]))
+    if problem.n * problem.k < FEW_ELEMENTS:
+        found += [replace(config, overlap=True) for config in found[: width // 3]]
+    return found
 
 
 def times(arguments: argparse.Namespace, device: torch.device) -> list[dict[str, Any]]:
@@ -217,44 +248,51 @@ def times(arguments: argparse.Namespace, device: torch.device) -> list[dict[str,
     heater = torch.randn(8192, 8192, device=device, dtype=torch.bfloat16)
     effort = Effort(seconds=arguments.seconds)
 
-    def heated(calls: Sequence[Callable[[], object]]) -> float:
+    def heated(calls: Sequence[Callable[[], object]], effort: Effort) -> float:
         for _ in range(12):
             torch.mm(heater, heater)
         return graph_us(calls, effort).us
 
     rows = []
     cache = cache_bytes(device)
-    layout = (arguments.layout, "row_major" if arguments.layout == "row_major" else "shuffled")
     for shape in arguments.shapes:
         m, n, k = shape
         a = torch.randn(m, k, device=device, dtype=torch.bfloat16)
         out = torch.empty(m, n, device=device, dtype=torch.bfloat16)
         right = [torch.randn(n, k, device=device, dtype=torch.bfloat16) for _ in range(copies_needed(2 * n * k, cache))]
-        torch_us = heated([partial(torch.mm, a, b.t(), out=out) for b in right])
+        torch_us = heated([partial(torch.mm, a, b.t(), out=out) for b in right], effort)
         first = mxgemm.quantize(right[0])
         del right
-        weights = []
-        for _ in range(copies_needed(n * k * 17 // 32, cache)):
-            data = first.data.clone()
-            scales = first.scales.clone()
-            if arguments.layout == "preshuffled":
-                data, scales = layouts.preshuffle_weight(data), layouts.shuffle_scales(scales)
-            weights.append((data, scales))
-        for a_format in arguments.a_formats:
-            problem = replace(timed_problem(shape, a_format, layout), machine=machine_of(device))
-            found = []
-            for config in tried(problem, arguments.top):
-                launch = ROUTES["w4_mma"].bind(problem, config)
-                us = heated([partial(launch, Operands(a, None, b, s, None, out)) for b, s in weights])
-                found.append((us, config))
-                rows.append(
-                    {"m": m, "n": n, "k": k, "a_format": a_format, "layout": layout[0], "us": round(us, 3)}
-                    | {"torch_us": round(torch_us, 3), "config": config.to_mapping()}
-                )
-            found.sort(key=lambda pair: pair[0])
-            print(f"{m},{n},{k} {a_format} {layout[0]}: torch.mm {torch_us:.2f}", flush=True)
-            for us, config in found[: arguments.top]:
-                print(f"    {us:8.2f} us {us / torch_us:6.3f}  {config}", flush=True)
+        copies = copies_needed(n * k * 17 // 32, cache)
+        for form in arguments.forms:
+            weights = [(first.data.clone(), first.scales.clone()) for _ in range(copies if form == "raw" else 1)]
+            order = made_of(first, FORMS[form], device)
+            orders = [tuple(part.clone() for part in order) for _ in range(copies)]
+            pairs = [(*weights[i % len(weights)], orders[i]) for i in range(copies)]
+            for a_format in arguments.a_formats:
+                problem = replace(timed_problem(shape, a_format, form), machine=machine_of(device))
+
+                def measured(
+                    config: MmaConfig, effort: Effort, problem: Problem = problem, pairs: list[Any] = pairs
+                ) -> float:
+                    launch = ROUTES["w4_mma"].bind(problem, config)
+                    calls = [partial(launch, Operands(a, None, b, s, None, out, d)) for b, s, d in pairs]  # noqa: B023
+                    return heated(calls, effort)
+
+                found = [(measured(config, SCREEN), config) for config in tried(problem, arguments.width)]
+                found.sort(key=lambda pair: pair[0])
+                again = [(measured(config, effort), config) for _, config in found[:AGAIN]]
+                found = sorted(again, key=lambda pair: pair[0]) + found[AGAIN:]
+                guess = tried(problem, 1)[0]
+                print(f"{m},{n},{k} {a_format} {form}: torch.mm {torch_us:.2f}", flush=True)
+                for i, (us, config) in enumerate(found):
+                    if i < AGAIN or config == guess:
+                        first_guess = "  (the route's choice)" if config == guess else ""
+                        print(f"    {us:8.2f} us {us / torch_us:6.3f}  {config}{first_guess}", flush=True)
+                    rows.append(
+                        {"m": m, "n": n, "k": k, "a_format": a_format, "form": form, "us": round(us, 3)}
+                        | {"torch_us": round(torch_us, 3), "again": i < AGAIN, "config": config.to_mapping()}
+                    )
     return rows
 
 
@@ -271,10 +309,11 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=160)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, help="of checking in all (80), or of one measurement (0.05)")
-    parser.add_argument("--shapes", type=shape_of, nargs="+", default=list(SHAPES))
-    parser.add_argument("--a-formats", nargs="+", default=["e2m1", "bf16"])
-    parser.add_argument("--layout", choices=layouts.WEIGHT_LAYOUTS, default="row_major")
-    parser.add_argument("--top", type=int, default=6, help="configurations of a shape")
+    parser.add_argument("--shapes", type=shape_of, nargs="+")
+    parser.add_argument("--quick", action="store_true", help="time six shapes")
+    parser.add_argument("--a-formats", nargs="+", default=["e2m1"])
+    parser.add_argument("--forms", nargs="+", choices=FORMS, default=list(FORMS))
+    parser.add_argument("--width", type=int, default=40, help="configurations of a shape, format and form")
     output.add_options(parser)
     arguments = parser.parse_args()
     keep = output.json_file(arguments, KIND)
@@ -284,9 +323,10 @@ def main() -> None:
     if checking:
         build_all((described(case), case.config) for case in cases)
     else:
-        layout = (arguments.layout, "row_major" if arguments.layout == "row_major" else "shuffled")
-        problems = [timed_problem(shape, a, layout) for shape in arguments.shapes for a in arguments.a_formats]
-        build_all((problem, config) for problem in problems for config in tried(problem, arguments.top))
+        arguments.shapes = arguments.shapes or (QUICK if arguments.quick else SHAPES)
+        every = itertools.product(arguments.shapes, arguments.a_formats, arguments.forms)
+        problems = [timed_problem(shape, a_format, form) for shape, a_format, form in every]
+        build_all((problem, config) for problem in problems for config in tried(problem, arguments.width))
     device = torch.device("cuda", 0)
     document: dict[str, Any] = {
         "kind": KIND,

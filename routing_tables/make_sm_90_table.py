@@ -1,6 +1,9 @@
 """Make routing_tables/sm_90.json from what bench/hopper.py measured.
 
 python routing_tables/make_sm_90_table.py bench/results/hopper_h200.json
+
+Up to 32 rows of A there are rows of w4_mma alone: what else was measured there is left out, and rows of larger M, which
+would speak for a weight that has none nearer, come with some of these.
 """
 
 from __future__ import annotations
@@ -17,7 +20,13 @@ from mxgemm.measure import output
 from mxgemm.measure.identity import Identity, identity
 from mxgemm.routing import tables
 
+MMA = "w4_mma"
+MAX_MMA = 32
+"""Rows of A that it takes."""
 ROWS_OF = (
+    Identity("route", MMA, "e2m1", "fast"),
+    Identity("route", MMA, "e4m3", "fast"),
+    Identity("route", MMA, "bf16", "fast"),
     Identity("route", "fp8_fold", "e2m1", "fast"),
     Identity("route", "dequant_mm", "e2m1", "raw"),
     Identity("route", "a16wfp4", "e2m1", "raw"),
@@ -35,7 +44,7 @@ HEAD: dict[str, Any] = {
             "title": "bench/hopper.py on an H200: bench/results/hopper_h200.json",
             "machine": "NVIDIA H200, 132 SMs",
             "scope": "call",
-            "covers": "device time of the whole call; fp8_fold with a weight prepared as fast, the others unprepared",
+            "covers": "device time of whole calls; weights of fp8_fold and w4_mma prepared as fast, others unprepared",
         },
         "eager": {
             "title": "bench/results/bench_h200.json (eager): one launch beats three where a call is mostly launching",
@@ -45,6 +54,7 @@ HEAD: dict[str, Any] = {
         },
     },
     "rules": [
+        {"m_max": MAX_MMA, "route": MMA, "source": "hopper"},
         {"a_format": "e2m1", "m_max": 32, "k_max": 1024, "route": "a16wfp4", "source": "eager"},
         {"a_format": "e2m1", "derived": "fp8_fold", "route": "fp8_fold", "source": "hopper"},
         {"a_format": "e2m1", "derived": "fp8_fold_compact", "route": "fp8_fold", "source": "hopper"},
@@ -89,7 +99,7 @@ def rows_of(document: Mapping[str, Any]) -> list[dict[str, Any]]:
             "source": "hopper",
         }
         for record in document["results"]
-        if record["device"] and identity(record) in ROWS_OF
+        if record["device"] and identity(record) in ROWS_OF and (record["name"] == MMA or record["m"] > MAX_MMA)
     ]
     if not rows:
         raise ValueError("results: none of them is of a route and form that the table has rows of")

@@ -56,8 +56,13 @@ def test_the_recipe_for_hopper_asks_for_every_variant_where_it_belongs() -> None
         ("a16wfp4", "e2m1", "raw"): [1, 64],
         ("dequant_mm", "bf16", "raw"): [64, 256],
         ("w4a16", "bf16", "raw"): [1, 64, 256],
+        ("w4_mma", "e2m1", "fast"): [1],
+        ("w4_mma", "e2m1", "raw"): [1],
+        ("w4_mma", "e4m3", "fast"): [1],
+        ("w4_mma", "bf16", "fast"): [1],
+        ("w4_mma", "bf16", "raw"): [1],
     }
-    assert [list(r.peers) for r in requests] == [["torch_mm"]] + [[]] * 5
+    assert [list(r.peers) for r in requests] == [["torch_mm"]] + [[]] * 10
     assert {tuple(r.times) for r in requests} == {("device",)}
     sizes = measure.sizes_of(requests)
     assert len(sizes) == 3 * 7
@@ -131,14 +136,19 @@ def test_the_routing_table_of_hopper_is_made_of_its_document(tmp_path: Path, mon
     document["results"] = []
     for us, request in enumerate(script("hopper").requests_for(torch.device("cpu"), [64], 0.0), 10):
         who = {"name": request.route, "a_format": request.a_format, "form": request.form}
+        who["m"] = 32 if request.route == "w4_mma" else 64
         document["results"].append({**record, **who, "device": {**record["device"], "us": us + 0.125}})
-    document["results"].append({**document["results"][0], "m": 32, "device": None})  # failed its gates
+    document["results"].append({**document["results"][0], "m": 128, "device": None})  # failed its gates
+    document["results"].append({**document["results"][0], "m": 32})  # where there are rows of w4_mma alone
     (source, table) = tmp_path / "hopper.json", tmp_path / "sm_90.json"
     source.write_text(json.dumps(document))
     monkeypatch.setattr(sys, "argv", ["make_sm_90_table.py", str(source), "-o", str(table)])
     make.main()
     rows = tables.load(table).rows
     assert [(row.m, row.n, row.k, row.a_format, row.route, row.us) for row in rows] == [
+        (32, 32, 64, "bf16", "w4_mma", 19.12),  # alone there, and as "fast"
+        (32, 32, 64, "e2m1", "w4_mma", 16.12),
+        (32, 32, 64, "e4m3", "w4_mma", 18.12),
         (64, 32, 64, "bf16", "dequant_mm", 14.12),
         (64, 32, 64, "bf16", "w4a16", 15.12),
         (64, 32, 64, "e2m1", "fp8_fold", 10.12),  # as "fast": there is no row of the compact form

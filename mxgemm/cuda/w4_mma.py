@@ -6,8 +6,7 @@ arguments.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,12 +21,20 @@ from mxgemm.problem import Config, Problem, Strides, contiguity_refusal, contigu
 
 SOURCE: Final = "w4_mma.cu"
 KERNEL: Final = "w4_mma"
+ROUND_SOURCE: Final = "round_a.cu"
+ROUND_KERNEL: Final = "round_a"
 ARCH: Final = "sm_90"
 
-POINTERS: Final = Layout("PPPPP")
-"""a, weight, scales, bias, out."""
+POINTERS: Final = Layout("PPPPPP")
+"""a, rounded a (or 0), weight, scales, bias, out."""
 CONSTANTS: Final = Layout("q" * 15 + "i" * 6)
 """The rest of the kernel's ``Arguments``: strides, then sizes and dtypes."""
+
+ROUND_ARGUMENTS: Final = Layout("PPqqii")
+"""Of the launch that rounds A: a, rounded a, strides of a, M, K."""
+ROUND_THREADS: Final = 128
+_EIGHT: Final = 8
+"""Values of A that a lane of it rounds."""
 
 MAX_M: Final = 32
 TILE_N: Final = 16
@@ -68,8 +75,11 @@ class MmaConfig(Config):
         warps_k: warps of a workgroup that share K; their sums are added in order.
         depth: chunks of the weight that a warp has in flight.
         a_ahead: A's chunks are in flight with them.
-        overlap: the launch may begin before earlier ones have ended and waits for them itself (programmatic dependent
-            launch).
+        overlap: the first launch may begin before earlier ones have ended and waits for them itself (programmatic
+            dependent launch).
+        warps_m: warps of a workgroup along M, which read the same weights.
+        a_before: a launch of its own rounds A, once for all workgroups; the other overlaps it.
+        a_codes: and makes e2m1 codes and scales of it, which each workgroup decodes, a quarter of the bytes of bf16.
     """
 
     tiles: int = 1
@@ -78,6 +88,18 @@ class MmaConfig(Config):
     depth: int = 2
     a_ahead: bool = True
     overlap: bool = False
+    warps_m: int = 1
+    a_before: bool = False
+    a_codes: bool = False
+
+    @property
+    def warps(self) -> int:
+        """Warps of a workgroup."""
+        return self.warps_n * self.warps_m * self.warps_k
+
+
+FORMS: Final = ("fp8_fold", "bf16")
+"""Prepared forms of a weight that bring the fragment order with them (``mxgemm.mx.fragments``)."""
 
 
 def mma_refusal(problem: Problem, config: MmaConfig | None = None) -> Refusal | None:
@@ -119,14 +141,20 @@ def _config_clauses(p: Problem, c: MmaConfig) -> Iterator[Refusal]:
         if not 1 <= value <= most:
             yield Refusal(field, value, f"1 to {most}")
             return
-    if c.warps_n * c.warps_k > MAX_WARPS:
-        yield Refusal("warps", c.warps_n * c.warps_k, f"at most {MAX_WARPS} of a workgroup along N and K")
+    if c.warps_m not in (1, 2, 4) or c.warps_m > tiles_m(p):
+        yield Refusal("warps_m", c.warps_m, f"a divisor of the {tiles_m(p)} tiles of A's rows")
+        return
+    if c.a_codes and not (c.a_before and p.a_format == "e2m1"):
+        yield Refusal("a_codes", True, 'a_before and a_format "e2m1"')
+    if c.warps > MAX_WARPS:
+        yield Refusal("warps", c.warps, f"at most {MAX_WARPS} of a workgroup")
     if not 1 <= c.depth <= MAX_DEPTH:
         yield Refusal("depth", c.depth, f"1 to {MAX_DEPTH}")
         return
     if chunks(p) > MAX_CHUNKS * c.warps_k:
         yield Refusal("warps_k", c.warps_k, f"at least {-(-chunks(p) // MAX_CHUNKS)}: a warp has {MAX_CHUNKS} chunks")
-    most = min(MAX_REGISTERS, REGISTERS // (LANES * c.warps_n * c.warps_k))
+    schedulers = KNOWN_MACHINES[ARCH].simds
+    most = min(MAX_REGISTERS, REGISTERS // schedulers // (LANES * -(-c.warps // schedulers)))  # each has its own
     if registers_needed(p, c) > most:
         yield Refusal("registers", registers_needed(p, c), f"at most {most} a lane with this many warps")
     if shared_bytes(p, c) > SHARED_BYTES:
@@ -146,14 +174,29 @@ def chunks(p: Problem) -> int:
 
 def registers_needed(p: Problem, c: MmaConfig) -> int:
     """Return a bound of the registers of a lane: rounded A, what is in flight, sums, addresses of weights."""
-    block = 8 * p.a_dtype.itemsize
-    flight = 10 * c.tiles + (tiles_m(p) * block if c.a_ahead else 0)
-    return 16 * tiles_m(p) + c.depth * flight + 4 * c.tiles * tiles_m(p) + 8 * c.tiles + _OTHER_REGISTERS
+    block = 5 if c.a_codes else 16 if c.a_before else 8 * p.a_dtype.itemsize
+    of_warp = tiles_m(p) // c.warps_m
+    weights = 9 * c.tiles if fragments(p) else 10 * c.tiles
+    rounded = 0 if c.a_before and c.a_ahead and not c.a_codes else 16 * of_warp
+    flight = weights + (of_warp * block if c.a_ahead else 0)
+    addresses = 4 * c.tiles if fragments(p) else 8 * c.tiles
+    return rounded + c.depth * flight + 4 * c.tiles * of_warp + addresses + _OTHER_REGISTERS
 
 
 def shared_bytes(p: Problem, c: MmaConfig) -> int:
     """Return the bytes of shared memory of a workgroup: an fp32 sum for each warp, row of A and weight row."""
     return 4 * c.warps_n * c.warps_k * TILE_M * tiles_m(p) * (TILE_N * c.tiles + 4)
+
+
+def fragments(p: Problem) -> bool:
+    """Say whether the weight comes in fragment order."""
+    return p.derived in FORMS
+
+
+def rounded_bytes(p: Problem, c: MmaConfig) -> int:
+    """Return the scratch that rounded A takes."""
+    values = p.m * CHUNK * chunks(p)
+    return values * 17 // 32 if c.a_codes else 2 * values
 
 
 def strides_of(p: Problem) -> Strides:
@@ -175,16 +218,28 @@ def defines(p: Problem, c: MmaConfig) -> dict[str, int | str]:
         "A_FORMAT": _FORMATS[p.a_format],
         "SCALE_ADDEND": 0 if p.a is None else scale_addend(p.a, p.scale_rounding),
         "SATURATES": int(_saturates(p)),
-        "MT": tiles_m(p),
+        "MT": tiles_m(p) // c.warps_m,
         "TILES": c.tiles,
         "WARPS_N": c.warps_n,
+        "WARPS_M": c.warps_m,
         "WARPS_K": c.warps_k,
         "DEPTH": c.depth,
         "A_AHEAD": int(c.a_ahead),
         "A_VECTOR": int(a_vector),
-        "W_VECTOR": int(w_vector),
+        "W_VECTOR": int(w_vector or fragments(p)),
         "TAIL": int(p.k % CHUNK != 0),
-        "OVERLAP": int(c.overlap),
+        "OVERLAP": int(c.overlap and not c.a_before),
+        "A_BEFORE": int(c.a_before),
+        "A_CODES": int(c.a_codes),
+        "FRAGMENTS": int(fragments(p)),
+    }
+
+
+def round_defines(p: Problem, c: MmaConfig) -> dict[str, int | str]:
+    """Return the macros of the launch that rounds A."""
+    every = defines(p, c)
+    return {name: every[name] for name in ("A_TYPE", "A_FORMAT", "SCALE_ADDEND", "A_VECTOR", "A_CODES")} | {
+        "OVERLAP": int(c.overlap)
     }
 
 
@@ -219,46 +274,17 @@ def grid(p: Problem, c: MmaConfig) -> tuple[int, int, int]:
     return -(-p.n // (TILE_N * c.tiles * c.warps_n)), 1, 1
 
 
+def round_grid(p: Problem) -> tuple[int, int, int]:
+    """Return the workgroups that round A."""
+    return -(-p.m * chunks(p) * CHUNK // (_EIGHT * ROUND_THREADS)), 1, 1
+
+
+def round_constants(p: Problem) -> tuple[int, int, int, int]:
+    """Return the arguments of rounding A but the pointers."""
+    s = strides_of(p)
+    return *s.a, p.m, p.k
+
+
 def block(c: MmaConfig) -> tuple[int, int, int]:
     """Return the threads of a workgroup."""
-    return LANES * c.warps_n * c.warps_k, 1, 1
-
-
-def candidates(p: Problem) -> Sequence[MmaConfig]:
-    """Return legal configurations, the one that should be fastest by :func:`_rank` first."""
-    legal = [c for c in _considered(p) if mma_refusal(p, c) is None]
-    return sorted(legal, key=lambda c: _rank(p, c))
-
-
-def _considered(p: Problem) -> Iterator[MmaConfig]:
-    warps = sorted({min(w, chunks(p)) for w in (1, 2, 4, 6, 7, 8, 12, 14, 16)} | {-(-chunks(p) // MAX_CHUNKS)})
-    for tiles, warps_n, warps_k in itertools.product(TILES, (1, 2, 4), warps):
-        for depth, a_ahead in itertools.product((1, 2, 3, 4), (False, True)):
-            if depth <= max(1, -(-chunks(p) // warps_k)):
-                yield MmaConfig(tiles, warps_n, warps_k, depth, a_ahead)
-
-
-_WANTED_WARPS: Final = 16
-"""Of a multiprocessor, to hide the latency of memory; a guess, as all of the rank."""
-_ROUNDING: Final = 130
-"""Instructions that load and round a block of A."""
-_DECODING: Final = 100
-"""Instructions that load, decode and multiply a tile of 16 weight rows, a chunk."""
-_AROUND: Final = 400
-"""Instructions around a warp's chunks."""
-
-
-def _rank(p: Problem, c: MmaConfig) -> tuple[float, ...]:
-    """Order configurations by instructions of the busiest scheduler, with a penalty for few warps; smallest first."""
-    units = max(1, p.machine.cu_count)
-    workgroups = grid(p, c)[0]
-    resident = max(
-        1, min(-(-workgroups // units), REGISTERS // (LANES * c.warps_n * c.warps_k * registers_needed(p, c)))
-    )
-    warps = resident * c.warps_n * c.warps_k
-    rounding = 0 if p.a_format == "bf16" else _ROUNDING
-    chunk = tiles_m(p) * (rounding + 24) + c.tiles * (_DECODING + 60 + 8 * tiles_m(p))
-    of_warp = _AROUND + -(-chunks(p) // c.warps_k) * chunk
-    schedulers = KNOWN_MACHINES[ARCH].simds
-    busy = -(-workgroups // units) * -(-c.warps_n * c.warps_k // schedulers) * of_warp
-    return busy * max(1.0, _WANTED_WARPS / warps) ** 0.5, abs(c.depth - 2), not c.a_ahead, c.warps_n, c.warps_k
+    return LANES * c.warps, 1, 1

@@ -187,8 +187,9 @@ class MXTensor:
         """Make, once and off the hot path, what the fastest routes on this device want of a weight.
 
         The routes say what that is (``Route.forms``). On gfx950 it is another order of the bytes; a shape that cannot
-        be preshuffled (N % 16, K % 64) goes without. On sm_90 it is an fp8 or bf16 form of the weight, chosen after
-        looking at the scales, which waits for the device. Elsewhere nothing.
+        be preshuffled (N % 16, K % 64) goes without. On sm_90 it is an fp8 or bf16 form of the weight for many rows of
+        activations, chosen after looking at the scales, which waits for the device, and its bytes in another order for
+        few: 1.5 or 2.5 bytes an element more. Elsewhere nothing.
 
         The result shares its bytes with this tensor. Once they are changed in place, or what was made of them is,
         multiplications refuse it until ``prepare()`` is called again. They notice what torch counts: see

@@ -17,6 +17,7 @@ from mxgemm.ambient import plain_products
 from mxgemm.device import Machine
 from mxgemm.errors import Refusal
 from mxgemm.mx.formats import scale_addend
+from mxgemm.mx.fragments import fragment_bytes, fragment_order
 from mxgemm.mx.layouts import scale_row
 from mxgemm.mx.prepared import WeightForm, only_e2m1
 from mxgemm.mx.tensor import MXTensor, dequantize
@@ -29,8 +30,8 @@ from mxgemm.triton.support import grid_refusal, interpreting, size_refusal, trit
 _ROUND_M, _ROUND_K = 4, 512
 
 
-def _decoded(weight: MXTensor) -> tuple[Tensor]:
-    return (dequantize(weight, dtype=torch.bfloat16),)
+def _decoded(weight: MXTensor) -> tuple[Tensor, Tensor]:
+    return dequantize(weight, dtype=torch.bfloat16), fragment_order(weight.data, weight.scales)
 
 
 BF16: Final = WeightForm(
@@ -39,9 +40,9 @@ BF16: Final = WeightForm(
     memory="fast",
     refusal=only_e2m1,
     make=_decoded,
-    parts=lambda n, k: ((torch.bfloat16, (n, k)),),
+    parts=lambda n, k: ((torch.bfloat16, (n, k)), (torch.uint8, (fragment_bytes(n, k),))),
 )
-"""bf16 values ``[N, K]``, for a weight that does not fold."""
+"""bf16 values ``[N, K]`` and the fragment order for ``w4_mma``, for a weight that does not fold."""
 
 
 class DequantMM(Route):

@@ -20,6 +20,7 @@ from mxgemm.device import Machine
 from mxgemm.errors import Refusal
 from mxgemm.mx.fold import FOLD_ROWS, fold, row_bases
 from mxgemm.mx.formats import E2M1, scale_addend
+from mxgemm.mx.fragments import fragment_bytes, fragment_order
 from mxgemm.mx.layouts import round_up, scale_row
 from mxgemm.mx.prepared import WeightForm, only_e2m1
 from mxgemm.mx.tensor import MXTensor
@@ -38,9 +39,17 @@ _WIDE_PROGRAMS: Final = 132 * 16
 _ALIGN: Final = 256
 
 
+def folded_bytes(n: int, k: int) -> int:
+    """Return the bytes of the e4m3 elements of :data:`FP8_FOLD`."""
+    return round_up(n, FOLD_ROWS) * k
+
+
 def _folded(weight: MXTensor) -> tuple[Tensor, Tensor] | None:
     base, folds = row_bases(weight)
-    return fold(weight, base) if bool(folds.all()) else None
+    if not bool(folds.all()):
+        return None
+    elements, bases = fold(weight, base)
+    return torch.cat((elements.view(-1), fragment_order(weight.data, weight.scales))), bases
 
 
 def _bases(weight: MXTensor) -> tuple[Tensor] | None:
@@ -55,12 +64,12 @@ FP8_FOLD: Final = WeightForm(
     refusal=only_e2m1,
     make=_folded,
     parts=lambda n, k: (
-        (torch.uint8, (round_up(n, FOLD_ROWS), k)),
+        (torch.uint8, (folded_bytes(n, k) + fragment_bytes(n, k),)),
         (torch.float32, (round_up(n, FOLD_ROWS),)),
     ),
 )
-"""e4m3 bytes ``[N16, K]`` and fp32 bases ``[N16]``, N padded to 16. Blocks of zeros and of NaN lose their scales and
-codes, so a weight's bytes cannot be made of it again."""
+"""e4m3 bytes ``[N16, K]``, the weight in fragment order for ``w4_mma`` behind them, and fp32 bases ``[N16]``, N padded
+to 16. In e4m3 blocks of zeros and of NaN lose their scales and codes."""
 
 FP8_FOLD_COMPACT: Final = WeightForm(
     "fp8_fold_compact",
@@ -171,7 +180,8 @@ class _Launch:
                 right = self._decode_slice(b, b_scales, derived[0], start, stop, memory[self.weight_at :])
                 self._multiply(left, right, None if bias is None else bias[start:stop], out[:, start:stop], start, stop)
         else:
-            self._multiply(left, (derived[0], derived[1]), bias, out, 0, p.n)
+            elements = derived[0].as_strided((round_up(p.n, FOLD_ROWS), p.k), (p.k, 1))
+            self._multiply(left, (elements, derived[1]), bias, out, 0, p.n)
         right = (b, b_scales) if self.compact else (derived[0], derived[1])
         self.wide_rows(wide, a, *right, out if bias is None else bias, out)
 

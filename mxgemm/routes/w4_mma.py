@@ -1,6 +1,7 @@
-"""Route ``w4_mma``: MXFP4 weights for up to 32 rows of A on Hopper, in one launch of CUDA C++.
+"""Route ``w4_mma``: MXFP4 weights for up to 32 rows of A on Hopper, in CUDA C++.
 
-Weights are read as they lie, row-major or preshuffled; A is rounded in registers; every E8M0 scale is exact.
+Weights are read as they lie, row-major or preshuffled, or in the fragment order that ``prepare()`` made; A is rounded
+in registers, or by a launch of its own that the other overlaps; every E8M0 scale is exact.
 """
 
 from __future__ import annotations
@@ -9,13 +10,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import torch
+from torch import Tensor
 
+from mxgemm import workspace
 from mxgemm.cuda import w4_mma
 from mxgemm.cuda.w4_mma import MmaConfig, mma_refusal
+from mxgemm.cuda.w4_mma_choice import candidates
 from mxgemm.device import Machine
 from mxgemm.errors import Refusal
+from mxgemm.mx.fragments import code_bytes
 from mxgemm.problem import Config, Problem
 from mxgemm.routes.base import Launch, Operands, Route
+from mxgemm.routes.fp8_fold import FP8_FOLD, folded_bytes
 
 if TYPE_CHECKING:
     from mxgemm.cuda.launch import Kernel
@@ -25,10 +31,10 @@ MAX_TUNED: Final = 48
 
 
 class W4MMA(Route):
-    """Round A, decode the weight, multiply by ``mma.sync``, add the warps' sums: one kernel."""
+    """Round A, decode the weight, multiply by ``mma.sync``, add the warps' sums: one kernel, or two."""
 
     name = "w4_mma"
-    takes = "bf16, fp16 or fp32 A of up to 32 rows, any a_format; an e2m1 weight in any layout"
+    takes = "bf16, fp16 or fp32 A of up to 32 rows, any a_format; an e2m1 weight in any layout, prepared or not"
     config_type = MmaConfig
 
     def missing(self, machine: Machine) -> Refusal | None:
@@ -46,11 +52,11 @@ class W4MMA(Route):
 
     def configs(self, problem: Problem) -> Sequence[MmaConfig]:
         """Return the best guess."""
-        return w4_mma.candidates(problem)[:1]
+        return candidates(problem)[:1]
 
     def candidates(self, problem: Problem) -> Sequence[MmaConfig]:
         """Return the better guesses; each is a build of its own."""
-        return w4_mma.candidates(problem)[:MAX_TUNED]
+        return candidates(problem)[:MAX_TUNED]
 
     def check_config(self, problem: Problem, config: Config) -> Refusal | None:
         """See :func:`mxgemm.cuda.w4_mma.mma_refusal`."""
@@ -68,7 +74,10 @@ class W4MMA(Route):
         from mxgemm.hip.build import build
 
         build(w4_mma.SOURCE, arch=problem.arch, defines=w4_mma.defines(problem, config), folder=KERNELS)
-        return _Launch(problem, config)
+        if not config.a_before:
+            return _Launch(problem, config)
+        build(w4_mma.ROUND_SOURCE, arch=problem.arch, defines=w4_mma.round_defines(problem, config), folder=KERNELS)
+        return _RoundingLaunch(problem, config)
 
 
 class _Launch:
@@ -81,16 +90,56 @@ class _Launch:
 
     def __call__(self, operands: Operands) -> None:
         """Launch on the current stream of the operands' device."""
-        a, _, b, b_scales, bias, out, _ = operands
+        self._multiply(operands, 0)
+
+    def _multiply(self, operands: Operands, rounded: int) -> None:
         kernel = self._kernel
         if kernel is None:
-            kernel = self._kernel = self._load(a.device)
-        pointers = (a.data_ptr(), b.data_ptr(), b_scales.data_ptr(), 0 if bias is None else bias.data_ptr())
-        kernel.launch(self._grid, w4_mma.POINTERS.pack(*pointers, out.data_ptr()) + self._constants)
+            kernel = self._kernel = self._load(operands.a.device)
+        bias, out = operands.bias, operands.out
+        weight = addresses(self._problem, operands.b, operands.b_scales, operands.derived)
+        pointers = (operands.a.data_ptr(), rounded, *weight, 0 if bias is None else bias.data_ptr(), out.data_ptr())
+        kernel.launch(self._grid, w4_mma.POINTERS.pack(*pointers) + self._constants)
 
     def _load(self, device: torch.device) -> Kernel:
         from mxgemm.cuda.launch import Kernel, function
 
         p, c = self._problem, self._config
         loaded = function(w4_mma.SOURCE, w4_mma.KERNEL, device, w4_mma.defines(p, c))
-        return Kernel(loaded, w4_mma.block(c), w4_mma.shared_bytes(p, c), overlap=c.overlap)
+        return Kernel(loaded, w4_mma.block(c), w4_mma.shared_bytes(p, c), overlap=c.overlap or c.a_before)
+
+
+class _RoundingLaunch(_Launch):
+    """A launch that rounds A, and the one that overlaps it."""
+
+    def __init__(self, problem: Problem, config: MmaConfig) -> None:
+        super().__init__(problem, config)
+        self._round_grid, self._round_constants = w4_mma.round_grid(problem), w4_mma.round_constants(problem)
+        self._nbytes = w4_mma.rounded_bytes(problem, config)
+        self._rounding: Kernel | None = None
+
+    def __call__(self, operands: Operands) -> None:
+        """Launch both on the current stream of the operands' device."""
+        a, kernel = operands.a, self._rounding
+        if kernel is None:
+            kernel = self._rounding = self._load_rounding(a.device)
+        with workspace.take(self._nbytes, a.device) as arena:
+            rounded = arena.memory.data_ptr()
+            kernel.launch(self._round_grid, w4_mma.ROUND_ARGUMENTS.pack(a.data_ptr(), rounded, *self._round_constants))
+            self._multiply(operands, rounded)
+
+    def _load_rounding(self, device: torch.device) -> Kernel:
+        from mxgemm.cuda.launch import Kernel, function
+
+        p, c = self._problem, self._config
+        loaded = function(w4_mma.ROUND_SOURCE, w4_mma.ROUND_KERNEL, device, w4_mma.round_defines(p, c))
+        return Kernel(loaded, (w4_mma.ROUND_THREADS, 1, 1), overlap=c.overlap)
+
+
+def addresses(problem: Problem, b: Tensor, b_scales: Tensor, derived: tuple[Tensor, ...]) -> tuple[int, int]:
+    """Return where the kernel finds codes and scales: the weight's own, or those in fragment order."""
+    p = problem
+    if not w4_mma.fragments(p):
+        return b.data_ptr(), b_scales.data_ptr()
+    at = derived[0].data_ptr() + folded_bytes(p.n, p.k) if p.derived == FP8_FOLD.kind else derived[1].data_ptr()
+    return at, at + code_bytes(p.n, p.k)

@@ -52,7 +52,7 @@ def disassemble(image: bytes, folder: Path) -> Code:
                 branches.append((len(names), target[1]))
             names.append(code[1])
     loops = sorted((labels[to], at + 1) for at, to in branches if labels[to] < at)
-    best = max(loops, key=lambda loop: (_products(names[slice(*loop)]), -loop[0], loop[0] - loop[1]))
+    best = max(loops, key=lambda loop: (_products(names[slice(*loop)]), -loop[0], loop[0] - loop[1]), default=(0, 0))
     return Code(Counter(names), Counter(names[slice(*best)]), int(usage[1]))
 
 

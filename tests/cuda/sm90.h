@@ -70,6 +70,9 @@ static void store(void* p, T v) {
   check(writable, p, sizeof(T), sizeof(T));
   std::memcpy(p, &v, sizeof(T));
 }
+INLINE void store_16(void* p, const uint4& v) { store(p, v); }
+INLINE void store_u8(void* p, u32 v) { store(p, static_cast<u8>(v)); }
+INLINE void store_u32(void* p, u32 v) { store(p, v); }
 INLINE void store_u16(void* p, u32 v) { store(p, static_cast<u16>(v)); }
 INLINE void store_f32(void* p, float v) { store(p, v); }
 
@@ -192,7 +195,9 @@ INLINE u32 from_lane(u32 x, int lane) {
   return stop(SHUFFLE);
 }
 INLINE void workgroup_barrier() { stop(BARRIER); }
+INLINE u32 from_lane_xor(u32 x, int mask) { return from_lane(x, static_cast<int>(running & 31) ^ mask); }
 INLINE void wait_for_earlier_launches() {}
+INLINE void let_later_launches_begin() {}
 
 static void multiply_all(Lane* warp) {
   double a[16][16], b[16][8];

@@ -13,32 +13,73 @@ import mxgemm
 from bench import mma_cases
 from bench.mma_cases import DATA, Case, judged, make
 from mxgemm.cuda import w4_mma
-from mxgemm.cuda.w4_mma import MmaConfig, candidates, mma_refusal
+from mxgemm.cuda.w4_mma import MmaConfig, mma_refusal
+from mxgemm.cuda.w4_mma_choice import candidates
 from mxgemm.device import KNOWN_MACHINES
 from mxgemm.mx.formats import SCALE_ROUNDINGS
+from mxgemm.mx.fragments import fragment_order
 from mxgemm.problem import Problem, Strides
-from mxgemm.routes import ROUTES
+from mxgemm.routes import ROUTES, Operands
 from tests.cuda import lanes
 
 HOPPER = KNOWN_MACHINES["sm_90"]
 CPU = torch.device("cpu")
 ONE = MmaConfig(1, 1, 2, 1, True)
+TWO = MmaConfig(2, 1, 2, 2, True, warps_m=2)
+SLOW = pytest.mark.slow
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 
 
 def run(case: Case, seed: int = 0) -> None:
     made = make(case, seed, CPU)
-    o = made.operands
-    lanes.run(made.problem, case.config, o.a, o.b, o.b_scales, o.bias, o.out)
+    lanes.run(made.problem, case.config, made.operands)
     found = judged(case, made)
     assert not found, f"{case}: {found}"
 
 
-@pytest.mark.parametrize("rule", SCALE_ROUNDINGS)
 @pytest.mark.parametrize("a_format", ["e2m1", "e4m3"])
+@pytest.mark.parametrize("rule", ["even", *(pytest.param(r, marks=SLOW) for r in SCALE_ROUNDINGS if r != "even")])
 def test_every_rounding_of_bf16_in_pairs(a_format: str, rule: str) -> None:
     for data in DATA:
         run(Case(5, 16, 256, ONE, a_format, rule, data=data))
+
+
+@pytest.mark.parametrize(
+    ("a_format", "a_dtype", "rule"),
+    [
+        ("e2m1", BF16, "even"),
+        *(
+            pytest.param(a_format, a_dtype, rule, marks=SLOW)
+            for a_format, a_dtype, rule in (("e4m3", FP32, "floor"), ("bf16", FP16, "even"), ("e2m1", FP16, "rceil"))
+        ),
+    ],
+)
+def test_fragment_order_and_activations_rounded_before(a_format: str, a_dtype: torch.dtype, rule: str) -> None:
+    """The two forms of each, in all four pairs."""
+    for data in DATA:
+        case = Case(11, 48, 288, replace(TWO, a_before=True), a_format, rule, a_dtype, derived="fp8_fold", data=data)
+        run(case)
+        if rule != "even":
+            run(replace(case, config=TWO))
+            run(replace(case, derived=""))
+        if a_format == "e2m1":
+            run(replace(case, config=replace(case.config, a_codes=True)))
+
+
+@pytest.mark.slow
+def test_rounding_before_gives_the_same_bits() -> None:
+    """And so do the rounding in registers, in pairs of bf16, and both orders of the weight."""
+    for data in ("even", "spread", "nan"):
+        case = Case(9, 32, 256, replace(ONE, a_before=True), out_dtype=FP32, data=data)
+        found = []
+        codes = replace(case, config=replace(case.config, a_codes=True))
+        for one in (case, replace(case, config=ONE), replace(case, derived="bf16"), codes):
+            made = make(one, 3, CPU)
+            lanes.run(made.problem, one.config, made.operands)
+            found.append(made.operands.out.view(torch.int32))
+        assert torch.equal(found[0], found[1])
+        assert torch.equal(found[0], found[2])
+        assert torch.equal(found[0], found[3]) or data == "spread"  # there other chunks are for the second loop
 
 
 @pytest.mark.slow
@@ -64,12 +105,15 @@ def test_activations_in_bf16() -> None:
         (16, 130, 1152, MmaConfig(2, 2, 2, 2, True)),
         (9, 33, 2880, MmaConfig(1, 1, 8, 4, False)),
         (32, 100, 288, MmaConfig(4, 4, 1, 2, False)),
+        (32, 100, 288, MmaConfig(4, 2, 1, 2, True, warps_m=4)),
+        (17, 65, 416, MmaConfig(1, 1, 4, 1, True, warps_m=4, a_before=True)),
     ],
     ids=str,
 )
-def test_sizes_and_configurations(m: int, n: int, k: int, config: MmaConfig) -> None:
+@pytest.mark.parametrize("derived", ["", "bf16"])
+def test_sizes_and_configurations(m: int, n: int, k: int, config: MmaConfig, derived: str) -> None:
     for i, data in enumerate(("even", "nan")):
-        run(Case(m, n, k, config, bias=BF16, out_dtype=FP32, data=data), i)
+        run(Case(m, n, k, config, bias=BF16, out_dtype=FP32, derived=derived, data=data), i)
 
 
 @pytest.mark.slow
@@ -100,18 +144,20 @@ def test_drawn_cases(seed: int) -> None:
             run(replace(case, data=data), i)
 
 
-def one_block(a: Tensor, data: Tensor, scales: Tensor, a_format: str = "e2m1") -> Tensor:
+def one_block(a: Tensor, data: Tensor, scales: Tensor, a_format: str = "e2m1", derived: str = "") -> Tensor:
     """Multiply rows of one block each, A in bf16, and return fp32."""
     out = torch.full((a.shape[0], data.shape[0]), torch.nan)
     problem = Problem.of(
-        a.shape[0], data.shape[0], a.shape[1], HOPPER, a_format=a_format, out_dtype=FP32,
+        a.shape[0], data.shape[0], a.shape[1], HOPPER, a_format=a_format, out_dtype=FP32, derived=derived,
         strides=Strides(a=a.stride(), b=data.stride(), b_scales=scales.stride(), out=out.stride()),  # type: ignore[arg-type]
     )  # fmt: skip
-    lanes.run(problem, MmaConfig(1, 1, 1, 1, False), a, data, scales, None, out)
+    order = (torch.empty(0), fragment_order(data, scales)) if derived else ()
+    lanes.run(problem, MmaConfig(1, 1, 1, 1, False), Operands(a, None, data, scales, None, out, order))
     return out
 
 
-def test_every_code_and_scale_byte_is_exact() -> None:
+@pytest.mark.parametrize("derived", [pytest.param("", marks=SLOW), "bf16"])
+def test_every_code_and_scale_byte_is_exact(derived: str) -> None:
     """A has a single 1 or -2 a row, so results are decoded weights, and those whose scale is 255 are NaN."""
     codes = torch.arange(16, dtype=torch.uint8)
     data = (codes | codes.flip(0) << 4).repeat(256, 1)
@@ -122,12 +168,13 @@ def test_every_code_and_scale_byte_is_exact() -> None:
         a = torch.zeros(8, 32, dtype=BF16)
         for i in range(8):
             a[i, start + i] = -2.0 if i % 2 else 1.0
-        got = one_block(a, data, scales).double()
+        got = one_block(a, data, scales, derived=derived).double()
         want = (a.double() @ exact.T).float().double()  # infinite from 2^128 on
         want[:, 255] = torch.nan
         assert torch.equal(got.nan_to_num(7.0, 8.0, 9.0), want.nan_to_num(7.0, 8.0, 9.0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("a_format", ["e2m1", "e4m3"])
 def test_every_bf16_is_rounded_as_quantize_does(a_format: str) -> None:
     """The weight is 1 in a place of its own for each value of the block that is looked at."""
@@ -172,6 +219,7 @@ def test_refusals_name_the_field(field: str, options: dict[str, Any]) -> None:
         ("warps_n", MmaConfig(warps_n=0)),
         ("warps_k", MmaConfig(warps_k=17)),
         ("warps", MmaConfig(warps_n=4, warps_k=8)),
+        ("warps_m", MmaConfig(warps_m=4)),
         ("depth", MmaConfig(depth=5)),
         ("registers", MmaConfig(tiles=4, depth=4, warps_k=16)),
         ("warps_k", MmaConfig(warps_k=1)),

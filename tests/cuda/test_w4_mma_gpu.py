@@ -36,9 +36,11 @@ def test_drawn_cases(seed: int) -> None:
 
 @pytest.mark.parametrize("a_format", ["e2m1", "e4m3", "bf16"])
 @pytest.mark.parametrize("m", [1, 32])
-def test_calls(m: int, a_format: str) -> None:
+@pytest.mark.parametrize("prepared", [False, True])
+def test_calls(m: int, a_format: str, prepared: bool) -> None:
     a = torch.randn(m, 2880, device="cuda", dtype=torch.bfloat16)
     weight = mxgemm.quantize(torch.randn(528, 2880, device="cuda"))
+    weight = weight.prepare() if prepared else weight
     out = mxgemm.gemm(a, weight, a_format=a_format, route="w4_mma")  # type: ignore[arg-type]
     assert judge(out, a, weight, a_format=a_format).passed
     graph = torch.cuda.CUDAGraph()

@@ -8,7 +8,7 @@ import pytest
 
 import mxgemm
 from mxgemm import notices
-from mxgemm.device import CPU, Machine
+from mxgemm.device import CPU, KNOWN_MACHINES, Machine
 from mxgemm.mx.formats import E2M1
 from mxgemm.problem import Problem, contiguous_strides
 from mxgemm.routes import ROUTES
@@ -199,12 +199,21 @@ def test_what_prepare_made_decides_on_hopper() -> None:
     assert route(1024) == "dequant_mm"
     assert route(1024, derived="bf16") == "dequant_mm"
     assert route(1024, a_format="e4m3", prepared=True) == "dequant_mm"
-    assert mxgemm.explain(4, 2880, 512, device="sm_90").route == "a16wfp4"
-    assert mxgemm.explain(4, 2880, 512, device="sm_90", prepared=True).route == "a16wfp4"
-    assert route(16, a_format="bf16") == "dequant_mm"
-    assert mxgemm.explain(16, 16384, 16384, device="sm_90", a_format="bf16").route == "w4a16"
+    assert route(64, a_format="bf16") == "dequant_mm"
+    assert mxgemm.explain(64, 16384, 16384, device="sm_90", a_format="bf16").route == "w4a16"
     refusals = mxgemm.explain(1024, 7168, 2048, device="sm_90").refusals
     assert any(one.route == "fp8_fold" and "after prepare()" in one.refusal.needed for one in refusals)
+
+
+@pytest.mark.parametrize("a_format", ["e2m1", "e4m3", "bf16"])
+@pytest.mark.parametrize("derived", ["", "fp8_fold", "fp8_fold_compact", "bf16"])
+def test_few_rows_on_hopper_are_for_one_route(a_format: str, derived: str) -> None:
+    if ROUTES["w4_mma"].missing(KNOWN_MACHINES["sm_90"]):
+        pytest.skip("no compiler for sm_90")
+    for m, n, k in ((1, 57344, 1024), (4, 2880, 512), (32, 4096, 512)):
+        answer = mxgemm.explain(m, n, k, device="sm_90", a_format=a_format, derived=derived)  # type: ignore[arg-type]
+        assert answer.route == "w4_mma"
+    assert mxgemm.explain(33, 4096, 512, device="sm_90", a_format=a_format, derived=derived).route != "w4_mma"  # type: ignore[arg-type]
 
 
 def test_rules_of_a_prepared_weight(table) -> None:

@@ -3,6 +3,8 @@
 // Macros: A_TYPE (what A is stored as), A_FORMAT (what it is rounded to), SCALE_ADDEND (the rule for block scales: see
 // mxgemm.mx.formats.scale_addend). Results are pairs of bf16 in the order in which decode() of w4_mma.cu makes pairs of
 // weights: word 4 i + j holds values 8 i + j and 8 i + j + 4. Every e2m1 or e4m3 value times 2^(e - 127) is a bf16.
+// With A_BEFORE a launch of round_a.cu has done it, and a block comes as these words, or, with A_CODES, as a word of e2m1
+// codes for four of them, in the places of mxgemm.mx.fragments, and a scale byte.
 #pragma once
 #include "sm90.h"
 
@@ -11,6 +13,10 @@
 #define FP32 2
 #define E2M1 1
 #define E4M3 2
+
+#ifndef SATURATES  // the rule for block scales may leave values above the format's largest
+#define SATURATES 1
+#endif
 
 #if A_FORMAT == E4M3
 constexpr int EMAX = 8, MANTISSA = 3, EMIN = -6;
@@ -49,37 +55,45 @@ INLINE void pairs_of(const Raw& raw, u32 (&x)[16]) {
 }
 #endif
 
+// The values of 16 bytes of A, the i-th of those that `x` is of, as fp32.
+template <int COUNT>
+INLINE void floats_of_words(const u32 (&w)[4], float (&x)[COUNT], int i) {
+#pragma unroll
+  for (int j = 0; j < 4; j++) {
+#if A_TYPE == FP32
+    x[4 * i + j] = float_of(w[j]);
+#elif A_TYPE == FP16
+    x[8 * i + 2 * j] = float_of_f16(w[j] & 0xFFFFu), x[8 * i + 2 * j + 1] = float_of_f16(w[j] >> 16);
+#else
+    x[8 * i + 2 * j] = float_of(w[j] << 16), x[8 * i + 2 * j + 1] = float_of(w[j] & 0xFFFF0000u);
+#endif
+  }
+}
+
 // Value j of a block, as fp32.
 INLINE void floats_of(const Raw& raw, float (&x)[32]) {
 #pragma unroll
   for (int i = 0; i < A_VECTORS; i++) {
     u32 w[4];
     words_of(raw.v[i], w);
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-#if A_TYPE == FP32
-      x[4 * i + j] = float_of(w[j]);
-#elif A_TYPE == FP16
-      x[8 * i + 2 * j] = float_of_f16(w[j] & 0xFFFFu), x[8 * i + 2 * j + 1] = float_of_f16(w[j] >> 16);
-#else
-      x[8 * i + 2 * j] = float_of(w[j] << 16), x[8 * i + 2 * j + 1] = float_of(w[j] & 0xFFFF0000u);
-#endif
-    }
+    floats_of_words(w, x, i);
   }
 }
 
-INLINE void pack(const float (&q)[32], u32 (&x)[16]) {
+template <int COUNT>
+INLINE void pack(const float (&q)[COUNT], u32 (&x)[COUNT / 2]) {
 #pragma unroll
-  for (int i = 0; i < 4; i++)
+  for (int i = 0; i < COUNT / 8; i++)
 #pragma unroll
     for (int j = 0; j < 4; j++) x[4 * i + j] = bf16x2_of(q[8 * i + j], q[8 * i + j + 4]);
 }
 
 // fp32 bits of the largest magnitude; a NaN's are above infinity's.
-INLINE u32 largest(const float (&x)[32]) {
+template <int COUNT>
+INLINE u32 largest(const float (&x)[COUNT]) {
   u32 m = 0;
 #pragma unroll
-  for (int i = 0; i < 32; i++) m = max(m, bits_of(x[i]) & 0x7FFFFFFFu);
+  for (int i = 0; i < COUNT; i++) m = max(m, bits_of(x[i]) & 0x7FFFFFFFu);
   return m;
 }
 
@@ -88,6 +102,16 @@ INLINE float rounded(float y) {
   const u32 exponent = max(bits_of(y) & 0x7F800000u, static_cast<u32>(127 + EMIN) << 23);
   const float far = float_of((exponent + ((23 - MANTISSA) << 23)) | 0x00400000u);
   return fminf(fmaxf((y + far) - far, -LARGEST), LARGEST);
+}
+
+// Values of a block whose largest magnitude is `amax`, rounded; false where bf16 does not hold them.
+template <int COUNT>
+INLINE bool round_floats(float (&v)[COUNT], u32 amax) {
+  const u32 up = (amax + SCALE_ADDEND) >> 23, e = min(max(up, LEAST_SCALE + EMAX) - EMAX, 253u);
+  const float scale = float_of(e << 23), reciprocal = float_of((254 - e) << 23);
+#pragma unroll
+  for (int i = 0; i < COUNT; i++) v[i] = rounded(v[i] * reciprocal) * scale;
+  return amax == 0 || up - (LEAST_SCALE + EMAX) <= MOST_SCALE - LEAST_SCALE;
 }
 
 // The rounded values over their scale, and the scale byte: for every block, 255 for one with a NaN or an infinity.
@@ -138,12 +162,30 @@ INLINE bool round_block(const Raw& raw, u32 (&x)[16]) {
 #else
   float v[32];
   floats_of(raw, v);
-  const u32 amax = largest(v), up = (amax + SCALE_ADDEND) >> 23;
-  const u32 e = min(max(up, LEAST_SCALE + EMAX) - EMAX, 253u);
-  const float scale = float_of(e << 23), reciprocal = float_of((254 - e) << 23);
-#pragma unroll
-  for (int i = 0; i < 32; i++) v[i] = rounded(v[i] * reciprocal) * scale;
+  const bool held = round_floats(v, largest(v));
   pack(v, x);
-  return amax == 0 || up - (LEAST_SCALE + EMAX) <= MOST_SCALE - LEAST_SCALE;
+  return held;
 #endif
+}
+
+// What round_a.cu writes for a block that bf16 does not hold: no rounded value of e2m1 or e4m3 is NaN.
+constexpr u32 NOT_HELD = 0x7FFF7FFF;
+// And as scale byte of a block of codes with another scale than decode_places() is right for.
+constexpr u32 NO_SCALE = 255;
+
+constexpr int DOWN = 16;  // binades by which decoded values are too small: so bf16 holds what decodes scales above 128
+// Scales that decoding is right for, and whose products keep their bits. There are 64, so that their top bits tell.
+constexpr u32 LEAST_FAST = 80, MOST_FAST = 143;
+static_assert(LEAST_FAST >= LEAST_SCALE && MOST_FAST <= 128 + DOWN, "bf16 holds what decodes these");
+
+INLINE u32 factor_of(u32 scale) { return scale * 0x00800080u + twice((126 - DOWN) << 7); }  // 2^(126 + s - 127 - DOWN)
+
+// Eight codes as pairs (j, j + 4) of bf16. The bits of a code are those of a bf16 126 binades down, subnormals included.
+INLINE void decode_places(u32 q, u32 factor, u32 (&d)[4]) {
+  d[0] = q & 0x81C081C0u;
+  d[1] = (q << 3) & 0x81C081C0u;
+  d[2] = and_or(q << 1, 0x80008000u, (q << 6) & 0x01C001C0u);
+  d[3] = and_or(q << 2, 0x80008000u, (q >> 3) & 0x01C001C0u);
+#pragma unroll
+  for (int j = 0; j < 4; j++) d[j] = mul_bf16x2(d[j], factor);
 }

@@ -36,6 +36,9 @@ INLINE u32 load_u32(const void* p) {
   asm volatile("ld.global.u32 %0, [%1];" : "=r"(v) : "l"(p));
   return v;
 }
+INLINE void store_16(void* p, const uint4& v) { *static_cast<uint4*>(p) = v; }
+INLINE void store_u8(void* p, u32 v) { *static_cast<u8*>(p) = static_cast<u8>(v); }
+INLINE void store_u32(void* p, u32 v) { *static_cast<u32*>(p) = v; }
 INLINE void store_u16(void* p, u32 v) { *static_cast<u16*>(p) = static_cast<u16>(v); }
 INLINE void store_f32(void* p, float v) { *static_cast<float*>(p) = v; }
 
@@ -106,8 +109,12 @@ INLINE void multiply(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 
 }
 INLINE bool any_lane(bool x) { return __any_sync(0xFFFFFFFFu, x); }
 INLINE u32 from_lane(u32 x, int lane) { return __shfl_sync(0xFFFFFFFFu, x, lane); }
+INLINE u32 from_lane_xor(u32 x, int mask) { return __shfl_xor_sync(0xFFFFFFFFu, x, mask); }
 INLINE void workgroup_barrier() { __syncthreads(); }
 INLINE int lowest_bit(u64 x) { return __ffsll(static_cast<i64>(x)) - 1; }
 
 // Until the launches before this one, which may still run where it was launched to overlap, have written their results.
 INLINE void wait_for_earlier_launches() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
+// A later launch that overlaps may begin from here on: it still waits, before it reads what this one writes.
+INLINE void let_later_launches_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }

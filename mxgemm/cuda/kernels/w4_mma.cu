@@ -1,4 +1,4 @@
-// C[m, n] = sum over k of round(A)[m, k] W[n, k], for M <= 8 MT: MXFP4 weights in the order in which they lie, one launch.
+// C[m, n] = sum over k of round(A)[m, k] W[n, k], for M <= 8 MT WARPS_M: MXFP4 weights as they lie, or in fragment order.
 //
 // The weight is the 16-row operand of the matrix instruction, A the 8-column one. K may be permuted freely as long as
 // both operands agree, and here the instruction's k belong to lanes so that lane t of a quad owns block t of a chunk of
@@ -7,24 +7,21 @@
 //
 // A chunk that bf16 cannot hold (extreme scales, NaN) is left to a second loop, which scales the sums of each block.
 //
-// Macros: those of round_block.h; MT, tiles of 8 rows of A; TILES, tiles of 16 weight rows of a warp; WARPS_N, WARPS_K,
-// warps of a workgroup along N and K; DEPTH, chunks that are in flight at once; A_AHEAD, A is among them;
-// A_VECTOR, W_VECTOR, loads of 16 bytes are aligned and contiguous; TAIL, K % 128 != 0; OVERLAP, launched so that it may
-// begin before earlier launches have ended.
-#ifndef SATURATES
-#define SATURATES 1
-#endif
+// Macros: those of round_block.h; MT, tiles of 8 rows of A of a warp; TILES, its tiles of 16 weight rows; WARPS_N,
+// WARPS_M, WARPS_K, warps of a workgroup along N, M and K; DEPTH, chunks that are in flight at once; A_AHEAD, A is among
+// them; A_BEFORE, a launch of round_a.cu comes before, which this one overlaps, A_CODES, it makes e2m1 codes; FRAGMENTS, the weight is in the order of
+// mxgemm.mx.fragments; A_VECTOR, W_VECTOR, loads of 16 bytes are aligned and contiguous; TAIL, K % 128 != 0; OVERLAP,
+// launched so that it may begin before earlier launches have ended.
 #include "round_block.h"
 
-constexpr int WARPS = WARPS_N * WARPS_K, ROWS = 16 * TILES, COLUMNS = 8 * MT;
+constexpr int WARPS = WARPS_N * WARPS_M * WARPS_K, ROWS = 16 * TILES, COLUMNS = 8 * MT;
 constexpr int PITCH = ROWS + 4;  // of a row of sums in shared memory: the quads of a warp meet different banks
-constexpr int DOWN = 16;  // binades by which decoded weights are too small: so bf16 holds what decodes scales above 128
-// Scales of weights that decode() is right for, and whose products with A's blocks of any fast scale keep their bits.
-constexpr u32 LEAST_FAST = 72, MOST_FAST = 128 + DOWN;
+constexpr float UP = A_CODES ? 1ull << 2 * DOWN : 1ull << DOWN;  // what sums are too small by: see round_block.h
 
 // All strides are in bytes but those of a, bias and out, which are in elements.
 struct Arguments {
   const u8* a;
+  const u8* rounded;  // by round_a.cu
   const u8* w;
   const u8* s;
   const u8* bias;
@@ -36,25 +33,49 @@ struct Arguments {
   int m, n, k, bias_type, out_type, unused;
 };
 
-// A lane's part of a chunk of the weight.
+// A lane's part of a chunk of the weight. In fragment order a word has the scales of both halves of two tiles.
 struct Weights {
   uint4 codes[TILES][2];
-  u32 scales[TILES][2];
+  u32 scales[FRAGMENTS ? (TILES + 1) / 2 : 2 * TILES];
 };
 
-// Eight codes as pairs (j, j + 4) of bf16. The bits of a code are those of a bf16 126 binades down, subnormals included.
+INLINE u32 scale_of(const Weights& w, int tile, int half) {
+  return FRAGMENTS ? permute(w.scales[tile / 2], 0, 0x4440 + 2 * (tile & 1) + half) : w.scales[2 * tile + half];
+}
+
+// Whether scales are not all LEAST_FAST to MOST_FAST. As bytes: 48 more and they begin with the bits 10, and a byte that
+// carries into the next has itself begun with others.
+INLINE bool slow_scales(const Weights& w) {
+  bool slow = false;
+#if FRAGMENTS
+  constexpr u32 BYTES = TILES == 1 ? 0x0101u : 0x01010101u;
+#pragma unroll
+  for (int i = 0; i < (TILES + 1) / 2; i++) slow |= ((w.scales[i] + 48 * BYTES) & 0xC0 * BYTES) != 0x80 * BYTES;
+#else
+#pragma unroll
+  for (int i = 0; i < 2 * TILES; i++) slow |= w.scales[i] - LEAST_FAST > MOST_FAST - LEAST_FAST;
+#endif
+  return slow;
+}
+
+// As decode_places(), whose places are those of the fragment order.
 INLINE void decode(u32 q, u32 factor, u32 (&d)[4]) {
+#if FRAGMENTS
+  decode_places(q, factor, d);
+#else
   d[0] = and_or(q << 12, 0x80008000u, (q << 6) & 0x01C001C0u);
   d[1] = and_or(q << 8, 0x80008000u, (q << 2) & 0x01C001C0u);
   d[2] = and_or(q << 4, 0x80008000u, (q >> 2) & 0x01C001C0u);
   d[3] = and_or(q, 0x80008000u, (q >> 6) & 0x01C001C0u);
 #pragma unroll
   for (int j = 0; j < 4; j++) d[j] = mul_bf16x2(d[j], factor);
+#endif
 }
+constexpr u32 MAGNITUDES = FRAGMENTS ? 0x0FFF0FFFu : 0x77777777u;  // the bits of a word that are no code's sign
 
 INLINE uint4 load_weights(const u8* p, i64 stride) {
-#if W_VECTOR
-  return load_streamed(p);
+#if W_VECTOR || FRAGMENTS
+  return WARPS_M == 1 ? load_streamed(p) : load_16(p);  // from L1 for all warps but the first
 #else
   u32 w[4] = {};
 #pragma unroll
@@ -82,6 +103,41 @@ INLINE Raw load_block(const u8* p, i64 stride) {
   return raw;
 }
 
+// A lane's part of a chunk and a tile of A, and its words; false where bf16 does not hold them.
+#if A_CODES
+struct Part {
+  uint4 codes;
+  u32 scale;
+};
+INLINE bool words_of_part(const Part& part, u32 (&x)[16]) {
+  u32 q[4];
+  words_of(part.codes, q);
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    u32 d[4];
+    decode_places(q[i], factor_of(part.scale), d);
+#pragma unroll
+    for (int j = 0; j < 4; j++) x[4 * i + j] = d[j];
+  }
+  return part.scale != NO_SCALE;
+}
+#elif A_BEFORE
+struct Part {
+  uint4 v[4];
+};
+INLINE bool words_of_part(const Part& part, u32 (&x)[16]) {
+#pragma unroll
+  for (int j = 0; j < 4; j++) {
+    const uint4 v = part.v[j];
+    x[4 * j] = v.x, x[4 * j + 1] = v.y, x[4 * j + 2] = v.z, x[4 * j + 3] = v.w;
+  }
+  return A_FORMAT == BF16 || x[0] != NOT_HELD;
+}
+#else
+typedef Raw Part;
+INLINE bool words_of_part(const Part& part, u32 (&x)[16]) { return round_block(part, x); }
+#endif
+
 INLINE float load_float(const u8* p, i64 at, int type) {
   return type == FP32 ? float_of(load_u32(p + 4 * at)) : type == FP16 ? float_of_f16(load_u16(p + 2 * at))
                                                                       : float_of(load_u16(p + 2 * at) << 16);
@@ -105,25 +161,42 @@ INLINE float scaled(float x, u32 a, u32 w) {
 extern "C" __global__ void __launch_bounds__(32 * WARPS) w4_mma(const Arguments p) {
   extern __shared__ float sums[];  // [WARPS][COLUMNS][PITCH]
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
-  const int first = warp % WARPS_K;
-  const int n0 = (static_cast<int>(blockIdx.x) * WARPS_N + warp / WARPS_K) * ROWS;
-  const int blocks = p.k >> 5, end = n0 < p.n ? (blocks + 3) >> 2 : 0;
-#if OVERLAP
+  const int first = warp % WARPS_K, m0 = warp / WARPS_K % WARPS_M * COLUMNS;
+  const int n0 = (static_cast<int>(blockIdx.x) * WARPS_N + warp / (WARPS_K * WARPS_M)) * ROWS;
+  const int blocks = p.k >> 5, chunks = (blocks + 3) >> 2, end = n0 < p.n ? chunks : 0;
+#if OVERLAP && !A_BEFORE
   wait_for_earlier_launches();
 #endif
+  let_later_launches_begin();
 
   // Rows and blocks past the end are the last one's again: they are not stored, and A counts as 0 there.
   auto block_of = [&](int chunk) { return TAIL ? min(4 * chunk + t, blocks - 1) : 4 * chunk + t; };
-  auto row_of = [&](int tile, int half) { return min(n0 + 16 * tile + 8 * half + g, p.n - 1); };
-  auto codes_of = [&](int row) { return p.w + (row >> 4) * p.w_tile + (row & 15) * p.w_row; };
-  auto scales_of = [&](int row) {
+#if FRAGMENTS
+  auto tile_of = [&](int r) -> i64 {  // N is padded to pairs of tiles
+    return TILES == 1 ? n0 >> 4 : min((n0 >> 4) + (r & ~1), ((p.n + 31) >> 5) * 2 - 2) + (r & 1);
+  };
+  auto codes_of = [&](int r, int h) { return p.w + (tile_of(r) * chunks * 64 + h * 32 + lane) * 16; };
+  auto scales_of = [&](int r, int h) {
+    return p.s + ((tile_of(r) >> 1) * chunks * 32 + lane) * 4 + (tile_of(r) & 1) * 2 + h;
+  };
+  auto codes_at = [&](int chunk) { return chunk * static_cast<i64>(1024); };
+  auto scales_at = [&](int chunk) { return chunk * static_cast<i64>(128); };
+#else
+  auto row_of = [&](int r, int h) { return min(n0 + 16 * r + 8 * h + g, p.n - 1); };
+  auto codes_of = [&](int r, int h) { return p.w + (row_of(r, h) >> 4) * p.w_tile + (row_of(r, h) & 15) * p.w_row; };
+  auto scales_of = [&](int r, int h) {
+    const int row = row_of(r, h);
     return p.s + (row >> 5) * p.s_tile + ((row >> 4) & 1) * p.s_half + (row & 15) * p.s_row;
   };
-  auto scale_offset = [&](int block) {
+  auto codes_at = [&](int chunk) { return block_of(chunk) * p.w_block; };
+  auto scales_at = [&](int chunk) {
+    const int block = block_of(chunk);
     return (block >> 3) * p.s_eighth + ((block >> 2) & 1) * p.s_fourth + (block & 3) * p.s_block;
   };
-  auto a_of = [&](int tile) { return p.a + min(8 * tile + g, p.m - 1) * p.a_row * A_BYTES; };
-  auto load_a = [&](const u8* row, int chunk) {
+#endif
+  auto a_row = [&](int i) { return min(m0 + 8 * i + g, p.m - 1); };
+  auto a_of = [&](int i) { return p.a + a_row(i) * p.a_row * A_BYTES; };
+  auto load_raw = [&](const u8* row, int chunk) {
     Raw raw = load_block(row + block_of(chunk) * (32 * p.a_column * A_BYTES), p.a_column * A_BYTES);
     if (TAIL && 4 * chunk + t >= blocks) raw = Raw{};
     return raw;
@@ -133,48 +206,58 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) w4_mma(const Arguments 
 #pragma unroll
   for (int r = 0; r < TILES; r++)
 #pragma unroll
-    for (int h = 0; h < 2; h++) codes[r][h] = codes_of(row_of(r, h)), scales[r][h] = scales_of(row_of(r, h));
+    for (int h = 0; h < 2; h++) codes[r][h] = codes_of(r, h), scales[r][h] = scales_of(r, h);
 #pragma unroll
-  for (int i = 0; i < MT; i++) a[i] = a_of(i);
+  for (int i = 0; i < MT; i++)
+    a[i] = A_BEFORE ? p.rounded + (a_row(i) * static_cast<i64>(chunks) * (A_CODES ? 4 : 16) + t) * 16 : a_of(i);
 
-  auto load_chunk = [&](Weights& w, Raw (&raw)[MT], int chunk) {
-    const i64 at = block_of(chunk) * p.w_block, scale_at = scale_offset(block_of(chunk));
+  auto load_chunk = [&](Weights& w, int chunk) {
+    const i64 at = codes_at(chunk), scale_at = scales_at(chunk);
 #pragma unroll
     for (int r = 0; r < TILES; r++)
 #pragma unroll
       for (int h = 0; h < 2; h++) {
         w.codes[r][h] = load_weights(codes[r][h] + at, p.w_byte);
-        w.scales[r][h] = load_u8(scales[r][h] + scale_at);
+        if (!FRAGMENTS) w.scales[2 * r + h] = load_u8(scales[r][h] + scale_at);
       }
-    if (A_AHEAD)
+    if (FRAGMENTS)
 #pragma unroll
-      for (int i = 0; i < MT; i++) raw[i] = load_a(a[i], chunk);
+      for (int r = 0; r < TILES; r += 2)
+        w.scales[r / 2] = TILES == 1 ? load_u16(scales[r][0] + scale_at) : load_u32(scales[r][0] + scale_at);
+  };
+  auto load_a = [&](Part (&part)[MT], int chunk) {
+#pragma unroll
+    for (int i = 0; i < MT; i++)
+#if A_CODES
+    {
+      part[i].codes = load_16(a[i] + chunk * static_cast<i64>(64));
+      part[i].scale = load_u8(p.rounded + ((p.m * static_cast<i64>(16) + a_row(i)) * chunks + chunk) * 4 + t);
+    }
+#elif A_BEFORE
+#pragma unroll
+      for (int j = 0; j < 4; j++) part[i].v[j] = load_16(a[i] + chunk * static_cast<i64>(256) + 64 * j);
+#else
+      part[i] = load_raw(a[i], chunk);
+#endif
   };
 
   float acc[TILES][MT][4] = {};
   u64 left = 0;  // chunks of this warp that are left to the second loop
   // Adds a chunk, or says that it has to be left.
-  auto add_chunk = [&](const Weights& w, Raw (&raw)[MT], int chunk) {
+  auto add_chunk = [&](const Weights& w, Part (&part)[MT], int chunk) {
+    if (!A_AHEAD) load_a(part, chunk);
     u32 x[MT][16];
     bool odd = false;
 #pragma unroll
-    for (int i = 0; i < MT; i++) {
-      if (!A_AHEAD) raw[i] = load_a(a[i], chunk);
-      odd |= !round_block(raw[i], x[i]);
-    }
-    bool odd_weights = false;
-#pragma unroll
-    for (int r = 0; r < TILES; r++)
-#pragma unroll
-      for (int h = 0; h < 2; h++) odd_weights |= w.scales[r][h] - LEAST_FAST > MOST_FAST - LEAST_FAST;
-    if (any_lane(odd || odd_weights)) {
+    for (int i = 0; i < MT; i++) odd |= !words_of_part(part[i], x[i]);
+    if (any_lane(odd || slow_scales(w))) {
 #pragma unroll
       for (int r = 0; r < TILES; r++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {  // zeros are zeros, however small their scale
           const uint4 q = w.codes[r][h];
-          const u32 s = w.scales[r][h];
-          odd |= s > MOST_FAST || (s < LEAST_FAST && (((q.x | q.y | q.z | q.w) & 0x77777777u) != 0));
+          const u32 s = scale_of(w, r, h);
+          odd |= (s > MOST_FAST) | ((s < LEAST_FAST) & (((q.x | q.y | q.z | q.w) & MAGNITUDES) != 0));
         }
       if (any_lane(odd)) return false;
     }
@@ -184,7 +267,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) w4_mma(const Arguments 
 #pragma unroll
       for (int h = 0; h < 2; h++) {
         words_of(w.codes[r][h], q[h]);
-        factor[h] = w.scales[r][h] * 0x00800080u + twice((126 - DOWN) << 7);  // 2^(126 + s - 127 - DOWN)
+        factor[h] = factor_of(scale_of(w, r, h));
       }
 #pragma unroll
       for (int i = 0; i < 4; i++) {
@@ -202,10 +285,17 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) w4_mma(const Arguments 
   };
 
   Weights weights[DEPTH];
-  Raw raw[DEPTH][MT];
+  Part parts[DEPTH][MT];
 #pragma unroll
   for (int d = 0; d < DEPTH; d++)
-    if (first + d * WARPS_K < end) load_chunk(weights[d], raw[d], first + d * WARPS_K);
+    if (first + d * WARPS_K < end) load_chunk(weights[d], first + d * WARPS_K);
+#if A_BEFORE
+  wait_for_earlier_launches();  // not for the weight: what wrote that had ended before the launch that rounds A began
+#endif
+  if (A_AHEAD)
+#pragma unroll
+    for (int d = 0; d < DEPTH; d++)
+      if (first + d * WARPS_K < end) load_a(parts[d], first + d * WARPS_K);
   u64 bit = 1;
 #pragma unroll 1
   for (int round = first; round < end; round += DEPTH * WARPS_K)
@@ -213,9 +303,12 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) w4_mma(const Arguments 
     for (int d = 0; d < DEPTH; d++) {
       const int chunk = round + d * WARPS_K;
       if (chunk < end) {
-        if (!add_chunk(weights[d], raw[d], chunk)) left |= bit;
+        if (!add_chunk(weights[d], parts[d], chunk)) left |= bit;
         bit <<= 1;
-        if (chunk + DEPTH * WARPS_K < end) load_chunk(weights[d], raw[d], chunk + DEPTH * WARPS_K);
+        if (chunk + DEPTH * WARPS_K < end) {
+          load_chunk(weights[d], chunk + DEPTH * WARPS_K);
+          if (A_AHEAD) load_a(parts[d], chunk + DEPTH * WARPS_K);
+        }
       }
     }
 
@@ -225,24 +318,24 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) w4_mma(const Arguments 
 #pragma unroll
     for (int c = 0; c < MT; c++)
 #pragma unroll
-      for (int j = 0; j < 4; j++) mine[(8 * c + (j & 1)) * PITCH + 16 * r + 8 * (j >> 1)] = acc[r][c][j] * (1 << DOWN);
+      for (int j = 0; j < 4; j++) mine[(8 * c + (j & 1)) * PITCH + 16 * r + 8 * (j >> 1)] = acc[r][c][j] * UP;
 
   // What was left: A and the weights without their scales, the values of one block a time, the others' A being 0.
 #pragma unroll 1
   for (; left; left &= left - 1) {
     const int chunk = first + WARPS_K * lowest_bit(left);
-    const i64 at = block_of(chunk) * p.w_block, scale_at = scale_offset(block_of(chunk));
+    const i64 at = codes_at(chunk), scale_at = scales_at(chunk);
 #pragma unroll 1
     for (int c = 0; c < MT; c++) {
       u32 x[16];
-      const u32 scale = round_unscaled(load_a(a_of(c), chunk), x);
+      const u32 scale = round_unscaled(load_raw(a_of(c), chunk), x);
 #pragma unroll 1
       for (int r = 0; r < TILES; r++) {
         u32 q[2][4], s[2], factor[2];
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-          words_of(load_weights(codes_of(row_of(r, h)) + at, p.w_byte), q[h]);
-          s[h] = load_u8(scales_of(row_of(r, h)) + scale_at);
+          words_of(load_weights(codes_of(r, h) + at, p.w_byte), q[h]);
+          s[h] = load_u8(scales_of(r, h) + scale_at);
           factor[h] = twice((127 + 126 - (s[h] < LEAST_FAST ? 8 : 0)) << 7);
         }
 #pragma unroll 1
@@ -275,7 +368,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) w4_mma(const Arguments 
     const int local = z % (WARPS_N * ROWS), m = z / (WARPS_N * ROWS);
     const int n = static_cast<int>(blockIdx.x) * (WARPS_N * ROWS) + local;
     if (n < p.n) {
-      const float* of_warp = sums + (local / ROWS * WARPS_K * COLUMNS + m) * PITCH + local % ROWS;
+      const int part = local / ROWS * WARPS_M + m / COLUMNS;  // whose first warp has a part of the sum
+      const float* of_warp = sums + (part * WARPS_K * COLUMNS + m % COLUMNS) * PITCH + local % ROWS;
       float sum = 0.f;
 #pragma unroll
       for (int i = 0; i < WARPS_K; i++) sum += of_warp[i * COLUMNS * PITCH];

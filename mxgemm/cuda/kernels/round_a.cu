@@ -1,0 +1,92 @@
+// A rounded to A_FORMAT once, for all workgroups of w4_mma.cu: bf16 in its lanes' order, by eight values a lane.
+//
+// Row m, chunk c of 128 values, word 4 i + j of block t (see round_block.h) lies at byte
+// ((m chunks + c) 16 + 4 i + t) 16 + 4 j, so that a quad of lanes reads 64 bytes at once. Blocks past the end are 0.
+//
+// With A_CODES it is e2m1 codes: word i of block t is at byte (m chunks + c) 64 + 16 t + 4 i, and the scale byte of the
+// block, behind all of these, at (m chunks + c) 4 + t.
+//
+// Macros: those of round_block.h; A_VECTOR, loads of 16 bytes are aligned and contiguous; OVERLAP, launched so that it
+// may begin before earlier launches have ended.
+#include "round_block.h"
+
+constexpr int LANES = 128;  // of a workgroup
+
+// Strides in elements.
+struct RoundArguments {
+  const u8* a;
+  u8* out;
+  i64 a_row, a_column;
+  int m, k;
+};
+
+// A code of e2m1 is in the bits of the float 126 binades down.
+INLINE u32 code_of(float q) { return bits_of(q * float_of(1u << 23)) >> 22; }
+
+INLINE u32 places_of(const float (&q)[8]) {
+  u32 word = 0;
+#pragma unroll
+  for (int i = 0; i < 8; i++) {
+    constexpr int SIGN[4] = {15, 12, 14, 13}, MAGNITUDE[4] = {6, 3, 0, 9};
+    const u32 code = code_of(q[i]), shift = i / 4 * 16;
+    word |= (code & 7) << (MAGNITUDE[i % 4] + shift) | (code >> 9 & 1) << (SIGN[i % 4] + shift);
+  }
+  return word;
+}
+
+INLINE void load_values(const u8* p, i64 stride, float (&v)[8]) {
+#pragma unroll
+  for (int i = 0; i < A_BYTES / 2; i++) {
+    u32 w[4];
+#if A_VECTOR
+    words_of(load_16(p + 16 * i), w);
+#else
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+      const u8* at = p + (i * 16 / A_BYTES + j * (4 / A_BYTES)) * stride;
+      w[j] = A_BYTES == 4 ? load_u32(at) : load_u16(at) | load_u16(at + stride) << 16;
+    }
+#endif
+    floats_of_words(w, v, i);
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(LANES) round_a(const RoundArguments p) {
+#if OVERLAP
+  wait_for_earlier_launches();
+#endif
+  let_later_launches_begin();
+  const int chunks = (p.k + 127) >> 7, eighth = static_cast<int>(blockIdx.x) * LANES + static_cast<int>(threadIdx.x);
+  const int m = eighth / (16 * chunks), at = eighth % (16 * chunks);  // a row's eighths of values
+  const bool real = m < p.m;
+  float v[8] = {};
+  if (real && 8 * at < p.k) load_values(p.a + (m * p.a_row + 8 * at * p.a_column) * A_BYTES, p.a_column * A_BYTES, v);
+  const int chunk = at >> 4, t = (at >> 2) & 3, i = at & 3;
+  const i64 place = static_cast<i64>(m) * chunks + chunk;
+#if A_CODES
+  u32 amax = largest(v);
+  amax = max(amax, from_lane_xor(amax, 1));
+  amax = max(amax, from_lane_xor(amax, 2));
+  const u32 up = (amax + SCALE_ADDEND) >> 23, e = min(max(up, LEAST_FAST + EMAX) - EMAX, MOST_FAST);
+  const bool held = amax == 0 || e + EMAX == up;
+#pragma unroll
+  for (int j = 0; j < 8; j++) v[j] = held ? rounded(v[j] * float_of((254 - e) << 23)) : 0.f;
+  if (real) {
+    store_u32(p.out + place * 64 + 16 * t + 4 * i, places_of(v));
+    if (i == 0) store_u8(p.out + (static_cast<i64>(p.m) * 16 * chunks + place) * 4 + t, held ? e : NO_SCALE);
+  }
+#else
+  u32 x[4];
+#if A_FORMAT == BF16
+  pack(v, x);
+#else
+  u32 amax = largest(v);
+  amax = max(amax, from_lane_xor(amax, 1));
+  amax = max(amax, from_lane_xor(amax, 2));
+  const bool held = round_floats(v, amax);
+  pack(v, x);
+  if (!held) x[0] = x[1] = x[2] = x[3] = NOT_HELD;
+#endif
+  if (real) store_16(p.out + (place * 16 + 4 * i + t) * 16, make_uint4(x[0], x[1], x[2], x[3]));
+#endif
+}

@@ -1,0 +1,89 @@
+"""The fragment order of an MXFP4 weight: its codes and scales as the lanes of a warp read them for ``mma.sync``.
+
+A *chunk* is 16 rows by 128 elements along K, four blocks of a row: lane ``4 g + t`` of 32 has block t of the rows g and
+g + 8, so rows are ``(tile, half, g)`` and elements ``(chunk, t, word, 8)``. N is padded to 32 with zeros and K to 128.
+Codes come first, uint32 words in the order ``(tile, chunk, half, g, t, word)``; then the scale bytes, in the order
+``(tile / 2, chunk, g, t, tile % 2, half)``.
+
+In a word the codes 0 to 3 of its eight are in the lower 16 bits and 4 to 7 in the upper ones, each in bits of its own::
+
+    code    sign    magnitude
+      0      15      8 to 6       as in bf16 where it is 126 binades down
+      1      12      5 to 3       the same, 3 bits lower
+      2      14      2 to 0
+      3      13     11 to 9
+
+so that few instructions make pairs of bf16 of them. Padding aside it is as large as the row-major bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from mxgemm.mx.layouts import round_up
+
+ROWS: Final = 32
+"""What N is padded to: two tiles of 16 rows."""
+CHUNK: Final = 128
+"""What K is padded to."""
+_PADDED_SCALE: Final = 127
+_PLACES: Final = ((15, 6), (12, 3), (14, 0), (13, 9))
+"""Lowest bits of the sign and of the magnitude of four codes in 16 bits."""
+
+
+def code_bytes(n: int, k: int) -> int:
+    """Return the bytes of the codes, which the scales follow."""
+    return round_up(n, ROWS) * round_up(k, CHUNK) // 2
+
+
+def scale_bytes(n: int, k: int) -> int:
+    """Return the bytes of the scales."""
+    return round_up(n, ROWS) * round_up(k, CHUNK) // 32
+
+
+def fragment_bytes(n: int, k: int) -> int:
+    """Return the bytes of an (N, K) weight in fragment order."""
+    return code_bytes(n, k) + scale_bytes(n, k)
+
+
+def fragment_order(data: Tensor, scales: Tensor) -> Tensor:
+    """Put an MXFP4 weight into fragment order.
+
+    Args:
+        data: uint8 ``[N, K/2]``, row-major.
+        scales: uint8 ``[N, K/32]``, row-major.
+
+    Returns:
+        uint8 ``[fragment_bytes(N, K)]``.
+    """
+    n, k = data.shape[0], 2 * data.shape[1]
+    made = torch.empty(fragment_bytes(n, k), dtype=torch.uint8, device=data.device)
+    codes, of_scales = made[: code_bytes(n, k)], made[code_bytes(n, k) :]
+    rows, chunks = round_up(n, ROWS), round_up(k, CHUNK) // CHUNK
+    padded = _padded(data, rows, chunks * CHUNK // 2, 0)
+    # tile, half, g, chunk, t, word, four bytes
+    placed = _placed(padded).view(torch.uint8).view(rows // 16, 2, 8, chunks, 4, 4, 4)
+    codes.view(rows // 16, chunks, 2, 8, 4, 4, 4).copy_(placed.permute(0, 3, 1, 2, 4, 5, 6))
+    # pair of tiles, tile, half, g, chunk, t
+    padded = _padded(scales, rows, chunks * 4, _PADDED_SCALE).view(rows // 32, 2, 2, 8, chunks, 4)
+    of_scales.view(rows // 32, chunks, 8, 4, 2, 2).copy_(padded.permute(0, 4, 3, 5, 1, 2))
+    return made
+
+
+def _padded(x: Tensor, rows: int, columns: int, value: int) -> Tensor:
+    if x.shape == (rows, columns):
+        return x.clone() if x.storage_offset() % 2 else x.contiguous()  # two bytes are read at once
+    return torch.nn.functional.pad(x, (0, columns - x.shape[1], 0, rows - x.shape[0]), value=value)
+
+
+def _placed(data: Tensor) -> Tensor:
+    """Move the codes of two bytes each to their bits: int16 of half as many columns, two a word."""
+    pairs = data.view(torch.int16).to(torch.int32)  # the codes 0, 1, 2, 3 of a half from the lowest bit on
+    placed = torch.zeros_like(pairs)
+    for i, (sign, magnitude) in enumerate(_PLACES):
+        placed |= ((pairs >> (4 * i)) & 7) << magnitude
+        placed |= ((pairs >> (4 * i + 3)) & 1) << sign
+    return placed.to(torch.int16)
