@@ -61,6 +61,8 @@ def fragment_order(data: Tensor, scales: Tensor) -> Tensor:
     """
     n, k = data.shape[0], 2 * data.shape[1]
     made = torch.empty(fragment_bytes(n, k), dtype=torch.uint8, device=data.device)
+    if not made.numel():
+        return made
     codes, of_scales = made[: code_bytes(n, k)], made[code_bytes(n, k) :]
     rows, chunks = round_up(n, ROWS), round_up(k, CHUNK) // CHUNK
     padded = _padded(data, rows, chunks * CHUNK // 2, 0)
