@@ -36,6 +36,7 @@ ROUTES = {
     "gemm_mx": ("e2m1", "e4m3", "e5m2"),
     "dequant_mm": ("e2m1", "e4m3", "bf16"),
     "fp8_fold": ("e2m1",),
+    "cpu_native": ("e2m1", "e4m3", "bf16"),
 }
 FUZZ = settings(
     max_examples=max(1, -(-EXAMPLES // (1 + len(ROUTES)))),
@@ -149,7 +150,7 @@ def run(call: Call, route: str, a_format: str, *, layout: tuple[str, str], memor
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_a_route_against_the_oracle(route: str) -> None:
-    formats = ("e2m1",) if route in ("dequant_mm", "fp8_fold") else tuple(FORMATS)
+    formats = ("e2m1",) if route in ("dequant_mm", "fp8_fold", "cpu_native") else tuple(FORMATS)
 
     @FUZZ
     @given(
