@@ -50,7 +50,11 @@ def declare(library: ctypes.CDLL) -> None:
     """
     library.mx_variant.argtypes, library.mx_variant.restype = (), ctypes.c_char_p
     library.mx_call_bytes.argtypes, library.mx_call_bytes.restype = (), c_int64
-    library.mx_scratch_bytes.argtypes, library.mx_scratch_bytes.restype = (ctypes.POINTER(Call),), c_int64
-    library.mx_gemm.argtypes, library.mx_gemm.restype = (ctypes.POINTER(Call),), None
+    for name in ("mx_scratch_bytes", "mx_decode_scratch_bytes"):
+        function = getattr(library, name)
+        function.argtypes, function.restype = (ctypes.POINTER(Call),), c_int64
+    for name in ("mx_gemm", "mx_decode", "mx_round", "mx_encode"):
+        function = getattr(library, name)
+        function.argtypes, function.restype = (ctypes.POINTER(Call),), None
     if library.mx_call_bytes() != ctypes.sizeof(Call):
         raise OSError(f"mx_call has {library.mx_call_bytes()} bytes in the library, {ctypes.sizeof(Call)} here")

@@ -1,4 +1,4 @@
-"""Call the C kernels: a problem's constants once, a call's addresses each time."""
+"""Call the C kernels that multiply: a problem's constants once, a call's addresses each time."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from mxgemm.cpu import abi
 from mxgemm.mx.formats import scale_addend
 from mxgemm.problem import Problem
 
-_DTYPES: Final = {getattr(torch, name): value for name, value in abi.DTYPES.items()}
-_ALIGNMENT: Final = 64
+DTYPES: Final = {getattr(torch, name): value for name, value in abi.DTYPES.items()}
+"""Dtypes as the kernels number them."""
+ALIGNMENT: Final = 64
+"""Of scratch, in bytes."""
 _CPU: Final = torch.device("cpu")
 
 
@@ -31,19 +33,19 @@ class Product:
             k=p.k,
             a_row=s.a[0],
             a_column=s.a[1],
-            a_dtype=_DTYPES.get(p.a_dtype, 0),
+            a_dtype=DTYPES.get(p.a_dtype, 0),
             a_format=abi.FORMATS[p.a_format],
             addend=0 if p.a is None or p.a_quantized else scale_addend(p.a, p.scale_rounding),
-            a_scales=_scales(s.a_scales, p.a_scale_layout),
+            a_scales=scales_in(s.a_scales, p.a_scale_layout),
             b_row=s.b[0],
             b_column=s.b[1],
             b_preshuffled=int(p.weight_layout == "preshuffled"),
-            b_scales=_scales(s.b_scales, p.scale_layout),
+            b_scales=scales_in(s.b_scales, p.scale_layout),
             bias_stride=s.bias,
-            bias_dtype=_DTYPES[p.bias_dtype],
+            bias_dtype=DTYPES[p.bias_dtype],
             out_row=s.out[0],
             out_column=s.out[1],
-            out_dtype=_DTYPES[p.out_dtype],
+            out_dtype=DTYPES[p.out_dtype],
             method=abi.METHODS[method],
         )
 
@@ -57,11 +59,12 @@ class Product:
         call.bias = None if bias is None else bias.data_ptr()
         call.threads = torch.get_num_threads()
         pointer = ctypes.byref(call)
-        with workspace.take(self._library.mx_scratch_bytes(pointer) + _ALIGNMENT, _CPU) as arena:
-            call.scratch = -(-arena.memory.data_ptr() // _ALIGNMENT) * _ALIGNMENT
+        with workspace.take(self._library.mx_scratch_bytes(pointer) + ALIGNMENT, _CPU) as arena:
+            call.scratch = -(-arena.memory.data_ptr() // ALIGNMENT) * ALIGNMENT
             self._library.mx_gemm(pointer)
 
 
-def _scales(strides: tuple[int, int], layout: str) -> abi.Scales:
+def scales_in(strides: tuple[int, int], layout: str) -> abi.Scales:
+    """Describe scale bytes with these strides in a layout; the address is the call's."""
     shuffled = layout == "shuffled"  # contiguous then, and its rows are the padded ones
     return abi.Scales(row=strides[0], column=strides[1], shuffled=int(shuffled), columns=strides[0] if shuffled else 0)

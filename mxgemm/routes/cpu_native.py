@@ -19,8 +19,8 @@ from mxgemm.errors import Refusal
 from mxgemm.problem import Config, Problem, contiguity_refusal
 from mxgemm.routes.base import Launch, Operands, Route
 
-MOST_ROWS: Final = 8
-"""Rows of A up to which "rows" is the faster method: beyond, decoding each panel once is worth its writing."""
+MOST_ROWS: Final = 4
+"""Rows of A up to which "rows" is the faster method: beyond, a panel that is decoded once is worth its writing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,7 +111,7 @@ def test_a_route_that_misses_nothing_takes_something_and_one_that_does_takes_not
         ("gfx942", (3, 6), {"w4a16", "dequant_mm", "reference"}),
         ("gfx942", (3, 9), {*TRITON_ROUTES, "reference"}),
         ("gfx1250", (3, 6), {"a16wfp4", "gemm_mx", "dequant_mm", "reference"}),
-        ("cpu", (3, 9), {"cpu_native", "reference"}),
+        ("cpu", (3, 9), {"cpu_native", "cpu_dequant_mm", "reference"}),
         ("sm_90", None, {"reference"}),
     ],
 )

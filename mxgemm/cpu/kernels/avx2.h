@@ -74,6 +74,20 @@ static inline void v_transpose(const uint8_t *const rows[LANES], int64_t at, vby
     t[3] = _mm256_unpackhi_epi64(b, d);
 }
 
+// The scales of integers in byte i of each lane (see scale_of_integers).
+static inline vfloat v_scales(vbytes four, int i) {
+    __m256i byte = _mm256_and_si256(_mm256_srli_epi32(four, 8 * i), _mm256_set1_epi32(255));
+    __m256i bits = _mm256_slli_epi32(_mm256_add_epi32(byte, _mm256_set1_epi32(10)), 23);
+    __m256i nan = _mm256_and_si256(_mm256_cmpeq_epi32(byte, _mm256_set1_epi32(255)), _mm256_set1_epi32(0x7FC00000));
+    return _mm256_castsi256_ps(_mm256_or_si256(bits, nan));
+}
+
+// The larger of each byte so far and of the next one plus 1, NaN's becoming 0.
+static inline vbytes v_largest(vbytes largest, vbytes next) {
+    return _mm256_max_epu8(largest, _mm256_add_epi8(next, _mm256_set1_epi8(1)));
+}
+
+static inline vbytes v_no_bytes(void) { return _mm256_setzero_si256(); }
 static inline void v_store_bytes(uint8_t *p, vbytes x) { _mm256_storeu_si256((__m256i *)p, x); }
 static inline vbytes v_four_codes(const int8_t *p) {
     int32_t four;

@@ -73,6 +73,20 @@ static inline void v_transpose(const uint8_t *const rows[LANES], int64_t at, vby
     t[3] = _mm512_unpackhi_epi64(b, d);
 }
 
+// The scales of integers in byte i of each lane (see scale_of_integers).
+static inline vfloat v_scales(vbytes four, int i) {
+    __m512i byte = _mm512_and_si512(_mm512_srli_epi32(four, 8 * i), _mm512_set1_epi32(255));
+    __m512i bits = _mm512_slli_epi32(_mm512_add_epi32(byte, _mm512_set1_epi32(10)), 23);
+    __mmask16 nan = _mm512_cmpeq_epi32_mask(byte, _mm512_set1_epi32(255));
+    return _mm512_castsi512_ps(_mm512_mask_set1_epi32(bits, nan, 0x7FC00000));
+}
+
+// The larger of each byte so far and of the next one plus 1, NaN's becoming 0.
+static inline vbytes v_largest(vbytes largest, vbytes next) {
+    return _mm512_max_epu8(largest, _mm512_add_epi8(next, _mm512_set1_epi8(1)));
+}
+
+static inline vbytes v_no_bytes(void) { return _mm512_setzero_si512(); }
 static inline void v_store_bytes(uint8_t *p, vbytes x) { _mm512_storeu_si512(p, x); }
 static inline vbytes v_four_codes(const int8_t *p) {
     int32_t four;

@@ -9,6 +9,7 @@
 #error "no variant for this CPU"
 #endif
 
+#include "elements.h"
 #include "panels.h"
 #include "pool.h"
 #include "rows.h"
@@ -132,3 +133,42 @@ void mx_gemm(const struct mx_call *c) {
         pool_run(multiply_plainly, &j, tiles * j.parts, threads);
     }
 }
+
+static void decode_plainly(void *context, int64_t index, int64_t thread) {
+    const struct mx_call *c = context;
+    float_state before = plain_arithmetic();
+    decode_row(c, index, c->scratch + thread * round_up(c->k / 2, 64));
+    restore_arithmetic(before);
+}
+
+static void round_plainly(void *context, int64_t index, int64_t thread) {
+    (void)thread;
+    float_state before = plain_arithmetic();
+    round_row(context, index);
+    restore_arithmetic(before);
+}
+
+static void encode_plainly(void *context, int64_t index, int64_t thread) {
+    (void)thread;
+    float_state before = plain_arithmetic();
+    encode_row(context, index);
+    restore_arithmetic(before);
+}
+
+static int64_t row_threads(const struct mx_call *c, int64_t rows) {
+    double work = (double)rows * (double)c->k / (LEAST_WORK / 16);
+    int64_t most = smaller(c->threads, MAX_THREADS);
+    return work < (double)most ? larger(1, (int64_t)work) : most;
+}
+
+// B as values, see decode_row; scratch only where rows do not lie in a row.
+int64_t mx_decode_scratch_bytes(const struct mx_call *c) {
+    return is_plain(c) ? 0 : row_threads(c, c->n) * round_up(c->k / 2, 64);
+}
+void mx_decode(const struct mx_call *c) { pool_run(decode_plainly, (void *)c, c->n, row_threads(c, c->n)); }
+
+// A as values of its format, see round_row.
+void mx_round(const struct mx_call *c) { pool_run(round_plainly, (void *)c, c->m, row_threads(c, c->m)); }
+
+// A as bytes and scales, see encode_row.
+void mx_encode(const struct mx_call *c) { pool_run(encode_plainly, (void *)c, c->m, row_threads(c, c->m)); }

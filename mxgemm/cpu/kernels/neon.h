@@ -62,6 +62,20 @@ static inline void v_transpose(const uint8_t *const rows[LANES], int64_t at, vby
     t[3] = vreinterpretq_u8_u64(vtrn2q_u64(b, d));
 }
 
+// The scales of integers in byte i of each lane (see scale_of_integers).
+static inline vfloat v_scales(vbytes four, int i) {
+    uint32x4_t byte = vandq_u32(vshlq_u32(vreinterpretq_u32_u8(four), vdupq_n_s32(-8 * i)), vdupq_n_u32(255));
+    uint32x4_t bits = vshlq_n_u32(vaddq_u32(byte, vdupq_n_u32(10)), 23);
+    uint32x4_t nan = vandq_u32(vceqq_u32(byte, vdupq_n_u32(255)), vdupq_n_u32(0x7FC00000));
+    return vreinterpretq_f32_u32(vorrq_u32(bits, nan));
+}
+
+// The larger of each byte so far and of the next one plus 1, NaN's becoming 0.
+static inline vbytes v_largest(vbytes largest, vbytes next) {
+    return vmaxq_u8(largest, vaddq_u8(next, vdupq_n_u8(1)));
+}
+
+static inline vbytes v_no_bytes(void) { return vdupq_n_u8(0); }
 static inline void v_store_bytes(uint8_t *p, vbytes x) { vst1q_u8(p, x); }
 static inline vbytes v_four_codes(const int8_t *p) {
     int32_t four;

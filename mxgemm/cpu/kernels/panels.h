@@ -27,6 +27,39 @@ static struct panel panel_in(const struct mx_call *c, int64_t rows, uint8_t *scr
     return p;
 }
 
+// Decode the scales of blocks first..first + blocks of rows n.. of B, sixteen blocks of LANES rows at a time, and note
+// which rows have one without a value in fp32.
+static void fill_scales(const struct mx_call *c, const struct panel *p, int64_t n, int64_t first, int64_t blocks,
+                        int too_large[PANEL_N]) {
+    const struct mx_scales *s = &c->b_scales;
+    for (int v = 0; v < PANEL_VECTORS; v++) {
+        vbytes largest = v_no_bytes();
+        for (int64_t b = 0; b < blocks; b += BLOCK_BYTES) {
+            int64_t here = smaller(BLOCK_BYTES, blocks - b);
+            uint8_t copies[LANES][BLOCK_BYTES] = {{0}};
+            const uint8_t *rows[LANES];
+            for (int r = 0; r < LANES; r++) {
+                int64_t row = smaller(n + v * LANES + r, c->n - 1);
+                if (here == BLOCK_BYTES && s->column == 1 && !s->shuffled) {
+                    rows[r] = s->bytes + row * s->row + first + b;
+                    continue;
+                }
+                for (int64_t i = 0; i < here; i++) copies[r][i] = scale_at(s, row, first + b + i);
+                rows[r] = copies[r];
+            }
+            vbytes four[4];
+            v_transpose(rows, 0, four);
+            for (int64_t i = 0; i < here; i++)
+                v_store(p->scales + (b + i) * PANEL_N + v * LANES, v_scales(four[i / 4], i % 4));
+            for (int i = 0; i < 4; i++) largest = v_largest(largest, four[i]);
+        }
+        uint8_t of_rows[LANES][4];
+        v_store_bytes(of_rows[0], largest);
+        for (int r = 0; r < LANES; r++)
+            for (int i = 0; i < 4; i++) too_large[v * LANES + r] |= of_rows[r][i] > FIRST_TOO_LARGE;
+    }
+}
+
 // Decode blocks first..first + blocks of rows n.. of B.
 static void fill_panel(const struct mx_call *c, const struct panel *p, int64_t n, int64_t first, int64_t blocks) {
     const uint8_t *rows[PANEL_N];
@@ -40,7 +73,6 @@ static void fill_panel(const struct mx_call *c, const struct panel *p, int64_t n
             w.bytes += first * w.step;
         rows[r] = w.bytes;
         step = w.step;
-        decode_scales(c, row, first, blocks, 0, p->scales + r, PANEL_N);
     }
     for (int64_t b = 0; b < blocks; b++)
         for (int v = 0; v < PANEL_VECTORS; v++) {
@@ -114,15 +146,11 @@ static void panels_task(const struct mx_call *c, const struct activations *a, in
     struct panel p = panel_in(c, m1 - m0, scratch);
     int64_t blocks = c->k / BLOCK, here = smaller(PANEL_N, c->n - n);
     int too_large[PANEL_N] = {0};
-    for (int64_t r = 0; r < here; r++)
-        for (int64_t b = 0; b < blocks; b++) {
-            uint8_t byte = scale_at(&c->b_scales, n + r, b);
-            too_large[r] |= byte >= FIRST_TOO_LARGE && byte != 255;
-        }
     for (int64_t first = 0; first < blocks; first += PANEL_BLOCKS) {
         int64_t count = smaller(PANEL_BLOCKS, blocks - first);
         int last = first + count == blocks;
         fill_panel(c, &p, n, first, count);
+        fill_scales(c, &p, n, first, count, too_large);
         for (int64_t m = m0; m < m1; m += PANEL_M) {
             int64_t rows = smaller(PANEL_M, m1 - m);
             float of_these[PANEL_M * PANEL_N];

@@ -110,7 +110,7 @@ static void rows_task(const struct mx_call *c, const struct activations *a, int6
         for (int64_t r = 0; r < ROWS; r++) {  // beyond the last row of B it is read again
             int64_t row = n + smaller(r, here - 1);
             w[r] = plain_row(c, row, 0, blocks, room + r * round_up(c->k / 2, 64));
-            too_large[r] = decode_scales(c, row, 0, padded, is_float, scales + r * padded, 1);
+            too_large[r] = decode_scales(c, row, padded, is_float, scales + r * padded);
         }
         for (int64_t m = 0; m < count; m += ROWS_M) {
             int64_t rows = smaller(ROWS_M, count - m);

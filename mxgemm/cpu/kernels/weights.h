@@ -40,27 +40,25 @@ static inline float scale_of_floats(uint8_t byte) {
     return float_of(byte == 255 ? 0x7FC00000u : byte == 0 ? 0x00400000u : (uint32_t)byte << 23);
 }
 
-// Decode a row's scales from block `first` on, `step` floats apart; what lies beyond the row is 0. Says whether one of
-// them has no fp32 value.
-static inline int decode_scales(const struct mx_call *c, int64_t n, int64_t first, int64_t blocks, int is_float,
-                                float *scales, int64_t step) {
-    int64_t have = smaller(blocks, c->k / BLOCK - first);
+// Decode a row's scales; up to `padded` they are 0. Says whether one of them has no fp32 value.
+static inline int decode_scales(const struct mx_call *c, int64_t n, int64_t padded, int is_float, float *scales) {
+    int64_t have = c->k / BLOCK;
     const struct mx_scales *s = &c->b_scales;
     int too_large = 0;
-    if (!s->shuffled && s->column == 1 && step == 1) {
-        const uint8_t *bytes = s->bytes + n * s->row + first;
+    if (!s->shuffled && s->column == 1) {
+        const uint8_t *bytes = s->bytes + n * s->row;
         for (int64_t b = 0; b < have; b++) {
             scales[b] = is_float ? scale_of_floats(bytes[b]) : scale_of_integers(bytes[b]);
             too_large |= bytes[b] >= FIRST_TOO_LARGE && bytes[b] != 255;
         }
     } else {
         for (int64_t b = 0; b < have; b++) {
-            uint8_t byte = scale_at(s, n, first + b);
-            scales[b * step] = is_float ? scale_of_floats(byte) : scale_of_integers(byte);
+            uint8_t byte = scale_at(s, n, b);
+            scales[b] = is_float ? scale_of_floats(byte) : scale_of_integers(byte);
             too_large |= byte >= FIRST_TOO_LARGE && byte != 255;
         }
     }
-    for (int64_t b = have; b < blocks; b++) scales[b * step] = 0.0f;
+    for (int64_t b = have; b < padded; b++) scales[b] = 0.0f;
     return too_large & !is_float;
 }
 

@@ -1,0 +1,99 @@
+// Whole matrices: a weight decoded, activations rounded to their format, floats quantised to bytes.
+#pragma once
+#include "weights.h"
+
+// Row n of B as bf16 or fp32 values in out[n]. The sign of a zero is lost, as products do not need it.
+static void decode_row(const struct mx_call *c, int64_t n, uint8_t *room) {
+    int64_t blocks = c->k / BLOCK;
+    const uint8_t *bytes = plain_row(c, n, 0, blocks, room).bytes;
+    for (int64_t g = 0; g < blocks; g += GROUP) {
+        int count = (int)smaller(GROUP, blocks - g);
+        vbytes pairs = count == GROUP ? v_load(bytes + g * BLOCK_BYTES)
+                                      : v_load_part(bytes + g * BLOCK_BYTES, count * BLOCK_BYTES);
+        int8_t even[GROUP * BLOCK_BYTES], odd[GROUP * BLOCK_BYTES];
+        v_store_bytes((uint8_t *)even, v_low(pairs));
+        v_store_bytes((uint8_t *)odd, v_high(pairs));
+        for (int b = 0; b < count; b++) {
+            uint8_t byte = scale_at(&c->b_scales, n, g + b);
+            float half = byte == 255 ? not_a_number() : power_of_two(byte - 128), values[BLOCK];
+            for (int i = 0; i < BLOCK_BYTES; i++) {
+                values[2 * i] = half * (float)(even[b * BLOCK_BYTES + i] - WEIGHT_OFFSET);
+                values[2 * i + 1] = half * (float)(odd[b * BLOCK_BYTES + i] - WEIGHT_OFFSET);
+            }
+            int64_t at = n * c->out_row + (g + b) * BLOCK;
+            if (c->out_dtype == MX_FP32)
+                memcpy((float *)c->out + at, values, sizeof values);
+            else
+                for (int i = 0; i < BLOCK; i++) ((uint16_t *)c->out)[at + i] = (uint16_t)(bits_of(values[i]) >> 16);
+        }
+    }
+}
+
+// Row m of A rounded to its format, as bf16 or fp32 values in out[m].
+static void round_row(const struct mx_call *c, int64_t m) {
+    for (int64_t b = 0; b < c->k / BLOCK; b++) {
+        float loaded[BLOCK], values[BLOCK], scale = 1.0f;
+        load_block(c->a, m * c->a_row + b * BLOCK * c->a_column, c->a_column, c->a_dtype, loaded);
+        if (c->a_format == MX_BF16_ELEMENTS) {
+            for (int i = 0; i < BLOCK; i++) values[i] = from_bf16(to_bf16(loaded[i]));
+        } else {
+            int8_t twice[BLOCK];
+            int byte = c->a_format == MX_E2M1 ? quantize_e2m1(loaded, c->addend, twice)
+                                              : quantize_e4m3(loaded, c->addend, values);
+            if (c->a_format == MX_E2M1)
+                for (int i = 0; i < BLOCK; i++) values[i] = 0.5f * (float)twice[i];
+            scale = byte == 255 ? not_a_number() : power_of_two(byte - 127);
+        }
+        int64_t at = m * c->out_row + b * BLOCK;
+        for (int i = 0; i < BLOCK; i++) values[i] *= scale;
+        if (c->out_dtype == MX_FP32)
+            memcpy((float *)c->out + at, values, sizeof values);
+        else
+            for (int i = 0; i < BLOCK; i++) ((uint16_t *)c->out)[at + i] = (uint16_t)(bits_of(values[i]) >> 16);
+    }
+}
+
+// The code of an e4m3 or e5m2 magnitude that is one: fp32's exponent and mantissa, moved; subnormals counted.
+static inline uint8_t fp8_code(float magnitude, int bits, float least, int bias) {
+    uint32_t normal = (bits_of(magnitude) >> (23 - bits)) - ((uint32_t)(127 - bias) << bits);
+    return (uint8_t)(magnitude < least * (float)(1 << bits) ? (uint32_t)(magnitude / least) : normal);
+}
+
+// Row m of A as bytes in out[m] and scale bytes in the row of `bias`: mxgemm.quantize. The sign of a zero is kept, but in
+// a block of zeros.
+static void encode_row(const struct mx_call *c, int64_t m) {
+    int bits = c->a_format == MX_E4M3 ? 3 : 2, exponent_bias = c->a_format == MX_E4M3 ? 7 : 15;
+    float least = c->a_format == MX_E4M3 ? 1.0f / 512 : 1.0f / 65536;
+    float most = c->a_format == MX_E4M3 ? 448.0f : 57344.0f;
+    for (int64_t b = 0; b < c->k / BLOCK; b++) {
+        float x[BLOCK];
+        uint8_t codes[BLOCK];
+        load_block(c->a, m * c->a_row + b * BLOCK * c->a_column, c->a_column, c->a_dtype, x);
+        int32_t largest = largest_magnitude(x);
+        int byte = scale_byte(largest, c->addend, c->a_format), none = byte == 255 || largest == 0;
+        float reciprocal = reciprocal_of(byte);
+        ((uint8_t *)c->bias)[m * c->bias_stride + b] = (uint8_t)byte;
+        if (none) {
+            memset(codes, 0, sizeof codes);
+        } else if (c->a_format == MX_E2M1) {
+            for (int i = 0; i < BLOCK; i++) {
+                int32_t twice = twice_e2m1(x[i], reciprocal), sign = (int32_t)(bits_of(x[i]) >> 28) & 8;
+                twice = twice < 0 ? -twice : twice;
+                int32_t code = twice < 5 ? twice : twice == 6 ? 5 : twice == 8 ? 6 : 7;
+                codes[i] = (uint8_t)(code | sign);
+            }
+        } else {
+            for (int i = 0; i < BLOCK; i++) {
+                float magnitude = float_of(bits_of(x[i] * reciprocal) & 0x7FFFFFFF);
+                uint8_t code = fp8_code(nearest_fp8(magnitude, bits, least, most), bits, least, exponent_bias);
+                codes[i] = (uint8_t)(code | (bits_of(x[i]) >> 24 & 0x80));
+            }
+        }
+        uint8_t *out = (uint8_t *)c->out + m * c->out_row;
+        if (c->a_format == MX_E2M1)
+            for (int i = 0; i < BLOCK_BYTES; i++)
+                out[b * BLOCK_BYTES + i] = (uint8_t)(codes[2 * i] | codes[2 * i + 1] << 4);
+        else
+            memcpy(out + b * BLOCK, codes, BLOCK);
+    }
+}

@@ -1,0 +1,108 @@
+"""Route ``cpu_dequant_mm``: the weight decoded a slice at a time by a C kernel, torch's product of each, on a CPU.
+
+For many rows of activations that are no small integers (bf16, e4m3), where a product of whole matrices is faster than
+decoding in registers. On a CPU with bf16 products operands are bf16, which holds every decoded element exactly; a bias
+or another output dtype than bf16 has fp32 operands, for torch's bf16 product on a CPU has no fp32 result.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from mxgemm import workspace
+from mxgemm.ambient import plain_products
+from mxgemm.cpu import build, variants
+from mxgemm.cpu.elements import decode, round_to
+from mxgemm.device import Machine
+from mxgemm.errors import Refusal
+from mxgemm.mx.formats import scale_addend
+from mxgemm.problem import Config, Problem, contiguity_refusal
+from mxgemm.routes.base import Launch, Operands, Route
+
+SLICE_BYTES: Final = 1 << 22
+"""A decoded slice of the weight: it stays in a cache between decoding and multiplying."""
+ACTIVATION_BYTES: Final = 1 << 25
+"""Rounded activations that are held at a time."""
+_SLICE_ROWS: Final = 256  # slices start where scale tiles and weight tiles do
+
+
+class CpuDequantMM(Route):
+    """Decode in C, multiply by torch."""
+
+    name = "cpu_dequant_mm"
+    takes = "bf16, fp16 or fp32 A, any a_format; an e2m1 weight in any layout"
+
+    def missing(self, machine: Machine) -> Refusal | None:
+        """As ``cpu_native``: the kernels are of one library."""
+        if machine.arch != "cpu":
+            return Refusal("arch", machine.arch, "a CPU", "machine")
+        found = build.library()
+        return found if isinstance(found, Refusal) else None
+
+    def can_implement(self, problem: Problem) -> Refusal | None:
+        """Any float A times an MXFP4 weight."""
+        if problem.a_quantized:
+            return Refusal("a", "quantised already", "bf16, fp16 or fp32 activations")
+        if problem.b_format != "e2m1":
+            return Refusal("b_format", problem.b_format, "e2m1")
+        return contiguity_refusal(problem)
+
+    def bind(self, problem: Problem, config: Config) -> Launch:
+        """Return the launcher."""
+        del config
+        library = build.library()
+        assert not isinstance(library, Refusal)
+        return _Launch(library, problem)
+
+
+def has_bf16_products() -> bool:
+    """Say whether bf16 products of this CPU are faster than fp32 ones: it has instructions for them."""
+    return not {"avx512_bf16", "amx_bf16"}.isdisjoint(variants.features())
+
+
+class _Launch:
+    """Decoding and products of one problem."""
+
+    def __init__(self, library: ctypes.CDLL, problem: Problem) -> None:
+        p = self.problem = problem
+        self.library = library
+        plain = p.out_dtype == torch.bfloat16 and not p.has_bias
+        self.dtype = torch.bfloat16 if plain and has_bf16_products() else torch.float32
+        self.addend = 0 if p.a is None else scale_addend(p.a, p.scale_rounding)
+        row_bytes = p.k * self.dtype.itemsize
+        self.rows = max(1, ACTIVATION_BYTES // row_bytes)
+        self.columns = min(p.n, max(1, SLICE_BYTES // (row_bytes * _SLICE_ROWS)) * _SLICE_ROWS)
+
+    def __call__(self, operands: Operands) -> None:
+        a, out = operands.a, operands.out
+        p = self.problem
+        for first in range(0, p.m, self.rows):
+            rows = a[first : first + self.rows]
+            with workspace.take(rows.shape[0] * p.k * self.dtype.itemsize, a.device) as arena:
+                left = arena.memory.view(self.dtype)[: rows.numel()].view(rows.shape)
+                if p.a_format == "bf16" and self.dtype == rows.dtype == torch.bfloat16:
+                    left = rows
+                else:
+                    round_to(self.library, rows, p.a_format, self.addend, left)
+                self._multiply(left, operands, out[first : first + self.rows])
+
+    def _multiply(self, left: Tensor, operands: Operands, out: Tensor) -> None:
+        _, _, b, b_scales, bias, _, _ = operands
+        p = self.problem
+        with workspace.take(self.columns * p.k * self.dtype.itemsize, b.device) as arena:
+            memory = arena.memory.view(self.dtype)
+            for start in range(0, p.n, self.columns):
+                columns = slice(start, min(start + self.columns, p.n))
+                right = memory[: (columns.stop - start) * p.k].view(-1, p.k)
+                # Shuffled scales are padded, and whole: from a slice on they are those of its rows.
+                scales = b_scales[start:] if p.scale_layout == "shuffled" else b_scales[columns]
+                decode(self.library, b[columns], scales, p.weight_layout, p.scale_layout, right)
+                with plain_products("cpu"):
+                    product = torch.mm(left, right.t())
+                if bias is not None:
+                    product += bias[columns].to(torch.float32)
+                out[:, columns] = product
