@@ -44,9 +44,9 @@ def round_to(library: ctypes.CDLL, x: Tensor, a_format: str, addend: int, out: T
 def decode(
     library: ctypes.CDLL, data: Tensor, scales: Tensor, weight_layout: str, scale_layout: str, out: Tensor
 ) -> None:
-    """Decode e2m1 bytes ``[rows, K / 2]`` into ``out``, bf16 or fp32 with contiguous rows; a zero loses its sign.
+    """Decode e2m1 bytes ``[rows, K / 2]`` into ``out``, bf16 or fp32 with contiguous rows.
 
-    Both values are exact, but for an overflow to infinity from scale byte 253 up.
+    Values are exact, but for an overflow to infinity from scale byte 253 up.
     """
     rows, k = out.shape
     row, column = matrix_strides(data)

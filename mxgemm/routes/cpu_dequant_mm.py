@@ -23,10 +23,14 @@ from mxgemm.mx.formats import scale_addend
 from mxgemm.problem import Config, Problem, contiguity_refusal
 from mxgemm.routes.base import Launch, Operands, Route
 
-SLICE_BYTES: Final = 1 << 22
-"""A decoded slice of the weight: it stays in a cache between decoding and multiplying."""
-ACTIVATION_BYTES: Final = 1 << 25
+SLICE_BYTES: Final = 1 << 24
+"""A decoded slice of the weight. Smaller ones stay in nearer caches, but torch's threads meet at each."""
+SLICE_COLUMNS: Final = 4096
+"""And rows of the weight in it at most."""
+ACTIVATION_BYTES: Final = 1 << 24
 """Rounded activations that are held at a time."""
+PRODUCT_BYTES: Final = 1 << 24
+"""The product of the two."""
 _SLICE_ROWS: Final = 256  # slices start where scale tiles and weight tiles do
 
 
@@ -74,8 +78,9 @@ class _Launch:
         self.dtype = torch.bfloat16 if plain and has_bf16_products() else torch.float32
         self.addend = 0 if p.a is None else scale_addend(p.a, p.scale_rounding)
         row_bytes = p.k * self.dtype.itemsize
-        self.rows = max(1, ACTIVATION_BYTES // row_bytes)
-        self.columns = min(p.n, max(1, SLICE_BYTES // (row_bytes * _SLICE_ROWS)) * _SLICE_ROWS)
+        fit = min(SLICE_BYTES // row_bytes, SLICE_COLUMNS)
+        self.columns = min(p.n, max(1, fit // _SLICE_ROWS) * _SLICE_ROWS)
+        self.rows = max(1, min(ACTIVATION_BYTES // row_bytes, PRODUCT_BYTES // (self.columns * self.dtype.itemsize)))
 
     def __call__(self, operands: Operands) -> None:
         a, out = operands.a, operands.out

@@ -97,6 +97,29 @@ static inline vpanel v_panel(int32_t offset) { return _mm512_set1_epi32(4 * offs
 static inline vpanel v_panel_dot(vpanel sum, vbytes w, vbytes a) { return _mm512_dpbusd_epi32(sum, w, a); }
 static inline vfloat v_panel_float(vpanel sum) { return _mm512_cvtepi32_ps(sum); }
 
+// The value of each code in bf16, twice.
+static inline __m512i v_bf16_of_codes(void) {
+    return _mm512_broadcast_i64x4(_mm256_setr_epi16(
+        0, 0x3F00, 0x3F80, 0x3FC0, 0x4000, 0x4040, 0x4080, 0x40C0,  // 0 0.5 1 1.5 2 3 4 6
+        (short)0x8000, (short)0xBF00, (short)0xBF80, (short)0xBFC0, (short)0xC000, (short)0xC040, (short)0xC080,
+        (short)0xC0C0));
+}
+
+// A block as bf16 values in order of k, or 0 where its scale is so extreme that an exponent would not fit.
+#define MX_DECODES_BLOCKS
+static inline int v_decode_block(const uint8_t *bytes, int scale, uint16_t *out) {
+    if (scale < 2 || scale > 252) return 0;
+    const __m512i four_times = _mm512_cvtepi8_epi16(_mm256_setr_epi8(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4,
+                                                                     4, 4, 5, 5, 5, 5, 6, 6, 6, 6, 7, 7, 7, 7));
+    __m512i pairs = _mm512_permutexvar_epi16(four_times, _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)bytes)));
+    __m512i codes = _mm512_srlv_epi16(pairs, _mm512_set1_epi64(0x000C000800040000));
+    __m512i values = _mm512_permutexvar_epi16(codes, v_bf16_of_codes());
+    __mmask32 nonzero = _mm512_test_epi16_mask(values, _mm512_set1_epi16(0x7FFF));
+    __m512i exponent = _mm512_set1_epi16((short)((scale - 127) * 128));
+    _mm512_storeu_si512(out, _mm512_mask_add_epi16(values, nonzero, values, exponent));
+    return 1;
+}
+
 #ifdef __AVX512BF16__
 // bf16 weights four vectors a group: of each 16 bits of four codes one code a vector.
 enum { FLOAT_STEPS = 4 };
@@ -107,11 +130,8 @@ typedef __m512i vweights;
 static inline float_element to_float_element(float x) { return (uint16_t)(bits_of(x) >> 16); }  // exact: a bf16 value
 
 static inline void v_weights(vbytes w, vweights out[FLOAT_STEPS]) {
-    const __m512i table = _mm512_broadcast_i64x4(_mm256_setr_epi16(
-        0, 0x3F00, 0x3F80, 0x3FC0, 0x4000, 0x4040, 0x4080, 0x40C0,  // 0 0.5 1 1.5 2 3 4 6
-        (short)0x8000, (short)0xBF00, (short)0xBF80, (short)0xBFC0, (short)0xC000, (short)0xC040, (short)0xC080,
-        (short)0xC0C0));
-    for (int i = 0; i < FLOAT_STEPS; i++) out[i] = _mm512_permutexvar_epi16(_mm512_srli_epi16(w, 4 * i), table);
+    for (int i = 0; i < FLOAT_STEPS; i++)
+        out[i] = _mm512_permutexvar_epi16(_mm512_srli_epi16(w, 4 * i), v_bf16_of_codes());
 }
 
 static inline vfloat v_float_dot(vfloat sum, vweights w, const float_element *a) {

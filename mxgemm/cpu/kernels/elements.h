@@ -2,31 +2,30 @@
 #pragma once
 #include "weights.h"
 
-// Row n of B as bf16 or fp32 values in out[n]. The sign of a zero is lost, as products do not need it.
-static void decode_row(const struct mx_call *c, int64_t n, uint8_t *room) {
-    int64_t blocks = c->k / BLOCK;
-    const uint8_t *bytes = plain_row(c, n, 0, blocks, room).bytes;
-    for (int64_t g = 0; g < blocks; g += GROUP) {
-        int count = (int)smaller(GROUP, blocks - g);
-        vbytes pairs = count == GROUP ? v_load(bytes + g * BLOCK_BYTES)
-                                      : v_load_part(bytes + g * BLOCK_BYTES, count * BLOCK_BYTES);
-        int8_t even[GROUP * BLOCK_BYTES], odd[GROUP * BLOCK_BYTES];
-        v_store_bytes((uint8_t *)even, v_low(pairs));
-        v_store_bytes((uint8_t *)odd, v_high(pairs));
-        for (int b = 0; b < count; b++) {
-            uint8_t byte = scale_at(&c->b_scales, n, g + b);
-            float half = byte == 255 ? not_a_number() : power_of_two(byte - 128), values[BLOCK];
-            for (int i = 0; i < BLOCK_BYTES; i++) {
-                values[2 * i] = half * (float)(even[b * BLOCK_BYTES + i] - WEIGHT_OFFSET);
-                values[2 * i + 1] = half * (float)(odd[b * BLOCK_BYTES + i] - WEIGHT_OFFSET);
-            }
-            int64_t at = n * c->out_row + (g + b) * BLOCK;
-            if (c->out_dtype == MX_FP32)
-                memcpy((float *)c->out + at, values, sizeof values);
-            else
-                for (int i = 0; i < BLOCK; i++) ((uint16_t *)c->out)[at + i] = (uint16_t)(bits_of(values[i]) >> 16);
-        }
+// A block of B as bf16 or fp32 values.
+static void decode_block(const uint8_t *bytes, int byte, int64_t dtype, void *out) {
+#ifdef MX_DECODES_BLOCKS
+    if (dtype == MX_BF16 && v_decode_block(bytes, byte, out)) return;
+#endif
+    static const float twice_values[16] = {0, 1, 2, 3, 4, 6, 8, 12, -0.0f, -1, -2, -3, -4, -6, -8, -12};
+    float half = byte == 255 ? not_a_number() : power_of_two(byte - 128), values[BLOCK];
+    for (int i = 0; i < BLOCK_BYTES; i++) {
+        values[2 * i] = half * twice_values[bytes[i] & 15];
+        values[2 * i + 1] = half * twice_values[bytes[i] >> 4];
     }
+    if (dtype == MX_FP32)
+        memcpy(out, values, sizeof values);
+    else
+        for (int i = 0; i < BLOCK; i++) ((uint16_t *)out)[i] = (uint16_t)(bits_of(values[i]) >> 16);
+}
+
+// Row n of B as bf16 or fp32 values in out[n].
+static void decode_row(const struct mx_call *c, int64_t n, uint8_t *room) {
+    int64_t blocks = c->k / BLOCK, width = c->out_dtype == MX_FP32 ? 4 : 2;
+    const uint8_t *bytes = plain_row(c, n, 0, blocks, room).bytes;
+    uint8_t *out = (uint8_t *)c->out + n * c->out_row * width;
+    for (int64_t b = 0; b < blocks; b++)
+        decode_block(bytes + b * BLOCK_BYTES, scale_at(&c->b_scales, n, b), c->out_dtype, out + b * BLOCK * width);
 }
 
 // Row m of A rounded to its format, as bf16 or fp32 values in out[m].

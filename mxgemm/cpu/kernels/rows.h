@@ -19,6 +19,7 @@ static inline __attribute__((always_inline)) void multiply_codes(const struct ac
         vfloat scale[ROWS];
         for (int r = 0; r < rows; r++) {
             const uint8_t *p = w[r].bytes + g * GROUP * BLOCK_BYTES;
+            __builtin_prefetch(p + w[r].ahead);
             vbytes pairs = whole ? v_load(p) : v_load_part(p, (int)(blocks - g * GROUP) * BLOCK_BYTES);
             low[r] = v_low(pairs);
             high[r] = v_high(pairs);
@@ -53,6 +54,7 @@ static inline __attribute__((always_inline)) void multiply_values(const struct a
         int whole = (g + 1) * GROUP <= blocks;
         for (int r = 0; r < rows; r++) {
             const uint8_t *p = w[r].bytes + g * GROUP * BLOCK_BYTES;
+            __builtin_prefetch(p + w[r].ahead);
             vweights weights[FLOAT_STEPS];
             v_weights(whole ? v_load(p) : v_load_part(p, (int)(blocks - g * GROUP) * BLOCK_BYTES), weights);
             vfloat scale = v_of_blocks(scales + r * padded + g * GROUP);
@@ -110,6 +112,7 @@ static void rows_task(const struct mx_call *c, const struct activations *a, int6
         for (int64_t r = 0; r < ROWS; r++) {  // beyond the last row of B it is read again
             int64_t row = n + smaller(r, here - 1);
             w[r] = plain_row(c, row, 0, blocks, room + r * round_up(c->k / 2, 64));
+            w[r].ahead = is_plain(c) ? ROWS * c->b_row : 0;
             too_large[r] = decode_scales(c, row, padded, is_float, scales + r * padded);
         }
         for (int64_t m = 0; m < count; m += ROWS_M) {

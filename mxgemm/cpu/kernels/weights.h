@@ -2,30 +2,31 @@
 #pragma once
 #include "activations.h"
 
-// A row of B: block b lies at bytes + b * step.
+// A row of B: block b lies at bytes + b * step. What will be read next lies `ahead` bytes from what is read now; no
+// prefetcher of a CPU's own follows so many short rows.
 struct weight_row {
     const uint8_t *bytes;
-    int64_t step;
+    int64_t step, ahead;
 };
 
 static inline int is_plain(const struct mx_call *c) { return c->b_column == 1 && !c->b_preshuffled; }
 
 static inline struct weight_row stored_row(const struct mx_call *c, int64_t n) {
-    if (!c->b_preshuffled) return (struct weight_row){c->b + n * c->b_row, BLOCK_BYTES};
-    return (struct weight_row){c->b + n / 16 * 16 * c->b_row + n % 16 * BLOCK_BYTES, 16 * BLOCK_BYTES};
+    if (!c->b_preshuffled) return (struct weight_row){c->b + n * c->b_row, BLOCK_BYTES, 0};
+    return (struct weight_row){c->b + n / 16 * 16 * c->b_row + n % 16 * BLOCK_BYTES, 16 * BLOCK_BYTES, 0};
 }
 
 // A row whose blocks from `first` on follow each other: as it is stored, or copied to `room`.
 static struct weight_row plain_row(const struct mx_call *c, int64_t n, int64_t first, int64_t blocks, uint8_t *room) {
     struct weight_row row = stored_row(c, n);
-    if (is_plain(c)) return (struct weight_row){row.bytes + first * BLOCK_BYTES, BLOCK_BYTES};
+    if (is_plain(c)) return (struct weight_row){row.bytes + first * BLOCK_BYTES, BLOCK_BYTES, 0};
     for (int64_t b = 0; b < blocks; b++)
         if (c->b_preshuffled)
             memcpy(room + b * BLOCK_BYTES, row.bytes + (first + b) * row.step, BLOCK_BYTES);
         else
             for (int64_t i = 0; i < BLOCK_BYTES; i++)
                 room[b * BLOCK_BYTES + i] = row.bytes[((first + b) * BLOCK_BYTES + i) * c->b_column];
-    return (struct weight_row){room, BLOCK_BYTES};
+    return (struct weight_row){room, BLOCK_BYTES, 0};
 }
 
 // Scales of integers are 2^10 too large, which makes up for A's 2^-12 and for both operands being doubled. Bytes from
