@@ -26,7 +26,7 @@ from torch import Tensor
 import mxgemm
 from mxgemm.cpu import abi, build, variants
 from mxgemm.cpu.launch import Product
-from mxgemm.device import CPU
+from mxgemm.device import CPU, cpu_features
 from mxgemm.errors import BuildError, Refusal
 from mxgemm.measure import output
 from mxgemm.measure.environment import describe_environment
@@ -73,7 +73,7 @@ def main() -> None:
         "method": " ".join((__doc__ or "").split("\n\n")[2].split()),
         "environment": describe_environment(torch.device("cpu")),
         "cores": cores,
-        "features": sorted(variants.features() & {flag for v in variants.VARIANTS for flag in (*v.needs, *v.extras)}),
+        "features": sorted(cpu_features() & {flag for v in variants.VARIANTS for flag in (*v.needs, *v.extras)}),
         "variants": list(found),
         "not_built": failed,
         "wrong": wrong,

@@ -20,6 +20,7 @@ from typing import Final
 from mxgemm import build_cache, shared_library
 from mxgemm.cpu import abi, check, variants
 from mxgemm.cpu.variants import Variant
+from mxgemm.device import cpu_features
 from mxgemm.errors import BuildError, Refusal
 from mxgemm.mx import oracle
 
@@ -98,7 +99,7 @@ def _compilers() -> Iterator[list[str] | str]:
 
 def _built_by(command: list[str], variant: Variant, flags: tuple[str, ...]) -> Path:
     file = os.stat(os.path.realpath(command[0]))
-    options = [*FLAGS, *variant.flags_for(variants.features()), *flags]
+    options = [*FLAGS, *variant.flags_for(cpu_features()), *flags]
     texts = {path.name: path.read_text(encoding="utf-8") for path in sorted(KERNELS.iterdir())}
     parts = {
         "kind": "cpu",

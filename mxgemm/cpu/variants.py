@@ -6,17 +6,14 @@ import os
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Final
 
-from mxgemm import files
+from mxgemm.device import cpu_features
 from mxgemm.errors import Refusal
 
 VARIANT_VARIABLE: Final = "MXGEMM_CPU"
 """Names the one variant to build, or "none" for torch's own arithmetic."""
 NONE: Final = "none"
-_CPUINFO: Final = "/proc/cpuinfo"
-_CPUINFO_LIMIT: Final = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +53,6 @@ VARIANTS: Final = (
 """The best first."""
 
 
-@cache
-def features() -> frozenset[str]:
-    """Return the features of this CPU by Linux's names; nothing on other systems.
-
-    A feature that one processor lacks, as where a machine has two kinds of cores, is not there.
-    """
-    try:
-        text = files.read_bytes(_CPUINFO, _CPUINFO_LIMIT).decode(errors="replace")
-    except files.FileError:
-        return frozenset()
-    lines = [line.partition(":") for line in text.splitlines()]
-    sets = [frozenset(value.split()) for name, _, value in lines if name.strip() in ("flags", "Features")]
-    return frozenset.intersection(*sets) if sets else frozenset()
-
-
 def named() -> str:
     """Return the variant that the user names, "" for the best one."""
     return os.environ.get(VARIANT_VARIABLE, "")
@@ -87,7 +69,7 @@ def usable(of: str = "") -> tuple[Variant, ...] | Refusal:
     if of and of not in {variant.name for variant in VARIANTS}:
         wanted = ", ".join((*(variant.name for variant in VARIANTS), NONE))
         return Refusal(VARIANT_VARIABLE, repr(of), f"one of {wanted}", "installation")
-    found = tuple(variant for variant in VARIANTS if of in ("", variant.name) and variant.needs <= features())
+    found = tuple(variant for variant in VARIANTS if of in ("", variant.name) and variant.needs <= cpu_features())
     if found:
         return found
     kind = f"{platform.machine()} on {platform.system()}"

@@ -1,8 +1,9 @@
 """Route ``cpu_dequant_mm``: the weight decoded a slice at a time by a C kernel, torch's product of each, on a CPU.
 
 For many rows of activations that are no small integers (bf16, e4m3), where a product of whole matrices is faster than
-decoding in registers. On a CPU with bf16 products operands are bf16, which holds every decoded element exactly; a bias
-or another output dtype than bf16 has fp32 operands, for torch's bf16 product on a CPU has no fp32 result.
+decoding in registers. On a CPU with bf16 products operands are bf16, which holds every decoded element exactly, and a
+bias is three more columns of the weight, whose sum it is, so that all is rounded once. Another output dtype than bf16
+has fp32 operands: torch's bf16 product on a CPU has no other result.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from torch import Tensor
 
 from mxgemm import workspace
 from mxgemm.ambient import plain_products
-from mxgemm.cpu import build, variants
+from mxgemm.cpu import build
 from mxgemm.cpu.elements import decode, round_to
-from mxgemm.device import Machine
+from mxgemm.device import Machine, cpu_features
 from mxgemm.errors import Refusal
 from mxgemm.mx.formats import scale_addend
 from mxgemm.problem import Config, Problem, contiguity_refusal
@@ -32,6 +33,7 @@ ACTIVATION_BYTES: Final = 1 << 24
 PRODUCT_BYTES: Final = 1 << 24
 """The product of the two."""
 _SLICE_ROWS: Final = 256  # slices start where scale tiles and weight tiles do
+_BIAS_COLUMNS: Final = 32  # so that rows stay aligned
 
 
 class CpuDequantMM(Route):
@@ -65,7 +67,7 @@ class CpuDequantMM(Route):
 
 def has_bf16_products() -> bool:
     """Say whether bf16 products of this CPU are faster than fp32 ones: it has instructions for them."""
-    return not {"avx512_bf16", "amx_bf16"}.isdisjoint(variants.features())
+    return not {"avx512_bf16", "amx_bf16"}.isdisjoint(cpu_features())
 
 
 class _Launch:
@@ -74,12 +76,12 @@ class _Launch:
     def __init__(self, library: ctypes.CDLL, problem: Problem) -> None:
         p = self.problem = problem
         self.library = library
-        plain = p.out_dtype == torch.bfloat16 and not p.has_bias
-        self.dtype = torch.bfloat16 if plain and has_bf16_products() else torch.float32
+        self.dtype = torch.bfloat16 if p.out_dtype == torch.bfloat16 and has_bf16_products() else torch.float32
+        self.width = p.k + (_BIAS_COLUMNS if p.has_bias and self.dtype == torch.bfloat16 else 0)
         self.addend = 0 if p.a is None else scale_addend(p.a, p.scale_rounding)
-        row_bytes = p.k * self.dtype.itemsize
+        row_bytes = self.width * self.dtype.itemsize
         fit = min(SLICE_BYTES // row_bytes, SLICE_COLUMNS)
-        self.columns = min(p.n, max(1, fit // _SLICE_ROWS) * _SLICE_ROWS)
+        self.columns = min(max(p.n, 1), max(1, fit // _SLICE_ROWS) * _SLICE_ROWS)
         self.rows = max(1, min(ACTIVATION_BYTES // row_bytes, PRODUCT_BYTES // (self.columns * self.dtype.itemsize)))
 
     def __call__(self, operands: Operands) -> None:
@@ -87,27 +89,42 @@ class _Launch:
         p = self.problem
         for first in range(0, p.m, self.rows):
             rows = a[first : first + self.rows]
-            with workspace.take(rows.shape[0] * p.k * self.dtype.itemsize, a.device) as arena:
-                left = arena.memory.view(self.dtype)[: rows.numel()].view(rows.shape)
-                if p.a_format == "bf16" and self.dtype == rows.dtype == torch.bfloat16:
+            with workspace.take(rows.shape[0] * self.width * self.dtype.itemsize, a.device) as arena:
+                if p.a_format == "bf16" and self.dtype == rows.dtype and self.width == p.k:
                     left = rows
                 else:
-                    round_to(self.library, rows, p.a_format, self.addend, left)
+                    left = _matrix(arena.memory, rows.shape[0], self.width, self.dtype)
+                    round_to(self.library, rows, p.a_format, self.addend, left[:, : p.k])
+                    left[:, p.k :].fill_(1)
                 self._multiply(left, operands, out[first : first + self.rows])
 
     def _multiply(self, left: Tensor, operands: Operands, out: Tensor) -> None:
         _, _, b, b_scales, bias, _, _ = operands
         p = self.problem
-        with workspace.take(self.columns * p.k * self.dtype.itemsize, b.device) as arena:
-            memory = arena.memory.view(self.dtype)
+        with workspace.take(self.columns * self.width * self.dtype.itemsize, b.device) as arena:
             for start in range(0, p.n, self.columns):
                 columns = slice(start, min(start + self.columns, p.n))
-                right = memory[: (columns.stop - start) * p.k].view(-1, p.k)
+                right = _matrix(arena.memory, columns.stop - start, self.width, self.dtype)
                 # Shuffled scales are padded, and whole: from a slice on they are those of its rows.
                 scales = b_scales[start:] if p.scale_layout == "shuffled" else b_scales[columns]
-                decode(self.library, b[columns], scales, p.weight_layout, p.scale_layout, right)
+                decode(self.library, b[columns], scales, p.weight_layout, p.scale_layout, right[:, : p.k])
+                if bias is not None and self.width > p.k:
+                    _split(bias[columns], right[:, p.k :])
                 with plain_products("cpu"):
                     product = torch.mm(left, right.t())
-                if bias is not None:
+                if bias is not None and self.width == p.k:
                     product += bias[columns].to(torch.float32)
                 out[:, columns] = product
+
+
+def _matrix(memory: Tensor, rows: int, columns: int, dtype: torch.dtype) -> Tensor:
+    return memory[: rows * columns * dtype.itemsize].view(dtype).view(rows, columns)
+
+
+def _split(bias: Tensor, columns: Tensor) -> None:
+    """Write a bias as bf16 columns whose sum it is, to fp32's last bit; the rest of them are zeros."""
+    rest = bias.to(torch.float32)
+    columns.zero_()
+    for i in range(3):
+        columns[:, i] = rest
+        rest = torch.where(rest.isfinite(), rest - columns[:, i].to(torch.float32), 0.0)

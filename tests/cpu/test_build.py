@@ -153,7 +153,7 @@ def test_the_variable(name: str, words: str, fresh: Path, monkeypatch: pytest.Mo
 
 
 def test_another_kind_of_cpu_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(variants, "features", lambda: frozenset({"sse2"}))
+    monkeypatch.setattr(variants, "cpu_features", lambda: frozenset({"sse2"}))
     found = variants.usable()
     assert isinstance(found, Refusal)
     assert found.about == "machine"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mxgemm.cpu import build, variants
+from mxgemm.device import cpu_features
 from mxgemm.errors import Refusal
 
 DRIVER = Path(__file__).with_name("driver.c")
@@ -52,7 +53,7 @@ def test_sanitizers(name: str, sanitizer: str, tmp_path: Path) -> None:
         pytest.skip(f"this CPU is not one for {name}")
     if not sanitizes(tmp_path, sanitizer):
         pytest.skip(f"no compiler with -fsanitize={sanitizer} whose programs run here")
-    flags = found[0].flags_for(variants.features())
+    flags = found[0].flags_for(cpu_features())
     run(compiled(tmp_path, "cc", *flags, f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"))
 
 
