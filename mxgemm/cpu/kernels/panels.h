@@ -2,7 +2,8 @@
 #pragma once
 #include "weights.h"
 
-enum { PANEL_N = LANES * PANEL_VECTORS, PANEL_BLOCKS = 256, PANEL_STEPS = 8 };
+enum { PANEL_N = LANES * PANEL_VECTORS, PANEL_BLOCKS = 128, PANEL_STEPS = 8 };
+enum { LINE_BLOCKS = 4 };  // blocks in a line of a cache
 enum { PANEL_BLOCK_BYTES = PANEL_STEPS * PANEL_N * 4 };
 
 struct panel {
@@ -10,6 +11,8 @@ struct panel {
     float *scales;  // [blocks, PANEL_N]
     float *sums;  // [rows of A, PANEL_N], kept from one run of blocks to the next
     uint8_t *room;  // for rows that do not lie in a row
+    const uint8_t *ahead;  // what the next panel is made of: PANEL_N rows of B, or NULL
+    int64_t ahead_row;
 };
 
 static inline int64_t panel_scratch(const struct mx_call *c, int64_t rows) {
@@ -23,6 +26,7 @@ static struct panel panel_in(const struct mx_call *c, int64_t rows, uint8_t *scr
     int64_t blocks = smaller(c->k / BLOCK, PANEL_BLOCKS);
     struct panel p = {.bytes = scratch, .scales = (float *)(scratch + blocks * PANEL_BLOCK_BYTES)};
     p.sums = p.scales + blocks * PANEL_N;
+    p.ahead_row = c->b_row;
     p.room = (uint8_t *)(p.sums + (c->k / BLOCK > PANEL_BLOCKS ? rows * PANEL_N : 0));
     return p;
 }
@@ -97,6 +101,9 @@ static inline __attribute__((always_inline)) void multiply_panel(const struct ac
     int64_t padded = a->groups * GROUP, a_row = padded * BLOCK;
     for (int64_t b = 0; b < blocks; b++) {
         int64_t block = first + b;
+        if (p->ahead)
+            for (int r = (int)(b % LINE_BLOCKS); r < PANEL_N; r += LINE_BLOCKS)
+                __builtin_prefetch(p->ahead + r * p->ahead_row + b * BLOCK_BYTES);
         const int8_t *codes = a->codes + at * a_row + block / GROUP * GROUP * BLOCK + block % GROUP * BLOCK_BYTES;
         const uint8_t *w = p->bytes + b * PANEL_BLOCK_BYTES;
         vpanel dots[PANEL_M][PANEL_VECTORS];
@@ -140,6 +147,11 @@ typedef void panel_kernel(const struct activations *, int64_t, const struct pane
 
 static panel_kernel *const PANEL_KERNELS[PANEL_M] = {panel_1, panel_2, panel_3, panel_4, panel_5, panel_6};
 
+// Where the panel after this one begins in memory, if it lies in rows there.
+static const uint8_t *panel_ahead(const struct mx_call *c, int64_t n, int64_t block) {
+    return is_plain(c) && n + PANEL_N <= c->n ? c->b + n * c->b_row + block * BLOCK_BYTES : NULL;
+}
+
 // Columns n..n + PANEL_N of the result for rows m0..m1 of what is in `a`.
 static void panels_task(const struct mx_call *c, const struct activations *a, int64_t m0, int64_t m1, int64_t n,
                         uint8_t *scratch) {
@@ -151,7 +163,8 @@ static void panels_task(const struct mx_call *c, const struct activations *a, in
         int last = first + count == blocks;
         fill_panel(c, &p, n, first, count);
         fill_scales(c, &p, n, first, count, too_large);
-        for (int64_t m = m0; m < m1; m += PANEL_M) {
+        p.ahead = panel_ahead(c, last ? n + PANEL_N : n, last ? 0 : first + count);
+        for (int64_t m = m0; m < m1; m += PANEL_M, p.ahead = NULL) {
             int64_t rows = smaller(PANEL_M, m1 - m);
             float of_these[PANEL_M * PANEL_N];
             float *sums = blocks > PANEL_BLOCKS ? p.sums + (m - m0) * PANEL_N : of_these;
