@@ -1,6 +1,6 @@
 """Peak memory of one gemm on the CPU, beyond its operands and its result.
 
-    python bench/peak_memory.py [M N K] [ROUTE]      default 4 57344 8192, the widest linear layer of Llama-3-405B's kind
+    python bench/peak_memory.py [M N K] [ROUTE]     default 4 57344 8192, the widest linear layer of Llama-3-405B's kind
 
 Prints and checks: peak resident memory of the process during the call, minus what it held before, stays under 64 MB, by
 route ``reference`` under 256 MB.
