@@ -159,7 +159,7 @@ def test_an_output_over_any_part_of_a_weight_is_refused(arch: str, memory: str) 
             hit = [other for other, bytes_ in parts.items() if overlap(out, bytes_)]
             assert part in hit
             assert str(error.value).startswith(tuple(f"out: shares memory with {other}, " for other in hit))
-            with pytest.raises(ValueError, match="^out: shares memory with b"):
+            with pytest.raises(ValueError, match="^out: shares memory with [ab]"):  # A's may lie beside B's
                 mxgemm.gemm_mx(quantized, weight, out=out)
     for part, tensor in parts_of(quantized, "a").items():
         with pytest.raises(ValueError, match=f"^out: shares memory with {part}, "):

@@ -50,6 +50,7 @@ def declare(library: ctypes.CDLL) -> None:
     """
     library.mx_variant.argtypes, library.mx_variant.restype = (), ctypes.c_char_p
     library.mx_call_bytes.argtypes, library.mx_call_bytes.restype = (), c_int64
+    library.mx_use_team.argtypes, library.mx_use_team.restype = (c_void_p,), None
     for name in ("mx_scratch_bytes", "mx_decode_scratch_bytes"):
         function = getattr(library, name)
         function.argtypes, function.restype = (ctypes.POINTER(Call),), c_int64

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from mxgemm import build_cache, shared_library
-from mxgemm.cpu import abi, check, variants
+from mxgemm.cpu import abi, check, team, variants
 from mxgemm.cpu.variants import Variant
 from mxgemm.device import cpu_features
 from mxgemm.errors import BuildError, Refusal
@@ -67,6 +67,7 @@ def load(variant: Variant, flags: tuple[str, ...] = ()) -> ctypes.CDLL:
     path = build(variant, flags)
     opened = shared_library.load(path)
     abi.declare(opened)
+    opened.mx_use_team(team.starter())
     return opened
 
 

@@ -8,10 +8,23 @@ import torch
 from torch import Tensor
 
 from mxgemm import workspace
-from mxgemm.cpu import abi
+from mxgemm.cpu import abi, build
 from mxgemm.cpu.launch import ALIGNMENT, DTYPES, scales_in
-from mxgemm.mx.formats import ElementFormat
+from mxgemm.errors import Refusal
+from mxgemm.mx.codec import register_decoder
+from mxgemm.mx.formats import E2M1, ElementFormat
 from mxgemm.problem import matrix_strides
+
+
+def decode_if_built(data: Tensor, scales: Tensor, fmt: ElementFormat, out: Tensor) -> bool:
+    """Decode row-major MX bytes if they are e2m1, ``out`` is bf16 or fp32 and the kernels are here; else False."""
+    if fmt is not E2M1 or out.dtype not in (torch.bfloat16, torch.float32) or not out.numel():
+        return False
+    library = build.library()
+    if isinstance(library, Refusal):
+        return False
+    decode(library, data, scales, "row_major", "row_major", out)
+    return True
 
 
 def encode(library: ctypes.CDLL, x: Tensor, fmt: ElementFormat, addend: int, data: Tensor, scales: Tensor) -> None:
@@ -60,3 +73,6 @@ def decode(
     with workspace.take(library.mx_decode_scratch_bytes(pointer) + ALIGNMENT, data.device) as arena:
         call.scratch = -(-arena.memory.data_ptr() // ALIGNMENT) * ALIGNMENT
         library.mx_decode(pointer)
+
+
+register_decoder("cpu", decode_if_built)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import mxgemm
 from mxgemm import plan
-from mxgemm.cpu import abi, build, elements, variants
+from mxgemm.cpu import abi, build, elements, team, variants
 from mxgemm.cpu.launch import Product
 from mxgemm.device import CPU, cpu_features
 from mxgemm.mx import layouts, oracle
@@ -45,6 +45,16 @@ def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     yield opened
     plan.clear_plans()
     torch.set_num_threads(before)
+
+
+@pytest.fixture(params=["torch's threads", "own threads"])
+def helpers(request: pytest.FixtureRequest, library: ctypes.CDLL) -> Iterator[None]:
+    if request.param == "own threads":
+        library.mx_use_team(None)
+    elif team.starter() is None:
+        pytest.skip("torch has no OpenMP runtime of its own here")
+    yield
+    library.mx_use_team(team.starter())
 
 
 def run(case: Case, a_format: str, method: str, **options: object) -> Tensor:
@@ -88,7 +98,7 @@ def test_exact_sums_have_the_references_bits(a_format: str, method: str, library
 @pytest.mark.parametrize("a_format, method", METHODS)
 @pytest.mark.parametrize("m, n, k", [(3, 700, 1024), (40, 96, 2880), (200, 20, 1024)])
 def test_the_number_of_threads_changes_no_bit(
-    m: int, n: int, k: int, a_format: str, method: str, library: ctypes.CDLL
+    m: int, n: int, k: int, a_format: str, method: str, helpers: None
 ) -> None:
     case = make(m, n, k, a_format=a_format)
     got = []
@@ -198,7 +208,7 @@ def test_flushing_subnormals_changes_no_bit(library: ctypes.CDLL) -> None:
         assert torch.equal(got.view(torch.int32), want.view(torch.int32))
 
 
-def test_threads_at_once(library: ctypes.CDLL) -> None:
+def test_threads_at_once(helpers: None) -> None:
     """One call has the helpers, the others do their own work; each has its own scratch."""
     torch.set_num_threads(3)
     cases = [make(m, 200, 2880, seed=m) for m in (1, 3, 7, 30)]
@@ -221,7 +231,7 @@ def test_threads_at_once(library: ctypes.CDLL) -> None:
     assert wrong == []
 
 
-def test_children_forked_while_helpers_work(library: ctypes.CDLL) -> None:
+def test_children_forked_while_helpers_work(helpers: None) -> None:
     torch.set_num_threads(3)
     case = make(8, 600, 2880)
     want, stop = mxgemm.gemm(case.a, case.weight, route="cpu_native"), threading.Event()

@@ -26,19 +26,17 @@ static inline float scale_of_codes(int byte) {
     return byte == 255 ? not_a_number() : power_of_two(byte - 139);
 }
 
-static inline void place_codes(const int8_t twice[BLOCK], int8_t *group, int index) {
+static inline void place_codes(const int32_t twice[BLOCK], int8_t *group, int index) {
     int8_t *even = group + index * BLOCK_BYTES, *odd = even + GROUP * BLOCK_BYTES;
-    for (int i = 0; i < BLOCK_BYTES; i++) {
-        even[i] = twice[2 * i];
-        odd[i] = twice[2 * i + 1];
-    }
+    for (int i = 0; i < BLOCK_BYTES; i++) even[i] = (int8_t)twice[2 * i];
+    for (int i = 0; i < BLOCK_BYTES; i++) odd[i] = (int8_t)twice[2 * i + 1];
 }
 
 static void codes_of_row(const struct mx_call *c, const struct activations *a, int64_t row) {
     static const int8_t twice_values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
     int64_t at = row - a->first, blocks = a->groups * GROUP;
     for (int64_t b = 0; b < blocks; b++) {
-        int8_t twice[BLOCK] = {0};
+        int32_t twice[BLOCK] = {0};
         int byte = 0, sum = 0, beyond = b >= c->k / BLOCK;
         if (!beyond && c->a_scales.bytes) {
             byte = scale_at(&c->a_scales, row, b);

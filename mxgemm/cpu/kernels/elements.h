@@ -36,7 +36,7 @@ static void round_row(const struct mx_call *c, int64_t m) {
         if (c->a_format == MX_BF16_ELEMENTS) {
             for (int i = 0; i < BLOCK; i++) values[i] = from_bf16(to_bf16(loaded[i]));
         } else {
-            int8_t twice[BLOCK];
+            int32_t twice[BLOCK];
             int byte = c->a_format == MX_E2M1 ? quantize_e2m1(loaded, c->addend, twice)
                                               : quantize_e4m3(loaded, c->addend, values);
             if (c->a_format == MX_E2M1)
@@ -53,9 +53,9 @@ static void round_row(const struct mx_call *c, int64_t m) {
 }
 
 // The code of an e4m3 or e5m2 magnitude that is one: fp32's exponent and mantissa, moved; subnormals counted.
-static inline uint8_t fp8_code(float magnitude, int bits, float least, int bias) {
+static inline uint32_t fp8_code(float magnitude, int bits, float least, int bias) {
     uint32_t normal = (bits_of(magnitude) >> (23 - bits)) - ((uint32_t)(127 - bias) << bits);
-    return (uint8_t)(magnitude < least * (float)(1 << bits) ? (uint32_t)(magnitude / least) : normal);
+    return (magnitude < least * (float)(1 << bits) ? (uint32_t)(magnitude / least) : normal);
 }
 
 // Row m of A as bytes in out[m] and scale bytes in the row of `bias`: mxgemm.quantize. The sign of a zero is kept, but in
@@ -66,7 +66,7 @@ static void encode_row(const struct mx_call *c, int64_t m) {
     float most = c->a_format == MX_E4M3 ? 448.0f : 57344.0f;
     for (int64_t b = 0; b < c->k / BLOCK; b++) {
         float x[BLOCK];
-        uint8_t codes[BLOCK];
+        int32_t codes[BLOCK];
         load_block(c->a, m * c->a_row + b * BLOCK * c->a_column, c->a_column, c->a_dtype, x);
         int32_t largest = largest_magnitude(x);
         int byte = scale_byte(largest, c->addend, c->a_format), none = byte == 255 || largest == 0;
@@ -79,13 +79,13 @@ static void encode_row(const struct mx_call *c, int64_t m) {
                 int32_t twice = twice_e2m1(x[i], reciprocal), sign = (int32_t)(bits_of(x[i]) >> 28) & 8;
                 twice = twice < 0 ? -twice : twice;
                 int32_t code = twice < 5 ? twice : twice == 6 ? 5 : twice == 8 ? 6 : 7;
-                codes[i] = (uint8_t)(code | sign);
+                codes[i] = code | sign;
             }
         } else {
             for (int i = 0; i < BLOCK; i++) {
                 float magnitude = float_of(bits_of(x[i] * reciprocal) & 0x7FFFFFFF);
-                uint8_t code = fp8_code(nearest_fp8(magnitude, bits, least, most), bits, least, exponent_bias);
-                codes[i] = (uint8_t)(code | (bits_of(x[i]) >> 24 & 0x80));
+                uint32_t code = fp8_code(nearest_fp8(magnitude, bits, least, most), bits, least, exponent_bias);
+                codes[i] = (int32_t)(code | (bits_of(x[i]) >> 24 & 0x80));
             }
         }
         uint8_t *out = (uint8_t *)c->out + m * c->out_row;
@@ -93,6 +93,6 @@ static void encode_row(const struct mx_call *c, int64_t m) {
             for (int i = 0; i < BLOCK_BYTES; i++)
                 out[b * BLOCK_BYTES + i] = (uint8_t)(codes[2 * i] | codes[2 * i + 1] << 4);
         else
-            memcpy(out + b * BLOCK, codes, BLOCK);
+            for (int i = 0; i < BLOCK; i++) out[b * BLOCK + i] = (uint8_t)codes[i];
     }
 }

@@ -1,5 +1,9 @@
-// Threads that share out the tasks of a call. They are started when a call first wants them and wait for the next one;
-// a call that finds them busy with another thread's call does all of its tasks itself. A forked child starts its own.
+// Threads that share out the tasks of a call: torch's own, through the OpenMP runtime that it has loaded. They spin for a
+// while after each of torch's operations, and other threads would wait for them to stop.
+//
+// Without that runtime, and in a forked child, which does not have its parent's team, there are threads of ours. They
+// are started when a call first wants them and sleep until the next one; a call that finds them busy with another
+// thread's call does all of its tasks itself.
 #pragma once
 #include <pthread.h>
 #include <signal.h>
@@ -25,6 +29,23 @@ static struct {
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .wanted = PTHREAD_COND_INITIALIZER, .finished = PTHREAD_COND_INITIALIZER};
 
 static _Atomic int pool_taken;
+
+// GOMP_parallel(function, argument, threads, flags), or NULL.
+typedef void start_team(void (*)(void *), void *, unsigned, unsigned);
+static start_team *_Atomic team;
+
+struct team_job {
+    mx_task *task;
+    void *context;
+    int64_t tasks;
+    _Atomic int64_t next, members;
+};
+
+static void team_work(void *argument) {
+    struct team_job *j = argument;
+    int64_t thread = atomic_fetch_add(&j->members, 1);
+    for (int64_t i; (i = atomic_fetch_add(&j->next, 1)) < j->tasks;) j->task(j->context, i, thread);
+}
 
 static void pool_work(mx_task *task, void *context, int64_t tasks, int64_t thread) {
     for (int64_t i; (i = atomic_fetch_add(&pool.next, 1)) < tasks;) task(context, i, thread);
@@ -58,6 +79,7 @@ static void pool_forget(void) {  // in a forked child, where no worker is
     pool.finished = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
     pool.workers = pool.helpers = pool.busy = 0;
     atomic_store(&pool_taken, 0);
+    atomic_store(&team, NULL);
 }
 
 __attribute__((constructor)) static void pool_watch_forks(void) { pthread_atfork(NULL, NULL, pool_forget); }
@@ -85,6 +107,12 @@ static int64_t pool_grow(int64_t wanted) {
 static void pool_run(mx_task *task, void *context, int64_t tasks, int64_t threads) {
     int free = 0;
     threads = threads > tasks ? tasks : threads;
+    start_team *start = atomic_load(&team);
+    if (threads > 1 && start) {
+        struct team_job j = {.task = task, .context = context, .tasks = tasks};
+        start(team_work, &j, (unsigned)threads, 0);
+        return;
+    }
     if (threads <= 1 || !atomic_compare_exchange_strong(&pool_taken, &free, 1)) {
         for (int64_t i = 0; i < tasks; i++) task(context, i, 0);
         return;

@@ -37,13 +37,13 @@ static inline int32_t twice_e2m1(float x, float reciprocal) {
 }
 
 // Quantise a block to twice its e2m1 values, in order of k, and return the scale byte.
-static inline int quantize_e2m1(const float x[BLOCK], int64_t addend, int8_t twice[BLOCK]) {
+static inline int quantize_e2m1(const float x[BLOCK], int64_t addend, int32_t twice[BLOCK]) {
     int byte = scale_byte(largest_magnitude(x), addend, MX_E2M1);
     float reciprocal = reciprocal_of(byte);
     if (byte == 255)
-        memset(twice, 0, BLOCK);
+        memset(twice, 0, BLOCK * sizeof *twice);
     else
-        for (int i = 0; i < BLOCK; i++) twice[i] = (int8_t)twice_e2m1(x[i], reciprocal);
+        for (int i = 0; i < BLOCK; i++) twice[i] = twice_e2m1(x[i], reciprocal);
     return byte;
 }
 
