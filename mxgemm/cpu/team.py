@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 from functools import cache
 from pathlib import Path
@@ -16,12 +17,16 @@ _MAPS: Final = "/proc/self/maps"
 _RUNTIME: Final = re.compile(r"lib(?:g|i)?omp[0-9]*(?:-[0-9a-f]+)?\.so[.0-9]*")
 
 
-@cache
 def starter() -> int | None:
-    """Return the address of ``GOMP_parallel`` in torch's runtime, or None where it is not found.
+    """Return the address of ``GOMP_parallel`` in torch's runtime, or None where it is not found, and in a forked child.
 
     Only a runtime in torch's own folders is taken: others in the process have threads that torch does not use.
     """
+    return None if _forked else _found()
+
+
+@cache
+def _found() -> int | None:
     package = Path(torch.__file__).resolve().parent
     folders = {str(package / "lib"), f"{package}.libs"}
     try:
@@ -36,3 +41,8 @@ def starter() -> int | None:
             except (OSError, AttributeError):
                 continue
     return None
+
+
+_forked: Final[list[bool]] = []
+"""Not empty in a forked child, in which the threads that the runtime counts on are not."""
+os.register_at_fork(after_in_child=lambda: _forked.append(True))
