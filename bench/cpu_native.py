@@ -48,6 +48,8 @@ CONVERTED: Final = (2112, 7168)
 SECONDS: Final = 1.5
 LEAST, MOST = 5, 60
 FLUSHED: Final = 1 << 26
+LIMITS: Final = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", variants.VARIANT_VARIABLE)
+"""Variables that hold torch and the kernels to less than the CPU has."""
 REFERENCE_ROWS: Final = 16
 """``reference`` is timed up to this M: it takes a hundred times as long."""
 
@@ -73,6 +75,7 @@ def main() -> None:
         "method": " ".join((__doc__ or "").split("\n\n")[2].split()),
         "environment": describe_environment(torch.device("cpu")),
         "cores": cores,
+        "limits": {name: os.environ[name] for name in LIMITS if name in os.environ},
         "features": sorted(cpu_features() & {flag for v in variants.VARIANTS for flag in (*v.needs, *v.extras)}),
         "variants": list(found),
         "not_built": failed,
@@ -86,7 +89,7 @@ def main() -> None:
 
 def libraries() -> tuple[Libraries, dict[str, str]]:
     """Build every variant that this CPU runs; the best first."""
-    usable = variants.usable()
+    usable = variants.usable(variants.named())
     found, failed = {}, {}
     for variant in () if isinstance(usable, Refusal) else usable:
         try:
