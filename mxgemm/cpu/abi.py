@@ -37,7 +37,9 @@ class Call(ctypes.Structure):
         ("bias", c_void_p),
         *((name, c_int64) for name in ("bias_stride", "bias_dtype")),
         ("out", c_void_p),
-        *((name, c_int64) for name in ("out_row", "out_column", "out_dtype", "method", "threads")),
+        *((name, c_int64) for name in ("out_row", "out_column", "out_dtype")),
+        ("out_scales", c_void_p),
+        *((name, c_int64) for name in ("out_scales_row", "method", "threads")),
         ("scratch", c_void_p),
     )
 

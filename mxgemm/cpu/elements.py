@@ -37,7 +37,7 @@ def encode(library: ctypes.CDLL, x: Tensor, fmt: ElementFormat, addend: int, dat
     call = abi.Call(
         m=rows, n=1, k=k, a=x.data_ptr(), a_row=row, a_column=column, a_dtype=DTYPES[x.dtype],
         a_format=abi.FORMATS[fmt.name], addend=addend, out=data.data_ptr(), out_row=data.stride(0),
-        bias=scales.data_ptr(), bias_stride=scales.stride(0), threads=torch.get_num_threads(),
+        out_scales=scales.data_ptr(), out_scales_row=scales.stride(0), threads=torch.get_num_threads(),
     )  # fmt: skip
     library.mx_encode(ctypes.byref(call))
 

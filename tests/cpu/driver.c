@@ -1,5 +1,5 @@
-// Every method and format of a variant against sums in double, in memory that ends where it ends: for sanitizers, and for
-// CPUs that are emulated. Prints nothing and ends with 0, or says what is wrong.
+// Every method and format of a variant against sums in double, in memory that ends where it ends: for sanitizers, and
+// for CPUs that are emulated. Prints nothing and ends with 0, or says what is wrong.
 #include "gemm.c"
 
 #include <math.h>

@@ -4,6 +4,9 @@
 #include <stdint.h>
 #include <string.h>
 
+// For loops whose bounds are constants where they are used.
+#define MX_INLINE static inline __attribute__((always_inline))
+
 enum { BLOCK = 32, BLOCK_BYTES = 16 };  // elements that share a scale, and their bytes in e2m1
 
 enum mx_dtype { MX_BF16, MX_FP16, MX_FP32 };
@@ -29,6 +32,8 @@ struct mx_call {
     int64_t bias_stride, bias_dtype;
     void *out;
     int64_t out_row, out_column, out_dtype;
+    uint8_t *out_scales;  // of mx_encode, with contiguous rows
+    int64_t out_scales_row;
     int64_t method, threads;
     uint8_t *scratch;  // aligned to 64 bytes, of mx_scratch_bytes()
 };

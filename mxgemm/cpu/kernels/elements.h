@@ -58,8 +58,7 @@ static inline uint32_t fp8_code(float magnitude, int bits, float least, int bias
     return (magnitude < least * (float)(1 << bits) ? (uint32_t)(magnitude / least) : normal);
 }
 
-// Row m of A as bytes in out[m] and scale bytes in the row of `bias`: mxgemm.quantize. The sign of a zero is kept, but in
-// a block of zeros.
+// Row m of A as bytes in out[m] and out_scales[m]: mxgemm.quantize. A zero keeps its sign, but in a block of zeros.
 static void encode_row(const struct mx_call *c, int64_t m) {
     int bits = c->a_format == MX_E4M3 ? 3 : 2, exponent_bias = c->a_format == MX_E4M3 ? 7 : 15;
     float least = c->a_format == MX_E4M3 ? 1.0f / 512 : 1.0f / 65536;
@@ -71,7 +70,7 @@ static void encode_row(const struct mx_call *c, int64_t m) {
         int32_t largest = largest_magnitude(x);
         int byte = scale_byte(largest, c->addend, c->a_format), none = byte == 255 || largest == 0;
         float reciprocal = reciprocal_of(byte);
-        ((uint8_t *)c->bias)[m * c->bias_stride + b] = (uint8_t)byte;
+        c->out_scales[m * c->out_scales_row + b] = (uint8_t)byte;
         if (none) {
             memset(codes, 0, sizeof codes);
         } else if (c->a_format == MX_E2M1) {

@@ -91,9 +91,8 @@ static void fill_panel(const struct mx_call *c, const struct panel *p, int64_t n
 }
 
 // Add the products of `count` rows of A with a panel's blocks to `sums`, or put them there. Constants after inlining.
-static inline __attribute__((always_inline)) void multiply_panel(const struct activations *a, int64_t at, const int count,
-                                                                 const struct panel *p, int64_t first, int64_t blocks,
-                                                                 float *sums) {
+MX_INLINE void multiply_panel(const struct activations *a, int64_t at, const int count, const struct panel *p,
+                              int64_t first, int64_t blocks, float *sums) {
     vfloat total[PANEL_M][PANEL_VECTORS];
     for (int m = 0; m < count; m++)
         for (int v = 0; v < PANEL_VECTORS; v++)
@@ -130,10 +129,10 @@ static inline __attribute__((always_inline)) void multiply_panel(const struct ac
         for (int v = 0; v < PANEL_VECTORS; v++) v_store(sums + m * PANEL_N + v * LANES, total[m][v]);
 }
 
-#define MX_PANEL_KERNEL(count)                                                                                         \
-    static __attribute__((noinline)) void panel_##count(const struct activations *a, int64_t at, const struct panel *p, \
-                                                        int64_t first, int64_t blocks, float *sums) {                  \
-        multiply_panel(a, at, count, p, first, blocks, sums);                                                          \
+#define MX_PANEL_KERNEL(count)                                                                                   \
+    static __attribute__((noinline)) void panel_##count(                                                         \
+        const struct activations *a, int64_t at, const struct panel *p, int64_t first, int64_t blocks, float *sums) { \
+        multiply_panel(a, at, count, p, first, blocks, sums);                                                    \
     }
 
 MX_PANEL_KERNEL(1)

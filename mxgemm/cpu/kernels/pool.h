@@ -1,5 +1,5 @@
-// Threads that share out the tasks of a call: torch's own, through the OpenMP runtime that it has loaded. They spin for a
-// while after each of torch's operations, and other threads would wait for them to stop.
+// Threads that share out the tasks of a call: torch's own, through the OpenMP runtime that it has loaded. They spin for
+// a while after each of torch's operations, and other threads would wait for them to stop.
 //
 // Without that runtime, and in a forked child, which does not have its parent's team, there are threads of ours. They
 // are started when a call first wants them and sleep until the next one; a call that finds them busy with another

@@ -31,7 +31,8 @@ static inline float nearest(float x) { return (x + 8388608.0f) - 8388608.0f; }
 static inline int32_t twice_e2m1(float x, float reciprocal) {
     float scaled = x * reciprocal, magnitude = 2.0f * float_of(bits_of(scaled) & 0x7FFFFFFF);
     magnitude = magnitude < 12.0f ? magnitude : 12.0f;
-    float fine = nearest(magnitude), middle = 2.0f * nearest(0.5f * magnitude), coarse = 4.0f * nearest(0.25f * magnitude);
+    float fine = nearest(magnitude), middle = 2.0f * nearest(0.5f * magnitude);
+    float coarse = 4.0f * nearest(0.25f * magnitude);
     int32_t rounded = (int32_t)(magnitude < 4.0f ? fine : magnitude < 8.0f ? middle : coarse);
     return (int32_t)bits_of(scaled) < 0 ? -rounded : rounded;
 }

@@ -5,10 +5,8 @@
 enum { ROWS_M = 4 };  // rows of A at a time
 
 // Sums of `rows` rows of B and `count` rows of A, integers. Constants after inlining.
-static inline __attribute__((always_inline)) void multiply_codes(const struct activations *a, int64_t at, const int count,
-                                                                 const struct weight_row w[ROWS], const int rows,
-                                                                 const float *scales, int64_t blocks,
-                                                                 float sums[ROWS_M][ROWS]) {
+MX_INLINE void multiply_codes(const struct activations *a, int64_t at, const int count, const struct weight_row w[ROWS],
+                              const int rows, const float *scales, int64_t blocks, float sums[ROWS_M][ROWS]) {
     vfloat total[ROWS_M][ROWS];
     for (int m = 0; m < count; m++)
         for (int r = 0; r < rows; r++) total[m][r] = v_zero();
@@ -41,10 +39,9 @@ static inline __attribute__((always_inline)) void multiply_codes(const struct ac
 }
 
 // The same for values of A that are no small integers.
-static inline __attribute__((always_inline)) void multiply_values(const struct activations *a, int64_t at,
-                                                                  const int count, const struct weight_row w[ROWS],
-                                                                  const int rows, const float *scales, int64_t blocks,
-                                                                  float sums[ROWS_M][ROWS]) {
+MX_INLINE void multiply_values(const struct activations *a, int64_t at, const int count,
+                               const struct weight_row w[ROWS], const int rows, const float *scales, int64_t blocks,
+                               float sums[ROWS_M][ROWS]) {
     enum { STEP = GROUP * BLOCK / FLOAT_STEPS };
     vfloat total[ROWS_M][ROWS];
     for (int m = 0; m < count; m++)

@@ -73,7 +73,7 @@ static float sum_in_double(const struct mx_call *c, const struct activations *a,
         const int8_t *odd = even + GROUP * BLOCK_BYTES;
         int dot = 0;
         for (int64_t i = 0; i < BLOCK_BYTES; i++) {
-            uint8_t pair = c->b_preshuffled ? row.bytes[b * row.step + i] : row.bytes[(b * BLOCK_BYTES + i) * c->b_column];
+            uint8_t pair = row.bytes[c->b_preshuffled ? b * row.step + i : (b * BLOCK_BYTES + i) * c->b_column];
             dot += twice_values[pair & 15] * even[i] + twice_values[pair >> 4] * odd[i];
         }
         int byte = scale_at(&c->b_scales, n, b);
