@@ -112,7 +112,8 @@ static inline int v_decode_block(const uint8_t *bytes, int scale, uint16_t *out)
     const __m512i four_times = _mm512_cvtepi8_epi16(_mm256_setr_epi8(
         0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 5, 5, 5, 5, 6, 6, 6, 6, 7, 7, 7, 7));
     __m512i block = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)bytes));
-    __m512i codes = _mm512_srlv_epi16(_mm512_permutexvar_epi16(four_times, block), _mm512_set1_epi64(0x000C000800040000));
+    __m512i shifts = _mm512_set1_epi64(0x000C000800040000);
+    __m512i codes = _mm512_srlv_epi16(_mm512_permutexvar_epi16(four_times, block), shifts);
     __m512i values = _mm512_permutexvar_epi16(codes, v_bf16_of_codes());
     __mmask32 nonzero = _mm512_test_epi16_mask(values, _mm512_set1_epi16(0x7FFF));
     __m512i exponent = _mm512_set1_epi16((short)((scale - 127) * 128));
