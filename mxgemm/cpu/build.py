@@ -74,14 +74,17 @@ def load(variant: Variant, flags: tuple[str, ...] = ()) -> ctypes.CDLL:
 def build(variant: Variant, flags: tuple[str, ...] = ()) -> Path:
     """Return the file of a variant's library, built if it is not in the cache; as :func:`load`."""
     missed = []
+    # An older compiler may know the variant, but not all that this CPU has besides.
+    options = dict.fromkeys((variant.flags_for(cpu_features()), variant.flags))
     for command in _compilers():
         if isinstance(command, str):
             missed.append(command)
             continue
-        try:
-            return _built_by(command, variant, flags)
-        except BuildError as error:
-            missed.append(str(error))
+        for known in options:
+            try:
+                return _built_by(command, variant, (*known, *flags))
+            except BuildError as error:
+                missed.append(str(error))
     raise BuildError(f"{variant.name}: {'; '.join(missed)}")
 
 
@@ -100,7 +103,7 @@ def _compilers() -> Iterator[list[str] | str]:
 
 def _built_by(command: list[str], variant: Variant, flags: tuple[str, ...]) -> Path:
     file = os.stat(os.path.realpath(command[0]))
-    options = [*FLAGS, *variant.flags_for(cpu_features()), *flags]
+    options = [*FLAGS, *flags]
     texts = {path.name: path.read_text(encoding="utf-8") for path in sorted(KERNELS.iterdir())}
     parts = {
         "kind": "cpu",

@@ -17,6 +17,7 @@ import pytest
 import mxgemm
 from mxgemm import build_cache, notices, plan
 from mxgemm.cpu import build, variants
+from mxgemm.device import cpu_features
 from mxgemm.errors import Refusal
 from tests.cases import cpu_route, make
 
@@ -137,6 +138,15 @@ def test_the_key_has_flags_compiler_and_texts(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(build_cache, "cached", cached)
     build.build(best())
     assert keys[-1] == keys[0]
+
+
+@pytest.mark.slow
+def test_an_older_compiler_builds_what_it_knows(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if best().flags_for(cpu_features()) == best().flags:
+        pytest.skip("this CPU has nothing besides what its variant needs")
+    text = 'case "$*" in *avx512vbmi*|*avx512bf16*) exit 1;; esac\nexec cc "$@"'
+    monkeypatch.setenv(build.COMPILER_VARIABLE, a_compiler(fresh, text))
+    assert build.load(best()).mx_variant().decode() == best().name
 
 
 @pytest.mark.slow
