@@ -231,6 +231,7 @@ def test_threads_at_once(helpers: None) -> None:
     assert wrong == []
 
 
+@pytest.mark.slow
 def test_children_forked_while_helpers_work(helpers: None, library: ctypes.CDLL) -> None:
     torch.set_num_threads(3)
     case = make(8, 600, 2880)
