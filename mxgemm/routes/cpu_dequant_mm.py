@@ -90,7 +90,7 @@ class _Launch:
         for first in range(0, p.m, self.rows):
             rows = a[first : first + self.rows]
             with workspace.take(rows.shape[0] * self.width * self.dtype.itemsize, a.device) as arena:
-                if p.a_format == "bf16" and self.dtype == rows.dtype and self.width == p.k:
+                if p.a_format == "bf16" and self.dtype == rows.dtype == torch.bfloat16 and self.width == p.k:
                     left = rows
                 else:
                     left = _matrix(arena.memory, rows.shape[0], self.width, self.dtype)

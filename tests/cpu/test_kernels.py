@@ -293,7 +293,7 @@ def test_decoding_and_multiplying(m: int, n: int, k: int, a_format: str, library
     bias = torch.randn(n)
     for dtype in OUT_DTYPES:
         for given in (None, bias):
-            case = make(m, n, k, a_format=a_format, bias=given, octaves=3)
+            case = make(m, n, k, a_format=a_format, a_dtype=torch.float32, bias=given, octaves=3)
             case.check(run_route("cpu_dequant_mm", case, a_format=a_format, bias=given, out_dtype=dtype))
 
 
