@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import torch
 
+from mxgemm import files
 from mxgemm.arguments import shown
 
 
@@ -92,6 +93,8 @@ KNOWN_MACHINES: Final[dict[str, Machine]] = {
 per Compute Capability". [5] "NVIDIA H100 Tensor Core GPU Architecture".
 """
 
+_CPUINFO: Final = "/proc/cpuinfo"
+_CPUINFO_LIMIT: Final = 1 << 24
 _ARCH: Final = re.compile(r"(?:(gfx[0-9a-f]{3,5})(?::[a-z]+[+-])*|(sm_[0-9]{2,3})[af]?)")
 
 
@@ -175,6 +178,21 @@ def _gpu(index: int) -> Machine:
     arch = gcn.split(":")[0] if gcn else f"sm_{properties.major}{properties.minor}"
     known = KNOWN_MACHINES.get(arch) or Machine(arch, 0, "")
     return replace(known, cu_count=properties.multi_processor_count, name=properties.name)
+
+
+@cache
+def cpu_features() -> frozenset[str]:
+    """Return the features of this CPU by Linux's names; nothing on other systems.
+
+    A feature that one processor lacks, as where a machine has two kinds of cores, is not there.
+    """
+    try:
+        text = files.read_bytes(_CPUINFO, _CPUINFO_LIMIT).decode(errors="replace")
+    except files.FileError:
+        return frozenset()
+    lines = [line.partition(":") for line in text.splitlines()]
+    sets = [frozenset(value.split()) for name, _, value in lines if name.strip() in ("flags", "Features")]
+    return frozenset.intersection(*sets) if sets else frozenset()
 
 
 def default_device() -> torch.device:

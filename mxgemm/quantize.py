@@ -1,4 +1,4 @@
-"""Tensors to MX tensors: by the torch code of ``mxgemm.mx.codec``, or on GPUs by a Triton kernel of the same bytes."""
+"""Tensors to MX tensors, the same bytes everywhere: by a Triton kernel, by a C kernel, or by ``mxgemm.mx.codec``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from mxgemm.ambient import is_differentiated, is_observed
+from mxgemm.cpu import build, elements
+from mxgemm.errors import Refusal
 from mxgemm.memory import check_memory
 from mxgemm.mx.codec import encode_rows, row_chunks
 from mxgemm.mx.formats import BLOCK, ElementFormat, FormatName, ScaleRounding, element_format, scale_addend
@@ -93,6 +95,8 @@ def encode(x: Tensor, format: str, scale_rounding: str) -> tuple[Tensor, Tensor]
     if x.is_cuda and rows and k and available(x.device):
         with torch.cuda.device(x.device):
             quantize_rows(flat, fmt, addend, flat_data, flat_scales)
+    elif x.device.type == "cpu" and rows and k and not isinstance(library := build.library(), Refusal):
+        elements.encode(library, flat, fmt, addend, flat_data, flat_scales)
     else:
         for part in row_chunks(rows, k):
             flat_data[part], flat_scales[part] = encode_rows(flat[part], fmt, addend)

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 import mxgemm
+from mxgemm.cpu import build
 from mxgemm.device import Machine, machine_of
+from mxgemm.errors import Refusal
 from mxgemm.mx import layouts, oracle
 from mxgemm.mx.accuracy import compare
 from mxgemm.mx.tensor import MXTensor
@@ -32,6 +34,11 @@ def skip_without_kernels(device: str) -> None:
         pytest.skip("TRITON_INTERPRET=1 is not set: kernels go to the GPU in this process")
     if device == "cpu" and version < (3, 9):
         pytest.skip(f"the interpreter of triton {version} has no dot_scaled")
+
+
+def cpu_route() -> str:
+    """The route that a CPU's call with e2m1 activations takes here."""
+    return "reference" if isinstance(build.library(), Refusal) else "cpu_native"
 
 
 def spread(rows: int, k: int, dtype: torch.dtype = torch.float32, octaves: int = 6, seed: int = 0) -> Tensor:

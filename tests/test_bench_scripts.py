@@ -162,3 +162,23 @@ def test_the_routing_table_of_hopper_is_made_of_its_document(tmp_path: Path, mon
         make.rows_of({**document, "results": []})
     with pytest.raises(ValueError, match="arch: got cpu, want a run on sm_90"):
         make.rows_of({**document, "environment": {"arch": "cpu"}})
+
+
+def test_the_cpus_kernels_are_checked_and_timed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    native = script("cpu_native")
+    for sizes in ("SIZES", "FLOAT_SIZES", "CHECKED"):
+        monkeypatch.setattr(native, sizes, ((3, 33, 96),))
+    monkeypatch.setattr(native, "CONVERTED", (3, 64))
+    path, threads = tmp_path / "r.json", torch.get_num_threads()
+    monkeypatch.setattr(sys, "argv", ["cpu_native.py", "--threads", "1", "--seconds", "0", "-o", str(path)])
+    with pytest.raises(SystemExit) as ended:
+        native.main()
+    torch.set_num_threads(threads)
+    document = json.loads(path.read_text())
+    assert (ended.value.code, document["wrong"]) == (0, [])
+    assert {record["name"] for record in document["results"]} >= {"gemm", "torch.mm bf16", "reference", "quantize"}
+    assert all(record["us"] > 0 for record in document["results"])
+    call = native.contenders({}, torch.randn(2, 96), native.mxgemm.quantize(torch.randn(33, 96)), "e2m1")["gemm"]
+    monkeypatch.setattr(native, "product", lambda library, a, w, fmt, method, out: out.fill_(1))
+    assert call().shape == (2, 33)
+    assert list(native.faults("wrong", None))

@@ -36,6 +36,8 @@ ROUTES = {
     "gemm_mx": ("e2m1", "e4m3", "e5m2"),
     "dequant_mm": ("e2m1", "e4m3", "bf16"),
     "fp8_fold": ("e2m1",),
+    "cpu_native": ("e2m1", "e4m3", "bf16"),
+    "cpu_dequant_mm": ("e2m1", "e4m3", "bf16"),
 }
 FUZZ = settings(
     max_examples=max(1, -(-EXAMPLES // (1 + len(ROUTES)))),
@@ -132,7 +134,7 @@ def run(call: Call, route: str, a_format: str, *, layout: tuple[str, str], memor
     else:
         options |= {"a_format": a_format, "scale_rounding": call.scale_rounding}
         out = mxgemm.gemm(a, weight, **options)
-    flushes = options["route"] == "dequant_mm"
+    flushes = options["route"] in ("dequant_mm", "cpu_dequant_mm")
     a64 = (
         a.to(torch.bfloat16).double().resolve_neg().numpy()
         if a_format == "bf16"
@@ -149,7 +151,7 @@ def run(call: Call, route: str, a_format: str, *, layout: tuple[str, str], memor
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_a_route_against_the_oracle(route: str) -> None:
-    formats = ("e2m1",) if route in ("dequant_mm", "fp8_fold") else tuple(FORMATS)
+    formats = ("e2m1",) if route in ("dequant_mm", "fp8_fold", "cpu_native", "cpu_dequant_mm") else tuple(FORMATS)
 
     @FUZZ
     @given(

@@ -23,17 +23,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import mxgemm
 from mxgemm import plan, workspace
 from mxgemm.aiter.f4gemm import PREFIX
+from mxgemm.cpu.launch import Product
 from mxgemm.device import KNOWN_MACHINES
 from mxgemm.dispatcher.jit import Tile, quant_gemm
 from mxgemm.hip import shuffle as hip_shuffle
 from mxgemm.mx import layouts
-from mxgemm.routes import ROUTES, ck_gemm, decode
+from mxgemm.routes import ROUTES, ck_gemm, cpu_dequant_mm, decode
 from mxgemm.routes.ck_gemm import CKGemmConfig
 from mxgemm.routes.fused_asm import FusedAsmConfig
 from mxgemm.triton.launch import Launcher
 from mxgemm.triton.tile import TileConfig
 from tests import aiter_double
-from tests.cases import Case, make, run_route, skip_without_kernels
+from tests.cases import Case, cpu_route, make, run_route, skip_without_kernels
 
 pytestmark = pytest.mark.slow
 
@@ -102,6 +103,9 @@ FORMS = {
     "ck_gemm, CK": Form("ck_gemm", on_aiter("ck_gemm", CKGemmConfig(CK_KERNEL, "triton")), AITER, aiter="returned"),
     "ck_gemm, pick": Form("ck_gemm", on_aiter("ck_gemm", CKGemmConfig("", "triton")), AITER, aiter="returned"),
     "ck_gemm, pick, HIP": Form("ck_gemm", on_aiter("ck_gemm", CKGemmConfig("", "hip")), AITER, 3, aiter="returned"),
+    "cpu_native, rows": Form("cpu_native", public("cpu_native"), launches=1),
+    "cpu_native, panels": Form("cpu_native", public("cpu_native"), (7, 32, 256), launches=1),
+    "cpu_dequant_mm": Form("cpu_dequant_mm", public("cpu_dequant_mm", a_format="e4m3"), (3, 300, 32), launches=3),
     "ck_gemm, padded pick": Form("ck_gemm", on_aiter("ck_gemm", CKGemmConfig("", "triton")), AITER, aiter="filled"),
 }
 ONE_LAUNCH_ROUTES = {"reference", "hip_fused"}
@@ -119,6 +123,9 @@ def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_pa
     chosen = FORMS[request.param]
     monkeypatch.setattr(decode, "SLICE_BYTES", 1)
     monkeypatch.setattr(decode, "_SLICE_ROWS", 16)
+    monkeypatch.setattr(cpu_dequant_mm, "SLICE_BYTES", 1)
+    if chosen.route.startswith("cpu_") and cpu_route() == "reference":
+        pytest.skip("no variant of the kernels for this CPU, or no C compiler")
     if chosen.aiter:
         aiter_double.install(monkeypatch, tmp_path, chosen.aiter).reuses_output = True
         monkeypatch.setattr(ck_gemm, "_hip_refusal", lambda problem: None)
@@ -173,6 +180,9 @@ class Between:
 def interleave(monkeypatch: pytest.MonkeyPatch, action: Callable[[], None]) -> Between:
     between = Between(action)
     monkeypatch.setattr(Launcher, "__call__", between.after(Launcher.__call__))
+    monkeypatch.setattr(Product, "__call__", between.after(Product.__call__))
+    for name in ("round_to", "decode"):
+        monkeypatch.setattr(cpu_dequant_mm, name, between.after(getattr(cpu_dequant_mm, name)))
     monkeypatch.setattr(aiter_double, "product", between.after(aiter_double.product))
     monkeypatch.setattr(hip_shuffle, "shuffle_scales_into", between.after(hip_shuffle.shuffle_scales_into))
     return between
@@ -328,7 +338,8 @@ def test_no_route_and_no_user_of_scratch_is_forgotten() -> None:
     assert covered | ONE_LAUNCH_ROUTES == set(ROUTES)
     package = Path(mxgemm.__file__).parent
     users = {path.stem for path in package.rglob("*.py") if "workspace.take(" in path.read_text(encoding="utf-8")}
-    assert users == {"workspace", "triton_gemm", *(covered - {"a16wfp4", "w4a16", "gemm_mx"})}
+    one_file = {"a16wfp4": "triton_gemm", "w4a16": "triton_gemm", "gemm_mx": "triton_gemm", "cpu_native": "launch"}
+    assert users == {"workspace", "elements", *(one_file.get(route, route) for route in covered)}
 
 
 def test_the_reference_route_takes_no_scratch(monkeypatch: pytest.MonkeyPatch) -> None:

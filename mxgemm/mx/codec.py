@@ -6,7 +6,7 @@ subnormal that a GPU could flush); elements are rounded to nearest, ties to even
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import torch
@@ -51,6 +51,25 @@ def decode_scales(scales: Tensor) -> Tensor:
     bits.masked_fill_(exponent == 0, 1 << 22)
     bits.masked_fill_(exponent == E8M0_NAN, _FP32_INF_BITS | 1 << 22)
     return bits.view(torch.float32)
+
+
+Decoder = Callable[[Tensor, Tensor, ElementFormat, Tensor], bool]
+"""Fill the last argument with the values of bytes and scales as :func:`decode_rows` takes them, or return False."""
+
+_decoders: Final[dict[str, Decoder]] = {}
+
+
+def register_decoder(device_type: str, decoder: Decoder) -> None:
+    """Have a kernel of a device decode; kernels lie above this room, which must not import them."""
+    _decoders[device_type] = decoder
+
+
+def decode_into(data: Tensor, scales: Tensor, fmt: ElementFormat, out: Tensor) -> None:
+    """Decode as :func:`decode_rows` into bf16, fp16 or fp32 ``[rows, K]``, by a kernel of the device if it has one."""
+    decoder = _decoders.get(data.device.type)
+    if decoder is None or not decoder(data, scales, fmt, out):
+        for part in row_chunks(*out.shape):
+            out[part] = decode_rows(data[part], scales[part], fmt)
 
 
 def row_chunks(rows: int, k: int, elements: int = _CHUNK_ELEMENTS) -> Iterator[slice]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from mxgemm.ambient import is_observed
 from mxgemm.arguments import check_bool, one_of, shown
 from mxgemm.device import arch_of
-from mxgemm.mx.codec import decode_rows, row_chunks
+from mxgemm.mx.codec import decode_into
 from mxgemm.mx.formats import BLOCK, ElementFormat, FormatName, element_format
 from mxgemm.mx.layouts import (
     ROW_MAJOR,
@@ -293,9 +293,7 @@ def decode(x: MXTensor, dtype: torch.dtype) -> Tensor:
     k = x.shape[-1]
     rows = math.prod(x.shape[:-1])
     data, scales = x.data.reshape(rows, k // x.format.pack), x.scales.reshape(rows, k // BLOCK)
-    flat = out.view(rows, k)
-    for part in row_chunks(rows, k):
-        flat[part] = decode_rows(data[part], scales[part], x.format)
+    decode_into(data, scales, x.format, out.view(rows, k))
     return out
 
 

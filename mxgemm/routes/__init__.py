@@ -9,6 +9,8 @@ from mxgemm.problem import Config
 from mxgemm.routes.a16wfp4 import A16WFP4
 from mxgemm.routes.base import Launch, Operands, Route
 from mxgemm.routes.ck_gemm import CKGemm
+from mxgemm.routes.cpu_dequant_mm import CpuDequantMM
+from mxgemm.routes.cpu_native import CpuNative
 from mxgemm.routes.dequant_mm import DequantMM
 from mxgemm.routes.fp8_fold import FP8Fold
 from mxgemm.routes.fused_asm import FusedAsm
@@ -21,7 +23,8 @@ from mxgemm.routes.w4a16 import W4A16
 ROUTES: Final[dict[str, Route]] = {
     route.name: route
     for route in (
-        *(W4MMA(), A16WFP4(), W4A16(), GemmMX(), FusedAsm(), CKGemm(), FP8Fold(), DequantMM(), Reference()),
+        *(W4MMA(), A16WFP4(), W4A16(), GemmMX(), FusedAsm(), CKGemm(), FP8Fold(), DequantMM()),
+        *(CpuNative(), CpuDequantMM(), Reference()),
         # Behind the one that takes everything: chosen by name or by a table's row only.
         HipFused(),
     )

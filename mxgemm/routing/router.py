@@ -265,14 +265,12 @@ def _octaves(a: int, b: int) -> float:
 
 
 def tell(choice: Choice, problem: Problem) -> None:
-    """Log, once a process and reason, that a GPU's call passed something over because of what is installed here.
+    """Log, once a process and reason, that a call passed something over because of what is installed here.
 
     What another kind of machine would have, and what another call could take, is no news: ``explain`` has it. But where
     nothing is left for a GPU's call except the last resort, that is said too.
     """
-    if problem.arch == "cpu":
-        return
-    slow = choice.route.name == LAST_RESORT
+    slow = choice.route.name == LAST_RESORT and problem.arch != "cpu"
     for refused in choice.refusals:
         refusal = refused.refusal
         if refusal.about == "installation" or (slow and refusal.about == "call"):

@@ -24,6 +24,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
+from mxgemm.device import cpu_features
 from mxgemm.fields import Check, anything, document, each, every, integer, number, one_of, optional, record, text
 from mxgemm.files import FileError, read_json
 from mxgemm.mx.formats import ACTIVATION_FORMATS, FORMATS
@@ -72,6 +73,7 @@ class Rule:
     a_format: str | None = None
     derived: str | None = None
     nk_min: int | None = None
+    cpu_feature: str | None = None
 
     def applies(self, m: int, n: int, k: int, a_format: str, derived: str) -> bool:
         """Say whether a problem lies within the bounds; ``derived`` is what ``prepare()`` made of its weight."""
@@ -81,6 +83,7 @@ class Rule:
             and (self.m_max is None or m <= self.m_max)
             and (self.k_max is None or k <= self.k_max)
             and (self.a_format is None or self.a_format == a_format)
+            and (self.cpu_feature is None or self.cpu_feature in cpu_features())
         )
 
     def __str__(self) -> str:
@@ -89,6 +92,8 @@ class Rule:
             bounds.append(f"N K >= {self.nk_min}")
         if self.a_format:
             bounds.append(f"a_format {self.a_format}")
+        if self.cpu_feature:
+            bounds.append(f"a CPU with {self.cpu_feature}")
         if self.derived:
             bounds.append(f"weight prepared as {self.derived}")
         return " and ".join(bounds) or "any shape"
@@ -189,6 +194,7 @@ _RULE_MORE: Final[dict[str, Check]] = {
     "m_max": optional(_BOUND),
     "k_max": optional(_BOUND),
     "nk_min": optional(_BOUND),
+    "cpu_feature": optional(text("a feature of a CPU as Linux names it, or null")),
     "a_format": optional(one_of([*ACTIVATION_FORMATS, *FORMATS])),
     "derived": optional(text("a form that prepare() makes, or null", empty=True)),
 }

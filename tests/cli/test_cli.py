@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import mxgemm
+from tests.cases import cpu_route
 from tests.command import command
 from tests.command import output as run
 
@@ -16,7 +17,7 @@ def test_bench_judges_times_and_writes(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "r.json"
     shapes = ["--shape", "3,32,64", "--shape", "1x2112x96"]
     text = run("bench", *shapes, "--device", "cpu", "--seconds", "0.01", "--json", str(path))
-    assert "reference" in text
+    assert cpu_route() in text
     assert text.count("pass") >= 2
     assert "…" not in text, "the table is whole where the terminal is narrow"
     assert "eager" not in text, "a column that is empty on a CPU"
@@ -102,7 +103,7 @@ def test_measuring_needs_no_extra_and_its_json_is_drawn_elsewhere(tmp_path: Path
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert "reference*" in done.stdout
+    assert f"{cpu_route()}*" in done.stdout
     assert "absent humming" in done.stdout
     assert json.loads(path.read_text())["results"][0]["accuracy"]["passed"]
     pytest.importorskip("matplotlib")

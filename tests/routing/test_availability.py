@@ -18,6 +18,7 @@ import torch
 import mxgemm
 from mxgemm import notices
 from mxgemm.aiter import direct, installed
+from mxgemm.cpu import build as cpu_build
 from mxgemm.device import KNOWN_MACHINES, Machine
 from mxgemm.errors import Refusal, Refused, by_reason
 from mxgemm.hip import build, shuffle
@@ -39,10 +40,11 @@ ACTIVATIONS = [("e2m1", False), ("e4m3", False), ("bf16", False), ("e2m1", True)
 
 @pytest.fixture(autouse=True)
 def plain_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """triton 3.6, no AITER, a HIP compiler, no interpreter, whatever is here; and nothing was said yet."""
+    """triton 3.6, no AITER, a HIP compiler, no interpreter, the CPU's kernels; and nothing was said yet."""
     monkeypatch.setattr(support, "triton_version", lambda: (3, 6))
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     monkeypatch.setattr(build, "compiler_refusal", lambda arch: None)
+    monkeypatch.setattr(cpu_build, "library", lambda: None)
     absent = Refusal("aiter", "not installed", installed.INSTALL, "installation")
     monkeypatch.setattr(installed, "find", cache(lambda: absent))
     monkeypatch.delenv(direct.FOLDER_VARIABLE, raising=False)
@@ -83,6 +85,7 @@ def test_a_route_that_misses_nothing_takes_something_and_one_that_does_takes_not
     if aiter:
         monkeypatch.undo()
         monkeypatch.setattr(build, "compiler_refusal", lambda arch: None)
+        monkeypatch.setattr(cpu_build, "library", lambda: None)
         monkeypatch.setattr(support, "triton_version", lambda: (3, 9))
         monkeypatch.setenv("TRITON_INTERPRET", "0")
         aiter_double.install(monkeypatch, tmp_path)
@@ -109,7 +112,7 @@ def test_a_route_that_misses_nothing_takes_something_and_one_that_does_takes_not
         ("gfx942", (3, 6), {"w4a16", "dequant_mm", "reference"}),
         ("gfx942", (3, 9), {*TRITON_ROUTES, "reference"}),
         ("gfx1250", (3, 6), {"a16wfp4", "gemm_mx", "dequant_mm", "reference"}),
-        ("cpu", (3, 9), {"reference"}),
+        ("cpu", (3, 9), {"cpu_native", "cpu_dequant_mm", "reference"}),
         ("sm_90", None, {"w4_mma", "reference"}),
     ],
 )
@@ -198,6 +201,11 @@ def no_triton_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(support, "triton_failure", lambda: "OSError: libtriton.so: undefined symbol")
 
 
+def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    refusal = Refusal("compiler", "missing", "cc", "installation", "no C compiler builds the CPU's kernels")
+    monkeypatch.setattr(cpu_build, "library", lambda: refusal)
+
+
 Setup = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -216,6 +224,7 @@ Setup = Callable[[pytest.MonkeyPatch], None]
         ("sm_90", True, no_triton_that_works, "reference", "cannot be imported (OSError: libtriton.so: undefined"),
         ("gfx942", False, (3, 6), "dequant_mm", "a16wfp4: triton is 3.6; needs triton >= 3.9 on gfx942"),
         ("gfx950", True, (3, 6), "a16wfp4", "ck_gemm: aiter is not installed"),  # a table row takes its place
+        ("cpu", False, no_compiler, "reference", "cpu_native: no C compiler"),
     ],
 )
 def test_what_is_missing_is_said_once(

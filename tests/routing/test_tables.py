@@ -98,3 +98,27 @@ def test_shipped_gfx950_rows_keep_aiters_contract() -> None:
         assert kernel is None or kernel.broken(row.m, row.n, row.k) is None, row
         assert row.route == "ck_gemm" or kernel
     assert "128x512" in table.sources["aiter"]["dropped"]
+
+
+def test_a_rule_for_some_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = tables.Rule("cpu_dequant_mm", "me", cpu_feature="amx_bf16")
+    assert str(rule) == "a CPU with amx_bf16"
+    for features, applies in ((frozenset({"amx_bf16"}), True), (frozenset({"avx2"}), False)):
+        monkeypatch.setattr(tables, "cpu_features", lambda features=features: features)
+        assert rule.applies(64, 64, 64, "e2m1", "") is applies
+
+
+@pytest.mark.parametrize(
+    "m, a_format, features, route",
+    [
+        (1, "e2m1", {"amx_bf16"}, "cpu_native"),
+        (16, "bf16", set(), "cpu_native"),
+        (17, "bf16", set(), "cpu_dequant_mm"),
+        (4096, "e2m1", set(), "cpu_native"),
+        (4096, "e2m1", {"amx_bf16"}, "cpu_dequant_mm"),
+    ],
+)
+def test_the_cpus_rules(m: int, a_format: str, features: set[str], route: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "cpu_features", lambda: frozenset(features))
+    (table,) = tables.shipped("cpu")
+    assert next(rule.route for rule in table.rules if rule.applies(m, 64, 64, a_format, "")) == route

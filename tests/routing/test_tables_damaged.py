@@ -28,6 +28,7 @@ from mxgemm.problem import Problem
 from mxgemm.routing import tables
 from mxgemm.routing.explain import explain
 from mxgemm.routing.router import choose
+from tests.cases import cpu_route
 
 M, N, K = 4, 32, 64
 GOOD: dict[str, Any] = {
@@ -246,7 +247,7 @@ def test_what_is_no_file_stops_no_call(
         mxgemm.gemm(torch.randn(M, K), mxgemm.quantize(torch.randn(N, K)))
     assert caplog.text.count("routing table ignored, the shipped ones are used") == 1
     assert str(path) in caplog.text
-    assert explain(M, N, K, device="cpu", tables=["a\0b", path]).route == "reference"
+    assert explain(M, N, K, device="cpu", tables=["a\0b", path]).route == cpu_route()
 
 
 def test_a_row_at_the_ends_of_its_range_is_used(tmp_path: Path) -> None:
@@ -256,4 +257,4 @@ def test_a_row_at_the_ends_of_its_range_is_used(tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
     path.write_text(json.dumps(document))
     assert len(tables.load(path).rows) == 2
-    assert explain(M, N, K, device="cpu", tables=[path]).route == "reference"
+    assert explain(M, N, K, device="cpu", tables=[path]).route == cpu_route()

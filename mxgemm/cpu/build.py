@@ -1,0 +1,149 @@
+"""Build the C kernels for this CPU at first use, by the compiler that is there, and keep them in the build cache.
+
+The key has the sources, the flags (which say what the CPU has) and the compiler. A library is checked against the
+oracle once, when it is built; one that fails is not kept, and the next compiler or variant is tried.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from mxgemm import build_cache, shared_library
+from mxgemm.cpu import abi, check, team, variants
+from mxgemm.cpu.variants import Variant
+from mxgemm.device import cpu_features
+from mxgemm.errors import BuildError, Refusal
+from mxgemm.mx import oracle
+
+COMPILER_VARIABLE: Final = "CC"
+COMPILERS: Final = ("cc", "gcc", "clang")
+KERNELS: Final = Path(__file__).parent / "kernels"
+SOURCE: Final = "gemm.c"
+LIBRARY: Final = "kernel.so"
+FLAGS: Final = (
+    *("-O3", "-std=gnu11", "-fPIC", "-shared", "-pthread"),
+    "-ffp-contract=off",  # sums are rounded where the source rounds them, with whatever compiler
+    *("-fno-math-errno", "-fno-trapping-math"),  # else GCC makes no vectors of a comparison
+)
+_SECONDS: Final = 300
+
+
+@cache
+def library() -> ctypes.CDLL | Refusal:
+    """Return the library of the best variant, built if it is not in the cache, or say what is missing."""
+    found = variants.usable(variants.named())
+    if isinstance(found, Refusal):
+        return found
+    failed = []
+    for variant in found:
+        try:
+            return load(variant)
+        except (BuildError, OSError) as error:
+            failed.append(" ".join(str(error).split())[:600])
+    words = f"no C compiler builds the CPU's kernels ({'; '.join(failed)})"
+    return Refusal("compiler", "missing", "a C compiler, cc, gcc or clang", "installation", words)
+
+
+def load(variant: Variant, flags: tuple[str, ...] = ()) -> ctypes.CDLL:
+    """Build a variant, or find it built, and load it.
+
+    Args:
+        variant: of a kind of CPU that this one is.
+        flags: further ones for the compiler.
+
+    Raises:
+        BuildError: no compiler makes a library of it that computes what it should.
+        OSError: the library cannot be kept or loaded.
+    """
+    path = build(variant, flags)
+    opened = shared_library.load(path)
+    abi.declare(opened)
+    opened.mx_use_team(team.starter())
+    return opened
+
+
+def build(variant: Variant, flags: tuple[str, ...] = ()) -> Path:
+    """Return the file of a variant's library, built if it is not in the cache; as :func:`load`."""
+    missed = []
+    # An older compiler may know the variant, but not all that this CPU has besides.
+    options = dict.fromkeys((variant.flags_for(cpu_features()), variant.flags))
+    for command in _compilers():
+        if isinstance(command, str):
+            missed.append(command)
+            continue
+        for known in options:
+            try:
+                return _built_by(command, variant, (*known, *flags))
+            except BuildError as error:
+                missed.append(str(error))
+    raise BuildError(f"{variant.name}: {'; '.join(missed)}")
+
+
+def _compilers() -> Iterator[list[str] | str]:
+    """Yield commands of compilers, and in words what cannot be run."""
+    named = os.environ.get(COMPILER_VARIABLE, "")
+    try:
+        wanted = [shlex.split(named)] if named.strip() else [[name] for name in COMPILERS]
+    except ValueError as error:
+        yield f"{COMPILER_VARIABLE} is {named!r} ({error})"
+        return
+    for command in wanted:
+        path = shutil.which(command[0])
+        yield [path, *command[1:]] if path else f"no {command[0]} on PATH"
+
+
+def _built_by(command: list[str], variant: Variant, flags: tuple[str, ...]) -> Path:
+    file = os.stat(os.path.realpath(command[0]))
+    options = [*FLAGS, *flags]
+    texts = {path.name: path.read_text(encoding="utf-8") for path in sorted(KERNELS.iterdir())}
+    parts = {
+        "kind": "cpu",
+        "texts": texts,
+        "options": options,
+        "compiler": (command, file.st_size, file.st_mtime_ns),
+        "check": Path(check.__file__).read_text(encoding="utf-8"),
+    }
+
+    def make(folder: Path) -> None:
+        whole = [*command, *options, str(KERNELS / SOURCE), "-o", str(folder / LIBRARY)]
+        _run(whole, folder)
+        _prove(folder / LIBRARY)
+
+    return build_cache.cached(parts, LIBRARY, make, f"the CPU's kernels for {variant.name} with {command[0]}")
+
+
+def _prove(path: Path) -> None:
+    files = [str(path), str(oracle.__file__)]
+    if sys.executable:
+        _run([sys.executable, check.__file__, *files], path.parent)
+    else:
+        reason = check.check(*map(Path, files))
+        if reason:
+            raise BuildError(f"{path}: {reason}")
+
+
+def _run(command: list[str], folder: Path) -> None:
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=_SECONDS,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise BuildError(f"{command[0]} cannot be run: {error}") from error
+    if done.returncode:
+        raise BuildError(f"{shlex.join(command)}: exit status {done.returncode}\n{done.stdout.strip()}")

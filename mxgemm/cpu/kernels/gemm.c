@@ -1,0 +1,175 @@
+// out = A @ B.T + bias on a CPU: the library that mxgemm/cpu/build.py makes of this file for one kind of CPU.
+#if defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+#include "avx512.h"
+#elif defined(__AVX2__) && defined(__FMA__)
+#include "avx2.h"
+#elif defined(__ARM_FEATURE_DOTPROD)
+#include "neon.h"
+#else
+#error "no variant for this CPU"
+#endif
+
+#include "elements.h"
+#include "panels.h"
+#include "pool.h"
+#include "rows.h"
+
+enum { A_BYTES = 8 << 20, TASK_ROWS = 32, LEAST_WORK = 1 << 20 };
+
+const char *mx_variant(void) { return MX_VARIANT; }
+void mx_use_team(void *start) { atomic_store(&team, (start_team *)start); }
+int64_t mx_call_bytes(void) { return sizeof(struct mx_call); }
+
+static int is_float(const struct mx_call *c) { return c->a_format != MX_E2M1; }
+static int64_t groups_of(const struct mx_call *c) { return (c->k / BLOCK + GROUP - 1) / GROUP; }
+
+// Rows of A that are quantised at a time: all of them, or what A_BYTES hold.
+static int64_t rows_at_a_time(const struct mx_call *c) {
+    int64_t fit = A_BYTES / a_row_bytes(groups_of(c), is_float(c)) / 24 * 24;
+    return smaller(c->m, larger(fit, 24));
+}
+
+static int64_t a_bytes(const struct mx_call *c) {
+    return round_up(rows_at_a_time(c) * a_row_bytes(groups_of(c), is_float(c)), 64);
+}
+
+// Threads that are worth waking: each has at least LEAST_WORK multiplications.
+static int64_t useful_threads(const struct mx_call *c) {
+    double work = (double)c->m * (double)c->n * (double)c->k / LEAST_WORK;
+    int64_t most = smaller(c->threads, MAX_THREADS);
+    return work < (double)most ? larger(1, (int64_t)work) : most;
+}
+
+static int64_t thread_bytes(const struct mx_call *c) {
+    return round_up(c->method == MX_ROWS ? rows_scratch(c) : panel_scratch(c, rows_at_a_time(c)), 64);
+}
+
+int64_t mx_scratch_bytes(const struct mx_call *c) { return a_bytes(c) + useful_threads(c) * thread_bytes(c); }
+
+struct job {
+    const struct mx_call *call;
+    struct activations a;
+    int64_t rows;  // of A, in `a`
+    int64_t parts;  // that these are cut into, for the panels
+    uint8_t *scratch;
+};
+
+static void quantize_task(void *context, int64_t index, int64_t thread) {
+    const struct job *j = context;
+    (void)thread;
+    (is_float(j->call) ? values_of_row : codes_of_row)(j->call, &j->a, j->a.first + index);
+}
+
+static void multiply_task(void *context, int64_t index, int64_t thread) {
+    const struct job *j = context;
+    const struct mx_call *c = j->call;
+    uint8_t *scratch = j->scratch + thread * thread_bytes(c);
+    if (c->method == MX_ROWS) {
+        int64_t n = index * TASK_ROWS;
+        rows_task(c, &j->a, j->rows, n, smaller(n + TASK_ROWS, c->n), scratch, is_float(c));
+        return;
+    }
+    int64_t part = index % j->parts, step = round_up((j->rows + j->parts - 1) / j->parts, PANEL_M);
+    int64_t m0 = smaller(part * step, j->rows), m1 = smaller(m0 + step, j->rows);
+    if (m0 < m1) panels_task(c, &j->a, m0, m1, index / j->parts * PANEL_N, scratch);
+}
+
+#if defined(__x86_64__)
+// Rounding to nearest, subnormals kept, whatever the calling thread is set to.
+typedef unsigned float_state;
+static float_state plain_arithmetic(void) {
+    float_state before = _mm_getcsr();
+    _mm_setcsr(0x1F80);
+    return before;
+}
+static void restore_arithmetic(float_state before) { _mm_setcsr(before); }
+#else
+typedef uint64_t float_state;
+static float_state plain_arithmetic(void) {
+    float_state before;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(before));
+    __asm__ volatile("msr fpcr, %0" : : "r"((float_state)0));
+    return before;
+}
+static void restore_arithmetic(float_state before) { __asm__ volatile("msr fpcr, %0" : : "r"(before)); }
+#endif
+
+static void with_plain_arithmetic(mx_task *task, void *context, int64_t index, int64_t thread) {
+    float_state before = plain_arithmetic();
+    task(context, index, thread);
+    restore_arithmetic(before);
+}
+
+static void quantize_plainly(void *context, int64_t index, int64_t thread) {
+    with_plain_arithmetic(quantize_task, context, index, thread);
+}
+
+static void multiply_plainly(void *context, int64_t index, int64_t thread) {
+    with_plain_arithmetic(multiply_task, context, index, thread);
+}
+
+void mx_gemm(const struct mx_call *c) {
+    int64_t rows = rows_at_a_time(c), groups = groups_of(c), threads = useful_threads(c), tiles = 1;
+    struct job j = {.call = c, .scratch = c->scratch + a_bytes(c)};
+    j.a.groups = groups;
+    if (is_float(c)) {
+        j.a.values = (float_element *)c->scratch;
+        j.a.scales = (float *)(j.a.values + rows * groups * GROUP * BLOCK);
+    } else {
+        j.a.codes = (int8_t *)c->scratch;
+        j.a.offsets = (int32_t *)(j.a.codes + rows * groups * GROUP * BLOCK);
+        j.a.scales = (float *)(j.a.offsets + rows * groups * GROUP);
+    }
+    for (int64_t first = 0; first < c->m; first += rows) {
+        j.a.first = first;
+        j.rows = smaller(rows, c->m - first);
+        pool_run(quantize_plainly, &j, j.rows, j.rows * c->k < LEAST_WORK / 16 ? 1 : threads);
+        j.parts = 1;
+        if (c->method == MX_ROWS) {
+            tiles = (c->n + TASK_ROWS - 1) / TASK_ROWS;
+        } else {  // a panel is decoded once a part, so parts are for threads that would have no panel
+            tiles = (c->n + PANEL_N - 1) / PANEL_N;
+            if (tiles < 4 * threads && threads > 1) j.parts = larger(1, smaller(4 * threads / tiles, j.rows / 48));
+        }
+        pool_run(multiply_plainly, &j, tiles * j.parts, threads);
+    }
+}
+
+static void decode_plainly(void *context, int64_t index, int64_t thread) {
+    const struct mx_call *c = context;
+    float_state before = plain_arithmetic();
+    decode_row(c, index, c->scratch + thread * round_up(c->k / 2, 64));
+    restore_arithmetic(before);
+}
+
+static void round_plainly(void *context, int64_t index, int64_t thread) {
+    (void)thread;
+    float_state before = plain_arithmetic();
+    round_row(context, index);
+    restore_arithmetic(before);
+}
+
+static void encode_plainly(void *context, int64_t index, int64_t thread) {
+    (void)thread;
+    float_state before = plain_arithmetic();
+    encode_row(context, index);
+    restore_arithmetic(before);
+}
+
+static int64_t row_threads(const struct mx_call *c, int64_t rows) {
+    double work = (double)rows * (double)c->k / (LEAST_WORK / 16);
+    int64_t most = smaller(c->threads, MAX_THREADS);
+    return work < (double)most ? larger(1, (int64_t)work) : most;
+}
+
+// B as values, see decode_row; scratch only where rows do not lie in a row.
+int64_t mx_decode_scratch_bytes(const struct mx_call *c) {
+    return is_plain(c) ? 0 : row_threads(c, c->n) * round_up(c->k / 2, 64);
+}
+void mx_decode(const struct mx_call *c) { pool_run(decode_plainly, (void *)c, c->n, row_threads(c, c->n)); }
+
+// A as values of its format, see round_row.
+void mx_round(const struct mx_call *c) { pool_run(round_plainly, (void *)c, c->m, row_threads(c, c->m)); }
+
+// A as bytes and scales, see encode_row.
+void mx_encode(const struct mx_call *c) { pool_run(encode_plainly, (void *)c, c->m, row_threads(c, c->m)); }

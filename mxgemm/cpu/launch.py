@@ -1,0 +1,70 @@
+"""Call the C kernels that multiply: a problem's constants once, a call's addresses each time."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from mxgemm import workspace
+from mxgemm.cpu import abi
+from mxgemm.mx.formats import scale_addend
+from mxgemm.problem import Problem
+
+DTYPES: Final = {getattr(torch, name): value for name, value in abi.DTYPES.items()}
+"""Dtypes as the kernels number them."""
+ALIGNMENT: Final = 64
+"""Of scratch, in bytes."""
+_CPU: Final = torch.device("cpu")
+
+
+class Product:
+    """``out = a @ b.T + bias`` for one problem."""
+
+    def __init__(self, library: ctypes.CDLL, problem: Problem, method: str) -> None:
+        p, s = problem, problem.strides
+        assert s is not None
+        self._library = library
+        self._call = abi.Call(
+            m=p.m,
+            n=p.n,
+            k=p.k,
+            a_row=s.a[0],
+            a_column=s.a[1],
+            a_dtype=DTYPES.get(p.a_dtype, 0),
+            a_format=abi.FORMATS[p.a_format],
+            addend=0 if p.a is None or p.a_quantized else scale_addend(p.a, p.scale_rounding),
+            a_scales=scales_in(s.a_scales, p.a_scale_layout),
+            b_row=s.b[0],
+            b_column=s.b[1],
+            b_preshuffled=int(p.weight_layout == "preshuffled"),
+            b_scales=scales_in(s.b_scales, p.scale_layout),
+            bias_stride=s.bias,
+            bias_dtype=DTYPES[p.bias_dtype],
+            out_row=s.out[0],
+            out_column=s.out[1],
+            out_dtype=DTYPES[p.out_dtype],
+            method=abi.METHODS[method],
+        )
+
+    def __call__(
+        self, a: Tensor, a_scales: Tensor | None, b: Tensor, b_scales: Tensor, bias: Tensor | None, out: Tensor
+    ) -> None:
+        """Fill ``out`` with torch's number of threads."""
+        call = abi.Call.from_buffer_copy(self._call)
+        call.a, call.b, call.b_scales.bytes, call.out = a.data_ptr(), b.data_ptr(), b_scales.data_ptr(), out.data_ptr()
+        call.a_scales.bytes = None if a_scales is None else a_scales.data_ptr()
+        call.bias = None if bias is None else bias.data_ptr()
+        call.threads = torch.get_num_threads()
+        pointer = ctypes.byref(call)
+        with workspace.take(self._library.mx_scratch_bytes(pointer) + ALIGNMENT, _CPU) as arena:
+            call.scratch = -(-arena.memory.data_ptr() // ALIGNMENT) * ALIGNMENT
+            self._library.mx_gemm(pointer)
+
+
+def scales_in(strides: tuple[int, int], layout: str) -> abi.Scales:
+    """Describe scale bytes with these strides in a layout; the address is the call's."""
+    shuffled = layout == "shuffled"  # contiguous then, and its rows are the padded ones
+    return abi.Scales(row=strides[0], column=strides[1], shuffled=int(shuffled), columns=strides[0] if shuffled else 0)

@@ -1,0 +1,82 @@
+"""Route ``cpu_native``: C kernels that quantise A, decode the weight in registers and add fp32 sums, on a CPU.
+
+With e2m1 activations a block's dot product is exact in integers: doubled elements are 0 1 2 3 4 6 8 12, and 32 products
+of two stay below 2^13. Other activations are multiplied as bf16 or fp32. The weight is read as it lies, and nothing is
+decoded into memory but a panel of it where many rows of A meet it. An output's sum does not depend on the number of
+threads: they share out its columns, and rows of A.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from mxgemm.cpu import abi, build
+from mxgemm.cpu.launch import Product
+from mxgemm.device import Machine
+from mxgemm.errors import Refusal
+from mxgemm.problem import Config, Problem, contiguity_refusal
+from mxgemm.routes.base import Launch, Operands, Route
+
+MOST_ROWS: Final = 4
+"""Rows of A up to which "rows" is the faster method: beyond, a panel that is decoded once is worth its writing."""
+
+
+@dataclass(frozen=True, slots=True)
+class CpuNativeConfig(Config):
+    """How the weight is read: "rows", decoded in registers for each four rows of A, or "panels", decoded once."""
+
+    method: str = "rows"
+
+
+class CpuNative(Route):
+    """Quantise, decode and multiply in C."""
+
+    name = "cpu_native"
+    takes = "bf16, fp16, fp32 or quantised A, any a_format; an e2m1 weight in any layout"
+    config_type = CpuNativeConfig
+
+    def missing(self, machine: Machine) -> Refusal | None:
+        """A CPU of a kind that has a variant, and a C compiler."""
+        if machine.arch != "cpu":
+            return Refusal("arch", machine.arch, "a CPU", "machine")
+        found = build.library()
+        return found if isinstance(found, Refusal) else None
+
+    def can_implement(self, problem: Problem) -> Refusal | None:
+        """An MXFP4 weight."""
+        if problem.b_format != "e2m1":
+            return Refusal("b_format", problem.b_format, "e2m1")
+        return contiguity_refusal(problem)
+
+    def configs(self, problem: Problem) -> Sequence[CpuNativeConfig]:
+        """Return the better method."""
+        few = problem.m <= MOST_ROWS or problem.a_format != "e2m1"
+        return [CpuNativeConfig("rows" if few else "panels")]
+
+    def candidates(self, problem: Problem) -> Sequence[CpuNativeConfig]:
+        """Return both methods."""
+        del problem
+        return [CpuNativeConfig(method) for method in abi.METHODS]
+
+    def check_config(self, problem: Problem, config: Config) -> Refusal | None:
+        """Panels are of integers."""
+        assert isinstance(config, CpuNativeConfig)
+        if config.method not in abi.METHODS:
+            return Refusal("method", repr(config.method), f"one of {', '.join(abi.METHODS)}")
+        if config.method == "panels" and problem.a_format != "e2m1":
+            return Refusal("method", "panels", f'a_format "e2m1", got {problem.a_format}')
+        return None
+
+    def bind(self, problem: Problem, config: Config) -> Launch:
+        """Return the launcher."""
+        assert isinstance(config, CpuNativeConfig)
+        library = build.library()
+        assert not isinstance(library, Refusal)
+        product = Product(library, problem, config.method)
+
+        def launch(operands: Operands) -> None:
+            product(*operands[:6])
+
+        return launch

@@ -1,0 +1,73 @@
+"""The kernels in a program of their own: under sanitizers, and for CPUs that only an emulator has here."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from mxgemm.cpu import build, variants
+from mxgemm.device import cpu_features
+from mxgemm.errors import Refusal
+
+DRIVER = Path(__file__).with_name("driver.c")
+ARM = ("aarch64-linux-gnu-gcc", ("qemu-aarch64", "qemu-aarch64-static"))
+
+pytestmark = pytest.mark.slow
+
+
+def compiled(folder: Path, compiler: str, *flags: str) -> str:
+    program = str(folder / "driver")
+    shared = [flag for flag in build.FLAGS if flag not in ("-O3", "-shared")]
+    command = [compiler, "-O1", "-g", "-Wall", "-Wextra", "-Werror", *shared, *flags, f"-I{build.KERNELS}", str(DRIVER)]
+    done = subprocess.run([*command, "-o", program, "-lm"], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return program
+
+
+def run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def sanitizes(folder: Path, sanitizer: str) -> bool:
+    probe = folder / "probe.c"
+    probe.write_text("int main(void) { return 0; }\n")
+    command = ["cc", f"-fsanitize={sanitizer}", str(probe), "-o", str(folder / "probe")]
+    return (
+        shutil.which("cc") is not None
+        and subprocess.run(command, capture_output=True, check=False).returncode == 0
+        and subprocess.run([str(folder / "probe")], capture_output=True, check=False).returncode == 0
+    )
+
+
+@pytest.mark.parametrize(
+    "name, sanitizer",
+    [("avx512_vnni", "address,undefined"), ("avx2", "address,undefined"), ("avx2", "thread")],
+)
+def test_sanitizers(name: str, sanitizer: str, tmp_path: Path) -> None:
+    found = variants.usable(name)
+    if isinstance(found, Refusal):
+        pytest.skip(f"this CPU is not one for {name}")
+    if not sanitizes(tmp_path, sanitizer):
+        pytest.skip(f"no compiler with -fsanitize={sanitizer} whose programs run here")
+    flags = found[0].flags_for(cpu_features())
+    run(compiled(tmp_path, "cc", *flags, f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"))
+
+
+def test_without_what_only_some_cpus_of_a_variant_have(tmp_path: Path) -> None:
+    """AVX-512 with VNNI, but neither byte permutations nor bf16 products."""
+    found = variants.usable("avx512_vnni")
+    if isinstance(found, Refusal):
+        pytest.skip("this CPU is not one for avx512_vnni")
+    run(compiled(tmp_path, "cc", *found[0].flags))
+
+
+def test_arm_in_an_emulator(tmp_path: Path) -> None:
+    emulator = next((path for name in ARM[1] if (path := shutil.which(name))), None)
+    if emulator is None or shutil.which(ARM[0]) is None:
+        pytest.skip("Debian and Ubuntu: apt install gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static")
+    (neon,) = (variant for variant in variants.VARIANTS if variant.name == "neon_dotprod")
+    run(emulator, compiled(tmp_path, ARM[0], *neon.flags, "-static", "-O2"))
