@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
 import mxgemm
 from mxgemm.measure import output
-from mxgemm.mx.formats import ACTIVATION_FORMATS, ActivationFormat
+from mxgemm.mx.formats import ActivationFormat
 from mxgemm.nn import MXLinear
 
 KIND: Final = "mxgemm-smollm2"
@@ -100,7 +100,7 @@ def measure() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         experiment = Experiment(Path(name))
         results: dict[str, Any] = {"bf16 weights": experiment.perplexity()}
-        for a_format in ACTIVATION_FORMATS:
+        for a_format in get_args(ActivationFormat):
             with experiment.quantized(a_format) as layers:
                 results[a_format] = experiment.perplexity()
     return {

@@ -205,6 +205,7 @@ def test_adapters_beside_a_loaded_model_learn(folder: Path) -> None:
     assert model.model.embed_tokens.weight.grad.any()
 
 
+@pytest.mark.slow
 def test_a_loaded_model_compiles_into_one_graph(folder: Path) -> None:
     model = load(folder, quantization_config=MXGemmConfig("e2m1"), attn_implementation="sdpa")
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
@@ -362,6 +363,7 @@ def test_what_is_not_quantised_is_not_adopted() -> None:
         adopt(LlamaConfig(**CONFIG))
 
 
+@pytest.mark.slow
 def test_without_transformers_a_sentence_says_what_to_install() -> None:
     code = "import sys; sys.modules['transformers'] = None; import mxgemm.integrations.transformers"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
