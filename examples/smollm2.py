@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, get_args
 
 import torch
 from torch import Tensor, nn
@@ -26,30 +26,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
 import mxgemm
 from mxgemm.measure import output
-from mxgemm.mx.formats import ACTIVATION_FORMATS
+from mxgemm.mx.formats import ActivationFormat
+from mxgemm.nn import MXLinear
 
 KIND: Final = "mxgemm-smollm2"
 SENTENCES: Final = Path(__file__).with_name("sentences.tsv")
 PROJECTIONS: Final = "*_proj.weight"
 WINDOW: Final = 512
 """Tokens that are scored at once, from the start of each window."""
-
-
-class Layer(nn.Module):
-    """A projection whose weight is MXFP4.
-
-    Args:
-        weight: (N, K).
-        a_format: what activations are rounded to.
-    """
-
-    def __init__(self, weight: mxgemm.MXTensor, a_format: str) -> None:
-        super().__init__()
-        self.weight, self.a_format = weight.prepare(), a_format
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Multiply ``[..., K]``; returns ``[..., N]`` of the same dtype."""
-        return mxgemm.gemm(x, self.weight, a_format=self.a_format, out_dtype=x.dtype)  # type: ignore[arg-type]
 
 
 class Experiment:
@@ -81,15 +65,16 @@ class Experiment:
         return math.exp(total / count)
 
     @contextmanager
-    def quantized(self, a_format: str) -> Iterator[int]:
+    def quantized(self, a_format: ActivationFormat) -> Iterator[int]:
         """Put the checkpoint's MX weights into the model; gives how many there are."""
         kept = {}
         for name, entry in self.checkpoint.entries.items():
             if entry.kind == "mx":
                 module = name.removesuffix(".weight")
-                kept[module] = self.model.get_submodule(module)
-                weight = cast(mxgemm.MXTensor, self.checkpoint[name])
-                self.model.set_submodule(module, Layer(weight, a_format))
+                kept[module] = linear = self.model.get_submodule(module)
+                weight: Any = self.checkpoint[name]
+                layer = MXLinear.from_mx(weight.prepare(), linear.bias, a_format=a_format)
+                self.model.set_submodule(module, layer)
         try:
             yield len(kept)
         finally:
@@ -115,7 +100,7 @@ def measure() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         experiment = Experiment(Path(name))
         results: dict[str, Any] = {"bf16 weights": experiment.perplexity()}
-        for a_format in ACTIVATION_FORMATS:
+        for a_format in get_args(ActivationFormat):
             with experiment.quantized(a_format) as layers:
                 results[a_format] = experiment.perplexity()
     return {

@@ -7,11 +7,13 @@
 ``safetensors`` (extra ``checkpoints``) and ``gguf`` (extra ``gguf``) are imported when a file asks for them.
 """
 
-from mxgemm.checkpoints.base import Entry, Scheme
+from mxgemm.checkpoints.base import Entry
 from mxgemm.checkpoints.convert import convert
 from mxgemm.checkpoints.gpt_oss import from_dense, join_gate_up, split_gate_up, to_dense
+from mxgemm.checkpoints.model import load_into
 from mxgemm.checkpoints.reader import FORMATS, Checkpoint
 from mxgemm.checkpoints.reader import open_checkpoint as open
+from mxgemm.checkpoints.scheme import Scheme
 
 __all__ = [
     "FORMATS",
@@ -21,6 +23,7 @@ __all__ = [
     "convert",
     "from_dense",
     "join_gate_up",
+    "load_into",
     "open",
     "split_gate_up",
     "to_dense",

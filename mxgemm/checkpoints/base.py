@@ -5,45 +5,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
+from mxgemm.checkpoints.scheme import NOTHING, Given, Rule, Scheme
 from mxgemm.checkpoints.store import Store
-from mxgemm.mx.formats import BLOCK, ActivationFormat, ScaleRounding
+from mxgemm.files import FileError
+from mxgemm.mx.formats import BLOCK
 from mxgemm.mx.tensor import MXTensor
 
 Kind = Literal["mx", "tensor", "foreign"]
-
-
-@dataclass(frozen=True, slots=True)
-class Scheme:
-    """What a checkpoint says about the activations of a layer.
-
-    Attributes:
-        a_format: what they are rounded to; None where the file does not say, or says something that mxgemm has not.
-        scale_rounding: how their block scales are chosen; None where nothing says, or there are none.
-        says: the file's own words, or what it lacks.
-    """
-
-    a_format: ActivationFormat | None = None
-    scale_rounding: ScaleRounding | None = None
-    says: str = "nothing"
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """What the caller says because the files do not.
-
-    Attributes:
-        a_format: of activations.
-        scale_rounding: of their scales.
-        scale_bias: of compressed-tensors' scale bytes: 127, or 125 in files of before version 0.14.
-    """
-
-    a_format: ActivationFormat | None = None
-    scale_rounding: ScaleRounding | None = None
-    scale_bias: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +42,7 @@ class Entry:
     parts: tuple[str, ...]
     nbytes: int
     layout: str = ""
-    scheme: Scheme = Scheme()
+    scheme: Scheme = NOTHING
     note: str = ""
     argument: Any = None
 
@@ -112,6 +84,35 @@ class Format(ABC):
         Raises:
             ValueError: this format cannot hold it.
         """
+
+    def rules(self, config: Mapping[str, Any]) -> Iterator[Rule]:
+        """Yield what a ``quantization_config`` says of linear layers; the first rule that fits a module holds.
+
+        Raises:
+            ValueError: it makes no sense.
+        """
+        del config
+        return iter(())
+
+    def stored_rules(self, store: Store) -> list[Rule]:
+        """Return the rules of a checkpoint.
+
+        Raises:
+            FileError: its ``quantization_config`` makes no sense.
+        """
+        try:
+            return list(self.rules(store.quantization))
+        except ValueError as error:
+            raise FileError(f"{store.path}: quantization_config: {error}") from error
+
+    def excluded(self, config: Mapping[str, Any]) -> Iterator[str]:
+        """Yield regular expressions of modules that are not quantised, matched from the beginning of a name.
+
+        Raises:
+            ValueError: as of :meth:`rules`.
+        """
+        del config
+        return iter(())
 
     def quantization_config(self, schemes: Mapping[str, Scheme], plain: Sequence[str]) -> dict[str, Any] | None:
         """Return the ``quantization_config`` of a checkpoint.
@@ -168,27 +169,3 @@ def foreign_entry(name: str, parts: Sequence[str], store: Store, note: str) -> E
     stored = store.tensors[parts[0]]
     size = sum(store.tensors[part].nbytes for part in parts)
     return Entry(name, "foreign", stored.shape, stored.type, tuple(parts), size, note=note)
-
-
-def one_scheme(schemes: Mapping[str, Scheme], format: str) -> Scheme:
-    """Return the one scheme of all layers.
-
-    Raises:
-        ValueError: there are several, or it does not say what activations are rounded to.
-    """
-    found: dict[tuple[str | None, str | None], Scheme] = {}
-    for scheme in schemes.values():
-        if scheme.a_format is None:
-            raise ValueError(f"a_format: the source says {scheme.says}, and {format} has to; want a_format=")
-        if scheme.a_format != "bf16" and scheme.scale_rounding is None:
-            raise ValueError(
-                f"scale_rounding: the source says {scheme.says}, and {format} has to; want scale_rounding="
-            )
-        found.setdefault((scheme.a_format, scheme.scale_rounding), scheme)
-    if len(found) > 1:
-        listed = ", ".join(f"{a_format} ({rounding})" if rounding else f"{a_format}" for a_format, rounding in found)
-        raise ValueError(f"a_format: got {listed} in one checkpoint, want one for {format}")
-    return next(iter(found.values()), Scheme("bf16"))
-
-
-A_FORMATS: Final = {"fp4": "e2m1", "fp8_e4m3": "e4m3"}

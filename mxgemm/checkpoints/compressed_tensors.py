@@ -1,7 +1,9 @@
 """compressed-tensors' mxfp4-pack-quantized: uint8 ``X.weight_packed`` ``[N, K/2]``, ``X.weight_scale`` ``[N, K/32]``.
 
-``config.json`` has groups of layers (``config_groups``) with the format of weights and of activations. Scale bytes are
-E8M0, whose bias is 127; versions before 0.14 wrote them with bias 125 (compressed-tensors pull requests 538 and 541).
+``config.json`` has groups of layers (``config_groups``) with the format of weights and of activations; of the targets
+that fit a layer its name holds, then the first pattern of the alphabet, then its class, as the library's own
+``match_targets`` has it. Scale bytes are E8M0, whose bias is 127; versions before 0.14 wrote them with bias 125
+(compressed-tensors pull requests 538 and 541).
 """
 
 from __future__ import annotations
@@ -13,8 +15,20 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from mxgemm.checkpoints.base import Entry, Format, Given, Scheme, foreign_entry, mx_entry, one_scheme, plain_entry
+from mxgemm.checkpoints.base import Entry, Format, foreign_entry, mx_entry, plain_entry
 from mxgemm.checkpoints.quark import require_e2m1
+from mxgemm.checkpoints.scheme import (
+    EVERY,
+    Given,
+    Rule,
+    Scheme,
+    expression,
+    has,
+    names,
+    one_scheme,
+    rule_of,
+    short,
+)
 from mxgemm.checkpoints.store import Store
 from mxgemm.mx.formats import E8M0_BIAS, E8M0_NAN
 from mxgemm.mx.tensor import MXTensor
@@ -26,8 +40,10 @@ PACKED: Final = "_packed"
 SCALE: Final = "_scale"
 OLD_BIAS: Final = 125
 _MX: Final = {"type": "float", "strategy": "group", "group_size": 32}
-_A_BITS: Final = {4: "e2m1", 8: "e4m3"}
-_BITS: Final = {name: bits for bits, name in _A_BITS.items()}
+_BITS: Final = {"e2m1": 4, "e4m3": 8}
+_NAME, _PATTERN, _LINEAR, _CLASS = range(4)
+"""Kinds of targets, in the order in which they hold."""
+_SHOWN: Final = ("type", "num_bits", "strategy", "group_size")
 
 
 class CompressedTensors(Format):
@@ -43,6 +59,7 @@ class CompressedTensors(Format):
     def entries(self, store: Store, given: Given) -> Iterator[Entry]:
         """Yield packed weights with their scales as one, and the rest."""
         config = store.quantization
+        rules = self.stored_rules(store) if config else [Rule(EVERY, "", Scheme(says="nothing without config.json"))]
         bias: int | None = None
         for name, stored in store.tensors.items():
             if name.endswith(SCALE) and name.removesuffix(SCALE) + PACKED in store.tensors:
@@ -55,15 +72,16 @@ class CompressedTensors(Format):
                     yield plain_entry(name, store)
                 continue
             logical = name.removesuffix(PACKED)
-            group = _group_of(logical, name, config, store) if config else {}
-            if config and not _is_mx(group.get("weights"), 4):
+            rule = rule_of(logical.rpartition(".")[0], rules)
+            if rule is None:
+                raise store.error(name, "is of no group of quantization_config")
+            if rule.foreign:
                 parts = [part for part in (name, logical + SCALE) if part in store.tensors]
-                yield foreign_entry(logical, parts, store, f"weights: {_short(group.get('weights'))}")
+                yield foreign_entry(logical, parts, store, f"weights: {rule.foreign}")
                 continue
-            bias = scale_bias(store, given) if bias is None else bias
-            scheme = _scheme_of(group) if config else Scheme(says="nothing without config.json")
+            bias = scale_bias(config, given, str(store.path)) if bias is None else bias
             layout = "" if bias == E8M0_BIAS else f"scale bytes with bias {bias}"
-            yield mx_entry(logical, name, logical + SCALE, store, scheme, layout=layout, argument=bias)
+            yield mx_entry(logical, name, logical + SCALE, store, rule.scheme, layout=layout, argument=bias)
 
     def decode(self, entry: Entry, store: Store) -> MXTensor:
         """Take the bytes as they are; scale bytes with bias 125 become E8M0."""
@@ -80,6 +98,33 @@ class CompressedTensors(Format):
         """
         require_e2m1(name, weight, self.name)
         return {name + PACKED: weight.data, name + SCALE: weight.scales}
+
+    def rules(self, config: Mapping[str, Any]) -> Iterator[Rule]:
+        """Yield what holds by name, by patterns of names and by class.
+
+        Raises:
+            ValueError: no group, a pattern that is none, or two groups of one target.
+        """
+        groups = config.get("config_groups")
+        found: dict[tuple[int, str], Rule] = {}
+        for name, group in (groups if isinstance(groups, dict) else {}).items():
+            for target in _targets(group):
+                kind, pattern = _pattern(target)
+                rule = _rule(pattern, f"config_groups.{name}.weights", group)
+                other = found.setdefault((kind, target if kind == _PATTERN else pattern), rule)
+                if (other.scheme, other.foreign) != (rule.scheme, rule.foreign):
+                    raise ValueError(f"config_groups: got {target} in several groups, want one")
+        if not found:
+            raise ValueError("config_groups: got no group with a target, want one at least")
+        for key in sorted(found):
+            yield found[key]
+            if found[key].pattern == EVERY:
+                return
+
+    def excluded(self, config: Mapping[str, Any]) -> Iterator[str]:
+        """Yield the patterns of ``ignore``."""
+        for name in names("ignore", config.get("ignore")):
+            yield expression(name[3:]) if name.startswith("re:") else f"{re.escape(name)}$"
 
     def quantization_config(self, schemes: Mapping[str, Scheme], plain: Sequence[str]) -> dict[str, Any]:
         """Return a configuration of one group for all layers.
@@ -108,13 +153,18 @@ class CompressedTensors(Format):
         }
 
 
-def scale_bias(store: Store, given: Given) -> int:
+def scale_bias(config: Mapping[str, Any], given: Given, source: str) -> int:
     """Return the bias of a checkpoint's scale bytes: as given, or by the version that wrote it.
+
+    Args:
+        config: its ``quantization_config``, {} for none.
+        given: what the caller says.
+        source: names the checkpoint in errors.
 
     Raises:
         ValueError: the version is missing, or one between two releases, and nothing is given; or both disagree.
     """
-    version = store.quantization.get("version")
+    version = config.get("version")
     found = re.fullmatch(r"(\d+)\.(\d+)(\.\d+)*", version) if isinstance(version, str) else None
     known = None
     if found:
@@ -127,7 +177,7 @@ def scale_bias(store: Store, given: Given) -> int:
         return given.scale_bias
     if known is None:
         raise ValueError(
-            f"scale_bias: {store.path} says version {version!r}; want scale_bias={OLD_BIAS} for files that "
+            f"scale_bias: {source} says version {version!r}; want scale_bias={OLD_BIAS} for files that "
             f"compressed-tensors of before 0.14 wrote, {E8M0_BIAS} for all others"
         )
     return known
@@ -145,56 +195,31 @@ def standard_scales(scales: Tensor, bias: int, error: Any) -> Tensor:
     return moved.to(torch.uint8)
 
 
-def _group_of(logical: str, stored: str, config: Mapping[str, Any], store: Store) -> dict[str, Any]:
-    """Return the group of a layer: by its name, by a pattern of names, else the one of a class of layers."""
-    groups = config.get("config_groups")
-    found = [group for group in (groups if isinstance(groups, dict) else {}).values() if isinstance(group, dict)]
-    module = logical.rpartition(".")[0]
-    for matches in (_by_name, _by_pattern, _by_class):
-        matching = [group for group in found if any(matches(module, target) for target in _targets(group))]
-        if len(matching) > 1:
-            raise store.error(stored, f"is of {len(matching)} groups of quantization_config, want one")
-        if matching:
-            return matching[0]
-    raise store.error(stored, "is of no group of quantization_config")
-
-
-def _targets(group: Mapping[str, Any]) -> list[str]:
-    targets = group.get("targets")
+def _targets(group: Any) -> list[str]:
+    targets = group.get("targets") if isinstance(group, dict) else None
     return [target for target in targets if isinstance(target, str)] if isinstance(targets, list) else []
 
 
-def _by_name(module: str, target: str) -> bool:
-    return module == target
+def _pattern(target: str) -> tuple[int, str]:
+    """Return the kind of a target, and what matches the layers that it names."""
+    if target.startswith("re:"):
+        return _PATTERN, expression(target[3:])
+    if target.isidentifier() and target[:1].isupper():  # a class's name: every packed weight is of a Linear
+        return _LINEAR if target == "Linear" else _CLASS, EVERY
+    return _NAME, re.escape(target)
 
 
-def _by_pattern(module: str, target: str) -> bool:
-    try:
-        return target.startswith("re:") and re.match(target[3:], module) is not None
-    except re.error:
-        return False
+def _rule(pattern: str, where: str, group: Mapping[str, Any]) -> Rule:
+    weights = group.get("weights")
+    foreign = "" if has(weights, {**_MX, "num_bits": 4}) else short(weights, _SHOWN)
+    return Rule(pattern, where, _scheme_of(group.get("input_activations")), foreign)
 
 
-def _by_class(module: str, target: str) -> bool:
-    return target.isidentifier() and target[:1].isupper()  # a class's name: every packed weight is of a Linear
-
-
-def _is_mx(spec: Any, bits: int) -> bool:
-    return isinstance(spec, dict) and all(spec.get(key) == value for key, value in {**_MX, "num_bits": bits}.items())
-
-
-def _scheme_of(group: Mapping[str, Any]) -> Scheme:
-    spec = group.get("input_activations")
+def _scheme_of(spec: Any) -> Scheme:
     if spec is None:
         return Scheme("bf16", None, "input_activations: null")
-    says = f"input_activations: {_short(spec)}"
-    for bits, a_format in _A_BITS.items():
-        if _is_mx(spec, bits):
+    says = f"input_activations: {short(spec, _SHOWN)}"
+    for a_format, bits in _BITS.items():
+        if has(spec, {**_MX, "num_bits": bits}):
             return Scheme(a_format, "even", says)  # type: ignore[arg-type]
     return Scheme(says=says)
-
-
-def _short(spec: Any) -> str:
-    if not isinstance(spec, dict):
-        return repr(spec)
-    return ", ".join(f"{key} {spec[key]}" for key in ("type", "num_bits", "strategy", "group_size") if key in spec)

@@ -21,7 +21,8 @@ from mxgemm._version import __version__
 from mxgemm.arguments import as_int, as_path, one_of
 from mxgemm.checkpoints import gguf, work
 from mxgemm.checkpoints.plan import Order, Plan, Step, plan, tensors
-from mxgemm.checkpoints.reader import FORMATS, Checkpoint, check_given
+from mxgemm.checkpoints.reader import FORMATS, Checkpoint
+from mxgemm.checkpoints.scheme import check_given
 from mxgemm.checkpoints.store import CONFIG, INDEX, PICKLES, SINGLE
 from mxgemm.checkpoints.writer import ggml_type, write_gguf, write_safetensors
 from mxgemm.files import FileError

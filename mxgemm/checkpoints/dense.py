@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from mxgemm.checkpoints.base import Entry, Format, Given, plain_entry
+from mxgemm.checkpoints.base import Entry, Format, plain_entry
+from mxgemm.checkpoints.scheme import Given
 from mxgemm.checkpoints.store import Store
 from mxgemm.mx.tensor import MXTensor
 

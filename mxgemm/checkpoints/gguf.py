@@ -16,9 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mxgemm.checkpoints.base import Entry, Format, Given, Scheme, foreign_entry, plain_entry
+from mxgemm.checkpoints.base import Entry, Format, foreign_entry, plain_entry
 from mxgemm.checkpoints.gguf_header import check_header
 from mxgemm.checkpoints.quark import require_e2m1
+from mxgemm.checkpoints.scheme import Given, Scheme
 from mxgemm.checkpoints.store import Store, Stored, check_regular
 from mxgemm.files import FileError
 from mxgemm.mx.codec import row_chunks

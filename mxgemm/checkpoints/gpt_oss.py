@@ -13,15 +13,19 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from mxgemm.checkpoints.base import Entry, Format, Given, Scheme, one_scheme, plain_entry
+from mxgemm.checkpoints.base import Entry, Format, plain_entry
 from mxgemm.checkpoints.quark import require_e2m1
+from mxgemm.checkpoints.scheme import EVERY, Given, Rule, Scheme, one_scheme
 from mxgemm.checkpoints.store import Store
 from mxgemm.mx.formats import BLOCK, ScaleRounding
 from mxgemm.mx.tensor import MXTensor
 from mxgemm.quantize import quantize
 
-_SUFFIXES: Final = (("_blocks", "_scales"), (".blocks", ".scales"))
+BLOCKS: Final = "_blocks"
+SCALES: Final = "_scales"
+_SUFFIXES: Final = ((BLOCKS, SCALES), (".blocks", ".scales"))
 _BYTES: Final = BLOCK // 2
+_SCHEME: Final = Scheme("bf16", None, "quant_method mxfp4, which leaves activations as they are")
 
 
 class GptOss(Format):
@@ -39,7 +43,6 @@ class GptOss(Format):
     def entries(self, store: Store, given: Given) -> Iterator[Entry]:
         """Yield blocks with their scales as one, and the rest."""
         del given
-        scheme = Scheme("bf16", None, "quant_method mxfp4, which leaves activations as they are")
         taken = {_scales_of(name) for name in store.tensors if _scales_of(name) in store.tensors}
         for name, stored in store.tensors.items():
             if name in taken:
@@ -49,7 +52,7 @@ class GptOss(Format):
                     raise store.error(name, "has no blocks beside it")
                 yield plain_entry(name, store)
                 continue
-            yield _entry(name, _scales_of(name), stored.shape, store, scheme)
+            yield _entry(name, _scales_of(name), stored.shape, store, _SCHEME)
 
     def decode(self, entry: Entry, store: Store) -> MXTensor:
         """Make rows of the blocks, without a copy."""
@@ -64,7 +67,17 @@ class GptOss(Format):
         """
         require_e2m1(name, weight, self.name)
         blocks = weight.data.reshape(*weight.scales.shape, _BYTES)
-        return {name + "_blocks": blocks, name + "_scales": weight.scales}
+        return {name + BLOCKS: blocks, name + SCALES: weight.scales}
+
+    def rules(self, config: Mapping[str, Any]) -> Iterator[Rule]:
+        """Yield the one scheme: weights alone are quantised."""
+        del config
+        yield Rule(EVERY, "quant_method", _SCHEME)
+
+    def excluded(self, config: Mapping[str, Any]) -> Iterator[str]:
+        """Yield all: it is the weights of experts that are quantised, and they are no linear layers."""
+        del config
+        yield EVERY
 
     def quantization_config(self, schemes: Mapping[str, Scheme], plain: Sequence[str]) -> dict[str, Any]:
         """Return transformers' configuration.
@@ -144,4 +157,4 @@ def _entry(blocks: str, scales: str, shape: tuple[int, ...], store: Store, schem
         raise store.error(scales, f"got shape {list(its.shape)}, want {list(shape[:-1])} for {blocks} {list(shape)}")
     logical = (*shape[:-2], shape[-2] * BLOCK)
     size = store.tensors[blocks].nbytes + its.nbytes
-    return Entry(blocks[: -len("_blocks")], "mx", logical, "e2m1", (blocks, scales), size, "blocks of 16 bytes", scheme)
+    return Entry(blocks[: -len(BLOCKS)], "mx", logical, "e2m1", (blocks, scales), size, "blocks of 16 bytes", scheme)

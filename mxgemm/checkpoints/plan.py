@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from mxgemm.checkpoints import gguf
-from mxgemm.checkpoints.base import Entry, Format, Given, Scheme
+from mxgemm.checkpoints.base import Entry, Format
 from mxgemm.checkpoints.dense import Dense
 from mxgemm.checkpoints.gpt_oss import from_dense, to_dense
-from mxgemm.checkpoints.reader import Checkpoint, completed
+from mxgemm.checkpoints.reader import Checkpoint
+from mxgemm.checkpoints.scheme import Given, Scheme, completed
 from mxgemm.checkpoints.writer import Spec, nbytes
 from mxgemm.mx.formats import BLOCK, FORMATS, ActivationFormat, ScaleRounding
 from mxgemm.mx.tensor import FLOAT_DTYPES, MXTensor

@@ -1,27 +1,31 @@
 """AMD Quark's OCP MX export: ``X.weight`` uint8 ``[N, K/2]``, ``X.weight_scale`` uint8 ``[N, K/32]`` of E8M0 bytes.
 
-``config.json`` says in ``quantization_config`` what is quantised how: ``global_quant_config``, ``layer_quant_config``
-by patterns of module names, and ``exclude``. Names and bytes are mxgemm's own (``MXLinear``), low nibble first.
+``config.json`` says in ``quantization_config`` what is quantised how: ``layer_quant_config`` by patterns of module
+names, of which the last holds, as Quark itself goes through them; ``layer_type_quant_config`` by class;
+``global_quant_config``; and ``exclude``. Names and bytes are mxgemm's own (``MXLinear``), low nibble first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
+from fnmatch import translate
 from typing import Any, Final
 
 from torch import Tensor
 
-from mxgemm.checkpoints.base import (
-    A_FORMATS,
-    Entry,
-    Format,
+from mxgemm.arguments import shown
+from mxgemm.checkpoints.base import Entry, Format, foreign_entry, mx_entry, plain_entry
+from mxgemm.checkpoints.scheme import (
+    EVERY,
     Given,
+    Rule,
     Scheme,
-    foreign_entry,
-    mx_entry,
+    expression,
+    has,
+    names,
     one_scheme,
-    plain_entry,
+    rule_of,
+    short,
 )
 from mxgemm.checkpoints.store import Store
 from mxgemm.mx.formats import E2M1, SCALE_ROUNDINGS
@@ -30,6 +34,7 @@ from mxgemm.mx.tensor import MXTensor
 SUFFIX: Final = "_scale"
 _MX: Final = {"qscheme": "per_group", "group_size": 32, "scale_format": "e8m0"}
 _NAMES: Final = {"e2m1": "fp4", "e4m3": "fp8_e4m3"}
+_SHOWN: Final = ("dtype", "qscheme", "group_size", "scale_format", "scale_calculation_mode")
 
 
 class Quark(Format):
@@ -44,7 +49,7 @@ class Quark(Format):
     def entries(self, store: Store, given: Given) -> Iterator[Entry]:
         """Yield weights with their scales as one, and the rest."""
         del given
-        config = store.quantization
+        rules = self.stored_rules(store) if store.quantization else []
         for name, stored in store.tensors.items():
             if name.endswith(SUFFIX) and name.removesuffix(SUFFIX) in store.tensors:
                 continue
@@ -57,13 +62,11 @@ class Quark(Format):
                 yield plain_entry(name, store)
                 continue
             module = name.rpartition(".")[0]
-            spec = _spec_of(module, config)
-            if config and not is_mx(spec.get("weight"), "fp4"):
-                note = f"{module}: weight: {_short(spec.get('weight'))}"
-                yield foreign_entry(name, (name, scales), store, note)
+            rule = rule_of(module, rules) or Rule(EVERY, "", Scheme(says="nothing without config.json"))
+            if rule.foreign:
+                yield foreign_entry(name, (name, scales), store, f"{module}: weight: {rule.foreign}")
                 continue
-            scheme = scheme_of(spec.get("input_tensors")) if config else Scheme(says="nothing without config.json")
-            yield mx_entry(name, name, scales, store, scheme)
+            yield mx_entry(name, name, scales, store, rule.scheme)
 
     def decode(self, entry: Entry, store: Store) -> MXTensor:
         """Take the bytes as they are."""
@@ -77,6 +80,25 @@ class Quark(Format):
         """
         require_e2m1(name, weight, self.name)
         return {name: weight.data, name + SUFFIX: weight.scales}
+
+    def rules(self, config: Mapping[str, Any]) -> Iterator[Rule]:
+        """Yield what holds by name, by class and for all others.
+
+        Raises:
+            ValueError: names or classes are no object.
+        """
+        for pattern, spec in reversed(_object(config, "layer_quant_config").items()):
+            yield _rule(translate(pattern), f"layer_quant_config.{pattern}", spec)
+        for kind, spec in _object(config, "layer_type_quant_config").items():
+            if kind.rpartition(".")[2] == "Linear":
+                yield _rule(EVERY, f"layer_type_quant_config.{kind}", spec)
+                return
+        yield _rule(EVERY, "global_quant_config", config.get("global_quant_config"))
+
+    def excluded(self, config: Mapping[str, Any]) -> Iterator[str]:
+        """Yield the patterns of ``exclude``."""
+        for name in names("exclude", config.get("exclude")):
+            yield expression(name[3:]) if name.startswith("re:") else translate(name)
 
     def quantization_config(self, schemes: Mapping[str, Scheme], plain: Sequence[str]) -> dict[str, Any]:
         """Return Quark's configuration of one scheme for all layers."""
@@ -102,25 +124,6 @@ class Quark(Format):
         }
 
 
-def is_mx(spec: Any, dtype: str) -> bool:
-    """Say whether a Quark specification is MX blocks of 32 with E8M0 scales."""
-    return isinstance(spec, dict) and all(spec.get(key) == value for key, value in {**_MX, "dtype": dtype}.items())
-
-
-def scheme_of(spec: Any) -> Scheme:
-    """Read ``input_tensors``."""
-    spec = _alone(spec)
-    if spec is None:
-        return Scheme("bf16", None, "input_tensors: null")
-    says = f"input_tensors: {_short(spec)}"
-    for dtype, a_format in A_FORMATS.items():
-        if is_mx(spec, dtype):
-            mode = spec.get("scale_calculation_mode")
-            rounding = mode if mode in SCALE_ROUNDINGS else None
-            return Scheme(a_format, rounding, says)  # type: ignore[arg-type]
-    return Scheme(says=says)
-
-
 def require_e2m1(name: str, weight: MXTensor, format: str) -> None:
     """Refuse a weight that is not MXFP4.
 
@@ -131,22 +134,31 @@ def require_e2m1(name: str, weight: MXTensor, format: str) -> None:
         raise ValueError(f"{name}: got {weight.format}, want e2m1, which is what {format} files are read with")
 
 
-def _spec_of(module: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what holds for a module: of the patterns that name it the last, as Quark itself goes through them."""
-    named = config.get("layer_quant_config")
-    found: Any = config.get("global_quant_config")
-    for pattern, spec in (named if isinstance(named, dict) else {}).items():
-        if fnmatchcase(module, pattern):
-            found = spec
-    return {key: _alone(value) for key, value in found.items()} if isinstance(found, dict) else {}
+def _object(config: Mapping[str, Any], key: str) -> dict[str, Any]:
+    found = config.get(key) or {}
+    if not isinstance(found, dict):
+        raise ValueError(f"{key}: got {shown(found)}, want an object")
+    return found
+
+
+def _rule(pattern: str, where: str, spec: Any) -> Rule:
+    spec = spec if isinstance(spec, dict) else {}
+    weight = _alone(spec.get("weight"))
+    foreign = "" if has(weight, {**_MX, "dtype": "fp4"}) else short(weight, _SHOWN)
+    return Rule(pattern, f"{where}.weight", _scheme_of(_alone(spec.get("input_tensors"))), foreign)
+
+
+def _scheme_of(spec: Any) -> Scheme:
+    if spec is None:
+        return Scheme("bf16", None, "input_tensors: null")
+    says = f"input_tensors: {short(spec, _SHOWN)}"
+    for a_format, dtype in _NAMES.items():
+        if has(spec, {**_MX, "dtype": dtype}):
+            mode = spec.get("scale_calculation_mode")
+            rounding = mode if mode in SCALE_ROUNDINGS else None
+            return Scheme(a_format, rounding, says)  # type: ignore[arg-type]
+    return Scheme(says=says)
 
 
 def _alone(spec: Any) -> Any:
     return spec[0] if isinstance(spec, list) and len(spec) == 1 else spec
-
-
-def _short(spec: Any) -> str:
-    if not isinstance(spec, dict):
-        return repr(spec)
-    shown = ("dtype", "qscheme", "group_size", "scale_format", "scale_calculation_mode")
-    return ", ".join(f"{key} {spec[key]}" for key in shown if key in spec)

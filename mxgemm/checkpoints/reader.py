@@ -14,11 +14,12 @@ from torch import Tensor
 
 from mxgemm.arguments import as_path, one_of
 from mxgemm.checkpoints import gguf
-from mxgemm.checkpoints.base import Entry, Format, Given, Kind, Scheme
+from mxgemm.checkpoints.base import Entry, Format, Kind
 from mxgemm.checkpoints.compressed_tensors import CompressedTensors
 from mxgemm.checkpoints.dense import Dense
 from mxgemm.checkpoints.gpt_oss import GptOss
 from mxgemm.checkpoints.quark import Quark
+from mxgemm.checkpoints.scheme import Given, Scheme, agreed, check_given
 from mxgemm.checkpoints.store import Store, Stored, open_safetensors
 from mxgemm.checkpoints.torchao import TorchAO
 from mxgemm.files import FileError
@@ -234,51 +235,10 @@ def open_checkpoint(
     for entry in chosen.entries(store, given):
         if entry.name in entries:
             raise store.error(entry.parts[0], f"is a second {entry.name}")
-        entries[entry.name] = filled(entry, given, source)
+        if entry.kind == "mx":
+            entry = replace(entry, scheme=agreed(entry.scheme, given, str(source), entry.name))
+        entries[entry.name] = entry
     return Checkpoint(store, chosen, entries, given)
-
-
-def check_given(a_format: object, scale_rounding: object, scale_bias: object) -> Given:
-    """Check what a caller says of a checkpoint.
-
-    Raises:
-        ValueError: a wrong name.
-        TypeError: a bias that is no int.
-    """
-    if a_format is not None:
-        one_of("a_format", a_format, ACTIVATION_FORMATS)
-    if scale_rounding is not None:
-        one_of("scale_rounding", scale_rounding, SCALE_ROUNDINGS)
-    if scale_bias is not None and (not isinstance(scale_bias, int) or isinstance(scale_bias, bool)):
-        raise TypeError(f"scale_bias: got {type(scale_bias).__name__}, want an int")
-    return Given(a_format, scale_rounding, scale_bias)  # type: ignore[arg-type]
-
-
-def completed(scheme: Scheme, given: Given) -> Scheme:
-    """Return a scheme with what the caller says where the files say nothing."""
-    for field in ("a_format", "scale_rounding"):
-        said = getattr(given, field)
-        if said is not None and getattr(scheme, field) is None and (field == "a_format" or scheme.a_format != "bf16"):
-            scheme = replace(scheme, **{field: said}, says=f"{scheme.says}, the caller {field} {said}")
-    return scheme
-
-
-def filled(entry: Entry, given: Given, path: Path) -> Entry:
-    """Return an entry with what the caller says where the files say nothing.
-
-    Raises:
-        ValueError: they say something else.
-    """
-    scheme = entry.scheme
-    if entry.kind != "mx":
-        return entry
-    for field in ("a_format", "scale_rounding"):
-        own, said = getattr(scheme, field), getattr(given, field)
-        if own is not None and said is not None and own != said:
-            raise ValueError(
-                f"{field}: got {said}, but {path} says {own} of {entry.name} ({scheme.says}); leave it out"
-            )
-    return replace(entry, scheme=completed(scheme, given))
 
 
 def _format_of(store: Store, named: str | None) -> Format:

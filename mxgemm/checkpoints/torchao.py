@@ -14,7 +14,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from mxgemm.checkpoints.base import Entry, Format, Given, Scheme, foreign_entry, one_scheme, plain_entry
+from mxgemm.checkpoints.base import Entry, Format, foreign_entry, plain_entry
+from mxgemm.checkpoints.scheme import Given, Scheme, one_scheme
 from mxgemm.checkpoints.store import Store
 from mxgemm.files import FileError, shown
 from mxgemm.mx.formats import BLOCK, FORMATS, SCALE_ROUNDINGS

@@ -1,8 +1,7 @@
 """The experts of gpt-oss with MXFP4 weights, as transformers' model calls them.
 
-A checkpoint holds ``gate_up_proj_blocks`` uint8 ``[E, 2I, H/32, 16]`` and ``gate_up_proj_scales`` ``[E, 2I, H/32]``,
-and ``down_proj_*`` likewise: the bytes of weights (E, N, K), output features first, where transformers' own parameters
-are ``[E, K, N]``.
+Their bytes are those of the checkpoint, output features first (see ``mxgemm.checkpoints.gpt_oss``), where transformers'
+own parameters are ``[E, K, N]``.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mxgemm.mx.formats import BLOCK, E2M1, E8M0_NAN, ActivationFormat, ScaleRounding
-from mxgemm.mx.tensor import MXTensor
+from mxgemm.mx.formats import BLOCK, ActivationFormat, ScaleRounding
 from mxgemm.nn import MXWeight
 from mxgemm.nn.product import linear
+from mxgemm.nn.weight import unloaded
 from mxgemm.problem import Options
 
 
@@ -75,6 +74,4 @@ def _unloaded(parameter: Any) -> MXWeight:
     count, k, n = parameter.shape
     if k % BLOCK:
         raise ValueError(f"experts: got weights of K = {k}, want a multiple of {BLOCK}")
-    data = torch.zeros(count, n, k // E2M1.pack, dtype=torch.uint8, device=parameter.device)
-    scales = torch.full((count, n, k // BLOCK), E8M0_NAN, dtype=torch.uint8, device=parameter.device)
-    return MXWeight(MXTensor.wrap(data, scales))
+    return MXWeight(unloaded(count, n, k, device=parameter.device))

@@ -17,8 +17,11 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from mxgemm.arguments import check_bool
-from mxgemm.integrations import published
+from mxgemm.arguments import check_bool, check_type, shown
+from mxgemm.checkpoints import published
+from mxgemm.checkpoints.compressed_tensors import PACKED
+from mxgemm.checkpoints.gpt_oss import BLOCKS, SCALES
+from mxgemm.checkpoints.scheme import check_given
 from mxgemm.integrations.gpt_oss import MXGptOssExperts
 from mxgemm.mx.formats import ActivationFormat, ScaleRounding
 from mxgemm.mx.parts import DATA_DTYPES, SCALE_DTYPES, describe
@@ -42,6 +45,8 @@ except (ImportError, AttributeError) as error:
     ) from error
 
 _PARTS: Final = {"weight": DATA_DTYPES["e2m1"], "weight_scale": SCALE_DTYPES}
+_THEIRS: Final = (rf"\.weight{PACKED}$", f"_proj{SCALES}$", f"_proj{BLOCKS}$")
+"""Names of compressed-tensors' bytes, and of gpt-oss's scales and bytes."""
 
 
 @register_quantization_config(METHOD)
@@ -53,12 +58,14 @@ class MXGemmConfig(QuantizationConfigMixin):
         scale_rounding: rule for the block scales of weights, where they are quantised on load, and of activations.
         modules_to_not_convert: names or regular expressions, as transformers matches them. By default the output layer,
             the last layer and what is tied to another; a list replaces this, but tied layers are never converted.
+        layers: of layers whose activations are treated otherwise: ``{"pattern": ..., "a_format": ..., "scale_rounding":
+            ...}``, a regular expression of whole names; the first that fits holds.
         prepare: "fast" or "compact": call :meth:`mxgemm.nn.MXLinear.prepare` on each layer once it is loaded.
         experts: the checkpoint's experts, as gpt-oss has them, are MXFP4; :func:`adopt` says so.
 
     Raises:
         TypeError: another argument, or a list that is none.
-        ValueError: another name of a format, rule or memory.
+        ValueError: another name of a format, rule or memory; a pattern that is no regular expression.
     """
 
     def __init__(
@@ -68,6 +75,7 @@ class MXGemmConfig(QuantizationConfigMixin):
         modules_to_not_convert: list[str] | None = None,
         prepare: Memory | None = None,
         experts: bool = False,
+        layers: list[dict[str, Any]] | None = None,
         **more: Any,
     ) -> None:
         method = more.pop("quant_method", METHOD)
@@ -81,6 +89,14 @@ class MXGemmConfig(QuantizationConfigMixin):
         self.quant_method, self.experts = METHOD, experts
         self.a_format, self.scale_rounding, self.prepare = a_format, scale_rounding, prepare
         self.modules_to_not_convert = names
+        self.layers = [_layer(given) for given in check_type("layers", layers or [], list, "a list")]
+
+    def scheme(self, name: str) -> tuple[ActivationFormat, ScaleRounding]:
+        """Return what a layer's activations are rounded to, and the rule for their scales."""
+        for given in self.layers:
+            if re.fullmatch(given["pattern"], name):
+                return given["a_format"], given["scale_rounding"]
+        return self.a_format, self.scale_rounding
 
 
 @register_quantizer(METHOD)
@@ -104,7 +120,7 @@ class MXGemmHfQuantizer(HfQuantizer):
             elif isinstance(module, nn.Linear) and name not in tied and should_convert_module(name, patterns):
                 if refusal(module, model.get_submodule(name.rpartition(".")[0])):
                     continue
-                model.set_submodule(name, self._layer(module))
+                model.set_submodule(name, self._layer(name, module))
                 self._weights.append(name)
         if not self._weights:
             raise ValueError(f"modules_to_not_convert: got {patterns}, which leaves no linear layer to be MXFP4")
@@ -115,13 +131,14 @@ class MXGemmHfQuantizer(HfQuantizer):
         with torch.device("meta"):
             return MXGptOssExperts(experts, self.quantization_config.a_format, self.quantization_config.scale_rounding)
 
-    def _layer(self, linear: nn.Linear) -> MXLinear:
+    def _layer(self, name: str, linear: nn.Linear) -> MXLinear:
+        a_format, scale_rounding = self.quantization_config.scheme(name)
         layer = MXLinear(
             linear.in_features,
             linear.out_features,
             linear.bias is not None,
-            a_format=self.quantization_config.a_format,
-            scale_rounding=self.quantization_config.scale_rounding,
+            a_format=a_format,
+            scale_rounding=scale_rounding,
             device="meta",
             dtype=linear.weight.dtype,
         )
@@ -146,10 +163,11 @@ class MXGemmHfQuantizer(HfQuantizer):
         """Take compressed-tensors' and gpt-oss's names for ours, and gpt-oss's blocks for rows."""
         if not self.pre_quantized:
             return []
-        conversions = [*super().get_weight_conversions(), WeightRenaming(r"\.weight_packed$", ".weight")]
+        packed, scales, blocks = _THEIRS
+        conversions = [*super().get_weight_conversions(), WeightRenaming(packed, ".weight")]
         if self.quantization_config.experts:
-            conversions.append(WeightRenaming(r"_proj_scales$", "_proj.weight_scale"))
-            conversions.append(WeightConverter("_proj_blocks$", "_proj.weight", [Flatten()]))
+            conversions.append(WeightRenaming(scales, "_proj.weight_scale"))
+            conversions.append(WeightConverter(blocks, "_proj.weight", [Flatten()]))
         return conversions
 
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
@@ -205,7 +223,9 @@ class Flatten(ConversionOps):
         return {target_patterns[0]: value.flatten(-2)}
 
 
-def adopt(config: Any, *, a_format: str | None = None, scale_rounding: str | None = None) -> Any:
+def adopt(
+    config: Any, *, a_format: str | None = None, scale_rounding: str | None = None, scale_bias: int | None = None
+) -> Any:
     """Return a model's configuration under which a published MXFP4 checkpoint loads with mxgemm.
 
         config = adopt(AutoConfig.from_pretrained(folder))
@@ -216,22 +236,54 @@ def adopt(config: Any, *, a_format: str | None = None, scale_rounding: str | Non
             gpt-oss (mxfp4, weights alone), whose experts become :class:`mxgemm.integrations.gpt_oss.MXGptOssExperts`.
         a_format: what activations are rounded to, only where the checkpoint does not say.
         scale_rounding: the rule for their scales, only where the checkpoint does not say.
+        scale_bias: 127, of compressed-tensors' scale bytes, only where the checkpoint does not say which version wrote
+            it. Those with 125 are not loaded but by :func:`mxgemm.checkpoints.open`, and put right by ``convert``.
 
     Returns:
         a copy whose ``quantization_config`` is mxgemm's; what is saved of the model is a checkpoint of mxgemm's.
 
     Raises:
-        ValueError: a checkpoint that is not quantised, or in a way that mxgemm has not; the message says which.
+        TypeError: a bias that is no int.
+        ValueError: a checkpoint that is not quantised, or in a way that mxgemm has not; something that it leaves open
+            and nobody gives, or that is given otherwise. The message says which.
     """
-    given = getattr(config, "quantization_config", None)
-    if given is None:
+    given = check_given(a_format, scale_rounding, scale_bias)
+    theirs = getattr(config, "quantization_config", None)
+    if theirs is None:
         raise ValueError("config: got one without quantization_config, want that of a quantised checkpoint")
-    found = published.read(given if isinstance(given, dict) else given.to_dict(), a_format, scale_rounding)
+    found = published.read(theirs if isinstance(theirs, dict) else theirs.to_dict(), given)
+    *others, all_others = [
+        {"a_format": rule.scheme.a_format, "scale_rounding": rule.scheme.scale_rounding or "even"}  # bf16 has no scales
+        for rule in found.rules
+    ]
+    layers = [{"pattern": rule.pattern, **scheme} for rule, scheme in zip(found.rules, others, strict=False)]
+    ours = MXGemmConfig(
+        **all_others,  # type: ignore[arg-type]
+        modules_to_not_convert=list(found.excluded),
+        experts=found.experts,
+        layers=layers,
+    )
     adopted = copy.deepcopy(config)
-    left = list(found.not_converted)
-    ours = MXGemmConfig(found.a_format, found.scale_rounding, left, experts=found.experts)  # type: ignore[arg-type]
     adopted.quantization_config = ours.to_dict()
     return adopted
+
+
+def _layer(given: Any) -> dict[str, Any]:
+    """Check what is said of some layers.
+
+    Raises:
+        TypeError: other fields, or a pattern that is no text.
+        ValueError: a name, or a pattern that is no regular expression.
+    """
+    if not isinstance(given, dict) or set(given) != {"pattern", "a_format", "scale_rounding"}:
+        raise TypeError(f"layers: got {shown(given)}, want objects of pattern, a_format and scale_rounding")
+    check_type("pattern", given["pattern"], str, "a regular expression")
+    MXConfig(given["a_format"], given["scale_rounding"])
+    try:
+        re.compile(given["pattern"])
+    except re.error as error:
+        raise ValueError(f"pattern: got {shown(given['pattern'])}, want a regular expression ({error})") from None
+    return dict(given)
 
 
 def _settle(weight: nn.Module, part: str) -> str:
@@ -249,5 +301,4 @@ def _settle(weight: nn.Module, part: str) -> str:
 
 
 def _is_ours(conversion: Any) -> bool:
-    patterns = " ".join(map(str, getattr(conversion, "source_patterns", ())))
-    return re.search("weight_packed|_proj_scales|_proj_blocks", patterns) is not None
+    return any(str(pattern) in _THEIRS for pattern in getattr(conversion, "source_patterns", ()))

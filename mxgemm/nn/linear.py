@@ -15,7 +15,7 @@ from mxgemm.mx.formats import BLOCK, E2M1, E8M0_NAN, ActivationFormat, ScaleRoun
 from mxgemm.mx.parts import describe
 from mxgemm.mx.tensor import FLOAT_DTYPES, MXTensor
 from mxgemm.nn.product import is_recorded, linear
-from mxgemm.nn.weight import MXWeight
+from mxgemm.nn.weight import MXWeight, unloaded
 from mxgemm.problem import Options
 from mxgemm.quantize import quantize
 from mxgemm.validation import check_names
@@ -70,10 +70,8 @@ class MXLinear(MXWeight):
         dtype = torch.get_default_dtype() if dtype is None else dtype
         if dtype not in FLOAT_DTYPES:
             raise TypeError(f"dtype: got {dtype}, want torch.bfloat16, torch.float16 or torch.float32")
-        data = torch.zeros(n, k // E2M1.pack, dtype=torch.uint8, device=device)
-        scales = torch.full((n, k // BLOCK), E8M0_NAN, dtype=torch.uint8, device=device)
         zeros = nn.Parameter(torch.zeros(n, dtype=dtype, device=device)) if bias else None
-        self._set(MXTensor.wrap(data, scales), zeros, a_format, scale_rounding)
+        self._set(unloaded(n, k, device=device), zeros, a_format, scale_rounding)
 
     def _set(
         self, weight: MXTensor, bias: nn.Parameter | None, a_format: ActivationFormat, scale_rounding: ScaleRounding

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from torch import nn
@@ -36,18 +37,39 @@ def saved_configs(model: nn.Module) -> dict[str, Any]:
     return found
 
 
-def tell(configs: Mapping[str, Any], config: MXConfig, reports: Iterable[LayerReport]) -> None:
-    """Write into each configuration how its model's layers were quantised, if any were."""
+def tell(
+    configs: Mapping[str, Any],
+    config: MXConfig,
+    reports: Iterable[LayerReport],
+    others: Mapping[str, MXConfig] = MappingProxyType({}),
+) -> None:
+    """Write into each configuration how its model's layers were quantised, if any were.
+
+    Args:
+        configs: as :func:`saved_configs` gives them.
+        config: of the layers.
+        reports: of all linear layers: their names, and whether they were kept.
+        others: configurations of layers that have their own, by name.
+    """
     layers = list(reports)
     for name, its in configs.items():
         prefix = f"{name}." if name else ""
-        own = [layer for layer in layers if layer.name.startswith(prefix)]
-        if all(layer.kept for layer in own):
+        inner = [layer for layer in layers if layer.name.startswith(prefix)]
+        if all(layer.kept for layer in inner):
             continue
         its.quantization_config = {
             "quant_method": METHOD,
             "a_format": config.a_format,
             "scale_rounding": config.scale_rounding,
-            "modules_to_not_convert": [f"{re.escape(x.name.removeprefix(prefix))}$" for x in own if x.kept],
+            "modules_to_not_convert": [f"{re.escape(x.name.removeprefix(prefix))}$" for x in inner if x.kept],
             "prepare": config.prepare,
+            "layers": [
+                {
+                    "pattern": re.escape(layer.removeprefix(prefix)),
+                    "a_format": own.a_format,
+                    "scale_rounding": own.scale_rounding,
+                }
+                for layer, own in others.items()
+                if layer.startswith(prefix)
+            ],
         }

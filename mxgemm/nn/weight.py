@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.compiler import is_compiling
 
 from mxgemm.ambient import is_observed
-from mxgemm.mx.formats import BLOCK
+from mxgemm.mx.formats import BLOCK, E2M1, E8M0_NAN
 from mxgemm.mx.freshness import countable
 from mxgemm.mx.layouts import ROW_MAJOR, Layout
 from mxgemm.mx.parts import DATA_DTYPES, SCALE_DTYPES, describe
@@ -263,6 +263,13 @@ class MXWeight(nn.Module):
             *([] if self.layout == ROW_MAJOR else [str(self.layout)]),
             *([f"prepared as {made.kind}"] if made else []),
         ]
+
+
+def unloaded(*shape: int, device: torch.device | str | int | None = None) -> MXTensor:
+    """Return room for an e2m1 weight ``[..., K]``, whose values are NaN until bytes are loaded."""
+    data = torch.zeros(*shape[:-1], shape[-1] // E2M1.pack, dtype=torch.uint8, device=device)
+    scales = torch.full((*shape[:-1], shape[-1] // BLOCK), E8M0_NAN, dtype=torch.uint8, device=device)
+    return MXTensor.wrap(data, scales)
 
 
 def _not_bytes(name: str, value: object, shape: tuple[int, ...]) -> str:

@@ -141,6 +141,7 @@ def test_a_package_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.
                 assert (done.code, wanted in done.err) == (2, True), done.err
 
 
+@pytest.mark.slow
 def test_an_interrupted_command_goes_on(tmp_path: Path) -> None:
     weights = {f"l{i}.weight": weight(256, 4096, seed=i) for i in range(24)}
     source, out = MAKERS["quark"](tmp_path / "in", weights, {}), tmp_path / "out"

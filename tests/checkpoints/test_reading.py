@@ -240,7 +240,7 @@ def test_layers_of_several_schemes(tmp_path: Path) -> None:
     assert [checkpoint.entries[name].scheme.a_format for name in weights] == ["e2m1", "bf16"]
     config_groups["group_1"]["targets"] = ["a", "Linear"]
     (tmp_path / "c" / "config.json").write_text(json.dumps(groups))
-    with pytest.raises(FileError, match="b.weight_packed: is of 2 groups of quantization_config, want one"):
+    with pytest.raises(FileError, match="config_groups: got Linear in several groups, want one"):
         checkpoints.open(tmp_path / "c")
 
 

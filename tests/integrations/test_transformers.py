@@ -14,7 +14,17 @@ from torch import Tensor, nn
 
 import mxgemm
 from mxgemm.nn import MXLinear
-from tests.integrations.models import CONFIG, PUBLISHED, QUANTIZED, WORDS, encoded, quark, weights, write
+from tests.integrations.models import (
+    CONFIG,
+    PUBLISHED,
+    QUANTIZED,
+    WORDS,
+    compressed_tensors,
+    encoded,
+    quark,
+    weights,
+    write,
+)
 
 pytest.importorskip("transformers", reason="pip install 'mxgemm[transformers]'")
 pytest.importorskip("safetensors", reason="pip install 'mxgemm[transformers]'")
@@ -55,13 +65,13 @@ def layers(model: nn.Module) -> list[str]:
     return [name for name, module in model.named_modules() if isinstance(module, MXLinear)]
 
 
-def by_hand(a_format: str) -> Any:
+def by_hand(a_format: str, mlp: str = "") -> Any:
     """The model with every quantised layer a product of the oracle's bytes, made without the integration."""
     model = LlamaForCausalLM._from_config(LlamaConfig(**CONFIG), dtype=torch.bfloat16)
     model.load_state_dict(weights())
     for name in QUANTIZED:
-        linear = model.get_submodule(name)
-        model.set_submodule(name, MXLinear.from_parts(*encoded(linear.weight.detach()), linear.bias, a_format=a_format))
+        linear, its = model.get_submodule(name), mlp if mlp and ".mlp." in name else a_format
+        model.set_submodule(name, MXLinear.from_parts(*encoded(linear.weight.detach()), linear.bias, a_format=its))
     return model.eval()
 
 
@@ -98,6 +108,7 @@ def test_what_is_saved_says_what_it_is(folder: Path, tmp_path: Path) -> None:
         "modules_to_not_convert": None,
         "prepare": None,
         "experts": False,
+        "layers": [],
     }
     layer = load(tmp_path / "saved").model.layers[1].mlp.up_proj
     assert (layer.a_format, layer.scale_rounding) == ("e4m3", "floor")
@@ -194,6 +205,7 @@ def test_adapters_beside_a_loaded_model_learn(folder: Path) -> None:
     assert model.model.embed_tokens.weight.grad.any()
 
 
+@pytest.mark.slow
 def test_a_loaded_model_compiles_into_one_graph(folder: Path) -> None:
     model = load(folder, quantization_config=MXGemmConfig("e2m1"), attn_implementation="sdpa")
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
@@ -219,6 +231,33 @@ def test_published_checkpoints(name: str, tmp_path: Path) -> None:
     again = load(tmp_path / "ours")
     assert same_state(again, model)
     assert tokens(again) == tokens(model)
+
+
+def test_layers_of_several_schemes(tmp_path: Path) -> None:
+    theirs, groups = quark("fp4"), compressed_tensors(8)
+    theirs["layer_quant_config"] = {"*.mlp.*": quark("fp8_e4m3")["global_quant_config"]}
+    attention = {**compressed_tensors(4)["config_groups"]["group_0"], "targets": ["re:.*self_attn"]}
+    groups["config_groups"] = {"group_0": attention, "group_1": {**groups["config_groups"]["group_0"]}}
+    groups["config_groups"]["group_1"]["targets"] = ["re:.*mlp"]
+    del groups["ignore"]  # lm_head is of no group
+    reference = by_hand("e2m1", mlp="e4m3")
+    for config in (theirs, groups):
+        path = write(tmp_path / config["quant_method"], config)
+        model = load(path, config=adopt(AutoConfig.from_pretrained(path)))
+        assert layers(model) == QUANTIZED
+        model.save_pretrained(path / "ours")
+        for one in (model, load(path / "ours")):
+            assert same_state(one, reference)
+            assert torch.equal(logits(one), logits(reference))
+    assert not torch.equal(logits(reference), logits(by_hand("e2m1")))
+
+
+def test_layers_are_quantised_on_load_for_activations_of_their_own(folder: Path, tmp_path: Path) -> None:
+    mlp = {"pattern": r".*\.mlp\..*", "a_format": "e4m3", "scale_rounding": "even"}
+    model, reference = load(folder, quantization_config=MXGemmConfig("e2m1", layers=[mlp])), by_hand("e2m1", mlp="e4m3")
+    assert torch.equal(logits(model), logits(reference))
+    model.save_pretrained(tmp_path / "saved")
+    assert torch.equal(logits(load(tmp_path / "saved")), logits(reference))
 
 
 def test_scales_of_torchs_own_dtype_are_taken_as_the_bytes_that_they_are(tmp_path: Path) -> None:
@@ -288,6 +327,10 @@ def test_an_mx_tensor_among_the_attributes_is_not_lost_without_a_word(folder: Pa
         model.save_pretrained(tmp_path / "saved")
 
 
+def layer(**changed: Any) -> dict[str, Any]:
+    return {"pattern": ".*", "a_format": "e4m3", "scale_rounding": "even", **changed}
+
+
 @pytest.mark.parametrize(
     "options, error, message",
     [
@@ -296,6 +339,11 @@ def test_an_mx_tensor_among_the_attributes_is_not_lost_without_a_word(folder: Pa
         ({"prepare": "slow"}, ValueError, "prepare: got 'slow'"),
         ({"modules_to_not_convert": "lm_head"}, TypeError, "modules_to_not_convert: got 'lm_head'"),
         ({"bits": 4}, TypeError, "MXGemmConfig: got bits"),
+        ({"layers": {"mlp": "e4m3"}}, TypeError, "layers: got .* want a list"),
+        ({"layers": [{"pattern": "mlp"}]}, TypeError, "layers: got .* want objects of pattern, a_format and"),
+        ({"layers": [layer(pattern=3)]}, TypeError, "pattern: got 3"),
+        ({"layers": [layer(pattern="(")]}, ValueError, r"pattern: got '\(', want a regular expression"),
+        ({"layers": [layer(a_format="fp4")]}, ValueError, "a_format: got 'fp4'"),
         ({"quant_method": "quark"}, TypeError, "got quant_method 'quark'"),
     ],
     ids=str,
@@ -315,6 +363,7 @@ def test_what_is_not_quantised_is_not_adopted() -> None:
         adopt(LlamaConfig(**CONFIG))
 
 
+@pytest.mark.slow
 def test_without_transformers_a_sentence_says_what_to_install() -> None:
     code = "import sys; sys.modules['transformers'] = None; import mxgemm.integrations.transformers"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
