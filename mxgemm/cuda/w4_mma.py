@@ -80,6 +80,8 @@ class MmaConfig(Config):
         warps_m: warps of a workgroup along M, which read the same weights.
         a_before: a launch of its own rounds A, once for all workgroups; the other overlaps it.
         a_codes: and makes e2m1 codes and scales of it, which each workgroup decodes, a quarter of the bytes of bf16.
+        resident: workgroups for which a multiprocessor's registers must do, so that it hides loads behind more warps; 0
+            leaves registers to the compiler.
     """
 
     tiles: int = 1
@@ -91,6 +93,7 @@ class MmaConfig(Config):
     warps_m: int = 1
     a_before: bool = False
     a_codes: bool = False
+    resident: int = 0
 
     @property
     def warps(self) -> int:
@@ -231,6 +234,7 @@ def defines(p: Problem, c: MmaConfig) -> dict[str, int | str]:
         "OVERLAP": int(c.overlap and not c.a_before),
         "A_BEFORE": int(c.a_before),
         "A_CODES": int(c.a_codes),
+        "RESIDENT": c.resident,
         "FRAGMENTS": int(fragments(p)),
     }
 

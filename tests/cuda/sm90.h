@@ -20,7 +20,7 @@ typedef long long i64;
 
 #define INLINE static inline
 #define __global__
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 #define __shared__
 
 struct uint4 {

@@ -9,9 +9,10 @@
 //
 // Macros: those of round_block.h; MT, tiles of 8 rows of A of a warp; TILES, its tiles of 16 weight rows; WARPS_N,
 // WARPS_M, WARPS_K, warps of a workgroup along N, M and K; DEPTH, chunks that are in flight at once; A_AHEAD, A is among
-// them; A_BEFORE, a launch of round_a.cu comes before, which this one overlaps, A_CODES, it makes e2m1 codes; FRAGMENTS, the weight is in the order of
-// mxgemm.mx.fragments; A_VECTOR, W_VECTOR, loads of 16 bytes are aligned and contiguous; TAIL, K % 128 != 0; OVERLAP,
-// launched so that it may begin before earlier launches have ended.
+// them; A_BEFORE, a launch of round_a.cu comes before, which this one overlaps, A_CODES, it makes e2m1 codes; RESIDENT,
+// workgroups for which a multiprocessor's registers must do, 0 if no matter how many; FRAGMENTS, the weight is in the
+// order of mxgemm.mx.fragments; A_VECTOR, W_VECTOR, loads of 16 bytes are aligned and contiguous; TAIL, K % 128 != 0;
+// OVERLAP, launched so that it may begin before earlier launches have ended.
 #include "round_block.h"
 
 constexpr int WARPS = WARPS_N * WARPS_M * WARPS_K, ROWS = 16 * TILES, COLUMNS = 8 * MT;
@@ -103,39 +104,48 @@ INLINE Raw load_block(const u8* p, i64 stride) {
   return raw;
 }
 
-// A lane's part of a chunk and a tile of A, and its words; false where bf16 does not hold them.
+// A lane's part of a chunk and a tile of A; open() says whether bf16 holds its words, words() are the i-th four of them.
 #if A_CODES
 struct Part {
   uint4 codes;
   u32 scale;
 };
-INLINE bool words_of_part(const Part& part, u32 (&x)[16]) {
-  u32 q[4];
-  words_of(part.codes, q);
-#pragma unroll
-  for (int i = 0; i < 4; i++) {
-    u32 d[4];
-    decode_places(q[i], factor_of(part.scale), d);
-#pragma unroll
-    for (int j = 0; j < 4; j++) x[4 * i + j] = d[j];
+struct Opened {
+  u32 q[4], factor;
+  INLINE bool open(const Part& part) {
+    words_of(part.codes, q);
+    factor = factor_of(part.scale);
+    return part.scale != NO_SCALE;
   }
-  return part.scale != NO_SCALE;
-}
-#elif A_BEFORE
+  INLINE void words(int i, u32 (&x)[4]) const { decode_places(q[i], factor, x); }  // late: fewer registers
+};
+#else
+#if A_BEFORE
 struct Part {
   uint4 v[4];
 };
-INLINE bool words_of_part(const Part& part, u32 (&x)[16]) {
-#pragma unroll
-  for (int j = 0; j < 4; j++) {
-    const uint4 v = part.v[j];
-    x[4 * j] = v.x, x[4 * j + 1] = v.y, x[4 * j + 2] = v.z, x[4 * j + 3] = v.w;
-  }
-  return A_FORMAT == BF16 || x[0] != NOT_HELD;
-}
 #else
 typedef Raw Part;
-INLINE bool words_of_part(const Part& part, u32 (&x)[16]) { return round_block(part, x); }
+#endif
+struct Opened {
+  u32 all[16];
+  INLINE bool open(const Part& part) {
+#if A_BEFORE
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+      const uint4 v = part.v[j];
+      all[4 * j] = v.x, all[4 * j + 1] = v.y, all[4 * j + 2] = v.z, all[4 * j + 3] = v.w;
+    }
+    return A_FORMAT == BF16 || all[0] != NOT_HELD;
+#else
+    return round_block(part, all);
+#endif
+  }
+  INLINE void words(int i, u32 (&x)[4]) const {
+#pragma unroll
+    for (int j = 0; j < 4; j++) x[j] = all[4 * i + j];
+  }
+};
 #endif
 
 INLINE float load_float(const u8* p, i64 at, int type) {
@@ -158,7 +168,12 @@ INLINE float scaled(float x, u32 a, u32 w) {
   return x * float_of(static_cast<u32>(half + 127) << 23) * float_of(static_cast<u32>(e - half + 127) << 23);
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS) w4_mma(const Arguments p) {
+#if RESIDENT
+#define BOUNDS __launch_bounds__(32 * WARPS, RESIDENT)
+#else
+#define BOUNDS __launch_bounds__(32 * WARPS)
+#endif
+extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
   extern __shared__ float sums[];  // [WARPS][COLUMNS][PITCH]
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
   const int first = warp % WARPS_K, m0 = warp / WARPS_K % WARPS_M * COLUMNS;
@@ -202,54 +217,70 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) w4_mma(const Arguments 
     return raw;
   };
 
-  const u8 *codes[TILES][2], *scales[TILES][2], *a[MT];
+  // Where chunks are a constant apart, pointers move on with the round: then what is `ahead` is added by the load itself.
+  constexpr int HALVES = FRAGMENTS ? 1 : 2, STEP = A_CODES ? 64 : 256;  // of rounded A, bytes a chunk
+  const u8 *codes[TILES][HALVES], *scales[TILES][HALVES], *a[MT], *a_scale[MT];
 #pragma unroll
   for (int r = 0; r < TILES; r++)
 #pragma unroll
-    for (int h = 0; h < 2; h++) codes[r][h] = codes_of(r, h), scales[r][h] = scales_of(r, h);
+    for (int h = 0; h < HALVES; h++) {
+      codes[r][h] = codes_of(r, h) + (FRAGMENTS ? codes_at(first) : 0);
+      scales[r][h] = scales_of(r, h) + (FRAGMENTS ? scales_at(first) : 0);
+    }
 #pragma unroll
-  for (int i = 0; i < MT; i++)
-    a[i] = A_BEFORE ? p.rounded + (a_row(i) * static_cast<i64>(chunks) * (A_CODES ? 4 : 16) + t) * 16 : a_of(i);
+  for (int i = 0; i < MT; i++) {
+    const i64 row = a_row(i) * static_cast<i64>(chunks) + first;
+    a[i] = A_BEFORE ? p.rounded + row * STEP + t * 16 : a_of(i);
+    a_scale[i] = p.rounded + (p.m * static_cast<i64>(16) * chunks + row) * 4 + t;
+  }
+  auto next_round = [&] {
+    constexpr int BY = DEPTH * WARPS_K;
+    if (FRAGMENTS)
+#pragma unroll
+      for (int r = 0; r < TILES; r++) codes[r][0] += BY * 1024, scales[r][0] += BY * 128;
+    if (A_BEFORE)
+#pragma unroll
+      for (int i = 0; i < MT; i++) a[i] += BY * STEP, a_scale[i] += BY * 4;
+  };
 
-  auto load_chunk = [&](Weights& w, int chunk) {
-    const i64 at = codes_at(chunk), scale_at = scales_at(chunk);
+  auto load_chunk = [&](Weights& w, int round, int ahead) {
 #pragma unroll
     for (int r = 0; r < TILES; r++)
 #pragma unroll
       for (int h = 0; h < 2; h++) {
-        w.codes[r][h] = load_weights(codes[r][h] + at, p.w_byte);
-        if (!FRAGMENTS) w.scales[2 * r + h] = load_u8(scales[r][h] + scale_at);
+        const i64 at = FRAGMENTS ? ahead * 1024 + h * 512 : codes_at(round + ahead);
+        w.codes[r][h] = load_weights(codes[r][h % HALVES] + at, p.w_byte);
+        if (!FRAGMENTS) w.scales[2 * r + h] = load_u8(scales[r][h % HALVES] + scales_at(round + ahead));
       }
     if (FRAGMENTS)
 #pragma unroll
-      for (int r = 0; r < TILES; r += 2)
-        w.scales[r / 2] = TILES == 1 ? load_u16(scales[r][0] + scale_at) : load_u32(scales[r][0] + scale_at);
+      for (int r = 0; r < TILES; r += 2) {
+        const u8* at = scales[r][0] + ahead * 128;
+        w.scales[r / 2] = TILES == 1 ? load_u16(at) : load_u32(at);
+      }
   };
-  auto load_a = [&](Part (&part)[MT], int chunk) {
+  auto load_a = [&](Part (&part)[MT], int round, int ahead) {
 #pragma unroll
     for (int i = 0; i < MT; i++)
 #if A_CODES
-    {
-      part[i].codes = load_16(a[i] + chunk * static_cast<i64>(64));
-      part[i].scale = load_u8(p.rounded + ((p.m * static_cast<i64>(16) + a_row(i)) * chunks + chunk) * 4 + t);
-    }
+      part[i].codes = load_16(a[i] + ahead * STEP), part[i].scale = load_u8(a_scale[i] + ahead * 4);
 #elif A_BEFORE
 #pragma unroll
-      for (int j = 0; j < 4; j++) part[i].v[j] = load_16(a[i] + chunk * static_cast<i64>(256) + 64 * j);
+      for (int j = 0; j < 4; j++) part[i].v[j] = load_16(a[i] + ahead * STEP + 64 * j);
 #else
-      part[i] = load_raw(a[i], chunk);
+      part[i] = load_raw(a[i], round + ahead);
 #endif
   };
 
   float acc[TILES][MT][4] = {};
   u64 left = 0;  // chunks of this warp that are left to the second loop
   // Adds a chunk, or says that it has to be left.
-  auto add_chunk = [&](const Weights& w, Part (&part)[MT], int chunk) {
-    if (!A_AHEAD) load_a(part, chunk);
-    u32 x[MT][16];
+  auto add_chunk = [&](const Weights& w, Part (&part)[MT], int round, int ahead) {
+    if (!A_AHEAD) load_a(part, round, ahead);
+    Opened opened[MT];
     bool odd = false;
 #pragma unroll
-    for (int i = 0; i < MT; i++) odd |= !words_of_part(part[i], x[i]);
+    for (int i = 0; i < MT; i++) odd |= !opened[i].open(part[i]);
     if (any_lane(odd || slow_scales(w))) {
 #pragma unroll
       for (int r = 0; r < TILES; r++)
@@ -261,24 +292,29 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) w4_mma(const Arguments 
         }
       if (any_lane(odd)) return false;
     }
+    u32 factor[TILES][2];
 #pragma unroll
-    for (int r = 0; r < TILES; r++) {
-      u32 q[2][4], factor[2];
+    for (int r = 0; r < TILES; r++)
 #pragma unroll
-      for (int h = 0; h < 2; h++) {
-        words_of(w.codes[r][h], q[h]);
-        factor[h] = factor_of(scale_of(w, r, h));
-      }
+      for (int h = 0; h < 2; h++) factor[r][h] = factor_of(scale_of(w, r, h));
 #pragma unroll
-      for (int i = 0; i < 4; i++) {
-        u32 d[2][4];
-        decode(q[0][i], factor[0], d[0]);
-        decode(q[1][i], factor[1], d[1]);
+    for (int i = 0; i < 4; i++) {
+      u32 x[MT][4];
+#pragma unroll
+      for (int c = 0; c < MT; c++) opened[c].words(i, x[c]);
+#pragma unroll
+      for (int r = 0; r < TILES; r++) {
+        u32 q[2][4], d[2][4];
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+          words_of(w.codes[r][h], q[h]);
+          decode(q[h][i], factor[r][h], d[h]);
+        }
 #pragma unroll
         for (int j = 0; j < 4; j += 2)
 #pragma unroll
           for (int c = 0; c < MT; c++)
-            multiply(acc[r][c], d[0][j], d[1][j], d[0][j + 1], d[1][j + 1], x[c][4 * i + j], x[c][4 * i + j + 1]);
+            multiply(acc[r][c], d[0][j], d[1][j], d[0][j + 1], d[1][j + 1], x[c][j], x[c][j + 1]);
       }
     }
     return true;
@@ -288,29 +324,28 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) w4_mma(const Arguments 
   Part parts[DEPTH][MT];
 #pragma unroll
   for (int d = 0; d < DEPTH; d++)
-    if (first + d * WARPS_K < end) load_chunk(weights[d], first + d * WARPS_K);
+    if (first + d * WARPS_K < end) load_chunk(weights[d], first, d * WARPS_K);
 #if A_BEFORE
   wait_for_earlier_launches();  // not for the weight: what wrote that had ended before the launch that rounds A began
 #endif
   if (A_AHEAD)
 #pragma unroll
     for (int d = 0; d < DEPTH; d++)
-      if (first + d * WARPS_K < end) load_a(parts[d], first + d * WARPS_K);
-  u64 bit = 1;
+      if (first + d * WARPS_K < end) load_a(parts[d], first, d * WARPS_K);
 #pragma unroll 1
-  for (int round = first; round < end; round += DEPTH * WARPS_K)
+  for (int round = first; round < end; round += DEPTH * WARPS_K) {
 #pragma unroll
-    for (int d = 0; d < DEPTH; d++) {
-      const int chunk = round + d * WARPS_K;
-      if (chunk < end) {
-        if (!add_chunk(weights[d], parts[d], chunk)) left |= bit;
-        bit <<= 1;
-        if (chunk + DEPTH * WARPS_K < end) {
-          load_chunk(weights[d], chunk + DEPTH * WARPS_K);
-          if (A_AHEAD) load_a(parts[d], chunk + DEPTH * WARPS_K);
+    for (int d = 0; d < DEPTH; d++)
+      if (round + d * WARPS_K < end) {
+        const int ahead = (DEPTH + d) * WARPS_K;
+        if (!add_chunk(weights[d], parts[d], round, d * WARPS_K)) left |= 1ull << ((round - first) / WARPS_K + d);
+        if (round + ahead < end) {
+          load_chunk(weights[d], round, ahead);
+          if (A_AHEAD) load_a(parts[d], round, ahead);
         }
       }
-    }
+    next_round();
+  }
 
   float* const mine = sums + warp * COLUMNS * PITCH + 2 * t * PITCH + g;
 #pragma unroll
