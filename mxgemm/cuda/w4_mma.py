@@ -57,8 +57,15 @@ SHARED_BYTES: Final = KNOWN_MACHINES[ARCH].lds_bytes - 1024
 REGISTERS: Final = 128 * KNOWN_MACHINES[ARCH].registers
 """Of a multiprocessor."""
 MAX_REGISTERS: Final = 255
-_OTHER_REGISTERS: Final = 40
-"""Addresses of A, decoded weights, counters: seen in compiled code."""
+_GRAIN: Final = 8
+"""Registers of a lane are handed out by so many."""
+_OTHER_REGISTERS: Final = 22
+"""Decoded weights, counters, constants; this and the next two were seen in compiled code that nothing is spilled of."""
+_STRIDES: Final = 16
+"""Strides of weights as they lie, and what they are multiplied into."""
+_LEAST_REGISTERS: Final = 72
+"""The second loop's."""
+MAX_RESIDENT: Final = 8
 
 _DTYPES: Final = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}
 """As the kernel counts them (``round_block.h``)."""
@@ -156,12 +163,14 @@ def _config_clauses(p: Problem, c: MmaConfig) -> Iterator[Refusal]:
         return
     if chunks(p) > MAX_CHUNKS * c.warps_k:
         yield Refusal("warps_k", c.warps_k, f"at least {-(-chunks(p) // MAX_CHUNKS)}: a warp has {MAX_CHUNKS} chunks")
-    schedulers = KNOWN_MACHINES[ARCH].simds
-    most = min(MAX_REGISTERS, REGISTERS // schedulers // (LANES * -(-c.warps // schedulers)))  # each has its own
+    if not 0 <= c.resident <= MAX_RESIDENT:
+        yield Refusal("resident", c.resident, f"0 to {MAX_RESIDENT}")
+        return
+    most = registers_allowed(c)
     if registers_needed(p, c) > most:
         yield Refusal("registers", registers_needed(p, c), f"at most {most} a lane with this many warps")
-    if shared_bytes(p, c) > SHARED_BYTES:
-        needed = f"at most {SHARED_BYTES}: the sums of each warp"
+    if shared_bytes(p, c) > SHARED_BYTES // max(1, c.resident):
+        needed = f"at most {SHARED_BYTES}, of all that are resident: the sums of each warp"
         yield Refusal("shared memory", f"{shared_bytes(p, c)} bytes", needed)
 
 
@@ -176,14 +185,24 @@ def chunks(p: Problem) -> int:
 
 
 def registers_needed(p: Problem, c: MmaConfig) -> int:
-    """Return a bound of the registers of a lane: rounded A, what is in flight, sums, addresses of weights."""
-    block = 5 if c.a_codes else 16 if c.a_before else 8 * p.a_dtype.itemsize
+    """Return a bound of the registers of a lane: sums, what is in flight, opened A, pointers, decoded weights."""
     of_warp = tiles_m(p) // c.warps_m
     weights = 9 * c.tiles if fragments(p) else 10 * c.tiles
-    rounded = 0 if c.a_before and c.a_ahead and not c.a_codes else 16 * of_warp
+    block = 5 if c.a_codes else 16 if c.a_before else 8 * p.a_dtype.itemsize
+    opened = 4 if c.a_codes else 0 if c.a_before and c.a_ahead else 16
     flight = weights + (of_warp * block if c.a_ahead else 0)
-    addresses = 4 * c.tiles if fragments(p) else 8 * c.tiles
-    return rounded + c.depth * flight + 4 * c.tiles * of_warp + addresses + _OTHER_REGISTERS
+    of_a = 4 if c.a_codes else 2
+    pointers = of_a * of_warp + (2 * c.tiles + 2 * -(-c.tiles // 2) if fragments(p) else 8 * c.tiles)
+    other = _OTHER_REGISTERS + 2 * c.tiles + (0 if fragments(p) else _STRIDES)
+    sums = 4 * c.tiles * of_warp
+    return max(_LEAST_REGISTERS, sums + c.depth * flight + opened * of_warp + pointers + other)
+
+
+def registers_allowed(c: MmaConfig) -> int:
+    """Return how many registers a lane may have: of its scheduler's, by the warps that share them."""
+    schedulers = KNOWN_MACHINES[ARCH].simds
+    warps = -(-c.warps * max(1, c.resident) // schedulers)
+    return min(MAX_REGISTERS, REGISTERS // schedulers // (LANES * warps) // _GRAIN * _GRAIN)
 
 
 def shared_bytes(p: Problem, c: MmaConfig) -> int:
