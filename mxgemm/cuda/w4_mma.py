@@ -30,8 +30,10 @@ POINTERS: Final = Layout("PPPPPP")
 CONSTANTS: Final = Layout("q" * 15 + "i" * 6)
 """The rest of the kernel's ``Arguments``: strides, then sizes and dtypes."""
 
-ROUND_ARGUMENTS: Final = Layout("PPqqii")
-"""Of the launch that rounds A: a, rounded a, strides of a, M, K."""
+ROUND_POINTERS: Final = Layout("PP")
+"""Of the launch that rounds A: a, rounded a."""
+ROUND_CONSTANTS: Final = Layout("qqii")
+"""Strides of a, M, K."""
 ROUND_THREADS: Final = 128
 _EIGHT: Final = 8
 """Values of A that a lane of it rounds."""
@@ -57,12 +59,14 @@ SHARED_BYTES: Final = KNOWN_MACHINES[ARCH].lds_bytes - 1024
 REGISTERS: Final = 128 * KNOWN_MACHINES[ARCH].registers
 """Of a multiprocessor."""
 MAX_REGISTERS: Final = 255
-_GRAIN: Final = 8
+GRAIN: Final = 8
 """Registers of a lane are handed out by so many."""
 _OTHER_REGISTERS: Final = 22
-"""Decoded weights, counters, constants; this and the next two were seen in compiled code that nothing is spilled of."""
+"""Decoded weights, counters, constants; this and the next three were seen in compiled code that nothing is spilled of."""
 _STRIDES: Final = 16
 """Strides of weights as they lie, and what they are multiplied into."""
+_ROUNDING: Final = 6
+"""Of A in registers."""
 _LEAST_REGISTERS: Final = 72
 """The second loop's."""
 MAX_RESIDENT: Final = 8
@@ -193,7 +197,7 @@ def registers_needed(p: Problem, c: MmaConfig) -> int:
     flight = weights + (of_warp * block if c.a_ahead else 0)
     of_a = 4 if c.a_codes else 2
     pointers = of_a * of_warp + (2 * c.tiles + 2 * -(-c.tiles // 2) if fragments(p) else 8 * c.tiles)
-    other = _OTHER_REGISTERS + 2 * c.tiles + (0 if fragments(p) else _STRIDES)
+    other = _OTHER_REGISTERS + 2 * c.tiles + (0 if fragments(p) else _STRIDES) + (0 if c.a_before else _ROUNDING)
     sums = 4 * c.tiles * of_warp
     return max(_LEAST_REGISTERS, sums + c.depth * flight + opened * of_warp + pointers + other)
 
@@ -202,7 +206,7 @@ def registers_allowed(c: MmaConfig) -> int:
     """Return how many registers a lane may have: of its scheduler's, by the warps that share them."""
     schedulers = KNOWN_MACHINES[ARCH].simds
     warps = -(-c.warps * max(1, c.resident) // schedulers)
-    return min(MAX_REGISTERS, REGISTERS // schedulers // (LANES * warps) // _GRAIN * _GRAIN)
+    return min(MAX_REGISTERS, REGISTERS // schedulers // (LANES * warps) // GRAIN * GRAIN)
 
 
 def shared_bytes(p: Problem, c: MmaConfig) -> int:
@@ -302,10 +306,10 @@ def round_grid(p: Problem) -> tuple[int, int, int]:
     return -(-p.m * chunks(p) * CHUNK // (_EIGHT * ROUND_THREADS)), 1, 1
 
 
-def round_constants(p: Problem) -> tuple[int, int, int, int]:
+def round_constants(p: Problem) -> bytes:
     """Return the arguments of rounding A but the pointers."""
     s = strides_of(p)
-    return *s.a, p.m, p.k
+    return ROUND_CONSTANTS.pack(*s.a, p.m, p.k)
 
 
 def block(c: MmaConfig) -> tuple[int, int, int]:

@@ -104,7 +104,8 @@ INLINE Raw load_block(const u8* p, i64 stride) {
   return raw;
 }
 
-// A lane's part of a chunk and a tile of A; open() says whether bf16 holds its words, words() are the i-th four of them.
+// A lane's part of a chunk and a tile of A. open() makes it ready and says whether bf16 holds its values; four_words() are
+// the i-th four words of them.
 #if A_CODES
 struct Part {
   uint4 codes;
@@ -112,40 +113,40 @@ struct Part {
 };
 struct Opened {
   u32 q[4], factor;
-  INLINE bool open(const Part& part) {
-    words_of(part.codes, q);
-    factor = factor_of(part.scale);
-    return part.scale != NO_SCALE;
-  }
-  INLINE void words(int i, u32 (&x)[4]) const { decode_places(q[i], factor, x); }  // late: fewer registers
 };
+INLINE bool open(const Part& part, Opened& opened) {
+  words_of(part.codes, opened.q);
+  opened.factor = factor_of(part.scale);
+  return part.scale != NO_SCALE;
+}
+INLINE void four_words(const Opened& opened, int i, u32 (&x)[4]) {  // decoded late: so it takes fewer registers
+  decode_places(opened.q[i], opened.factor, x);
+}
 #else
+struct Opened {
+  u32 words[16];
+};
 #if A_BEFORE
 struct Part {
   uint4 v[4];
 };
+INLINE bool open(const Part& part, Opened& opened) {
+#pragma unroll
+  for (int j = 0; j < 4; j++) {
+    const uint4 v = part.v[j];
+    u32(&x)[16] = opened.words;
+    x[4 * j] = v.x, x[4 * j + 1] = v.y, x[4 * j + 2] = v.z, x[4 * j + 3] = v.w;
+  }
+  return A_FORMAT == BF16 || opened.words[0] != NOT_HELD;
+}
 #else
 typedef Raw Part;
+INLINE bool open(const Part& part, Opened& opened) { return round_block(part, opened.words); }
 #endif
-struct Opened {
-  u32 all[16];
-  INLINE bool open(const Part& part) {
-#if A_BEFORE
+INLINE void four_words(const Opened& opened, int i, u32 (&x)[4]) {
 #pragma unroll
-    for (int j = 0; j < 4; j++) {
-      const uint4 v = part.v[j];
-      all[4 * j] = v.x, all[4 * j + 1] = v.y, all[4 * j + 2] = v.z, all[4 * j + 3] = v.w;
-    }
-    return A_FORMAT == BF16 || all[0] != NOT_HELD;
-#else
-    return round_block(part, all);
-#endif
-  }
-  INLINE void words(int i, u32 (&x)[4]) const {
-#pragma unroll
-    for (int j = 0; j < 4; j++) x[j] = all[4 * i + j];
-  }
-};
+  for (int j = 0; j < 4; j++) x[j] = opened.words[4 * i + j];
+}
 #endif
 
 INLINE float load_float(const u8* p, i64 at, int type) {
@@ -280,7 +281,7 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
     Opened opened[MT];
     bool odd = false;
 #pragma unroll
-    for (int i = 0; i < MT; i++) odd |= !opened[i].open(part[i]);
+    for (int i = 0; i < MT; i++) odd |= !open(part[i], opened[i]);
     if (any_lane(odd || slow_scales(w))) {
 #pragma unroll
       for (int r = 0; r < TILES; r++)
@@ -301,7 +302,7 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
     for (int i = 0; i < 4; i++) {
       u32 x[MT][4];
 #pragma unroll
-      for (int c = 0; c < MT; c++) opened[c].words(i, x[c]);
+      for (int c = 0; c < MT; c++) four_words(opened[c], i, x[c]);
 #pragma unroll
       for (int r = 0; r < TILES; r++) {
         u32 q[2][4], d[2][4];
