@@ -54,6 +54,7 @@ MAX_CHUNKS: Final = 64
 MAX_K: Final = CHUNK * MAX_CHUNKS * 12
 """With 12 warps along K there are registers for every M."""
 MAX_N: Final = 1 << 30
+MAX_ELEMENTS: Final = 1 << 36
 SHARED_BYTES: Final = KNOWN_MACHINES[ARCH].lds_bytes - 1024
 """What a workgroup may have: 1 KB of a multiprocessor's is the system's (CUDA C++ Programming Guide)."""
 REGISTERS: Final = 128 * KNOWN_MACHINES[ARCH].registers
@@ -61,7 +62,7 @@ REGISTERS: Final = 128 * KNOWN_MACHINES[ARCH].registers
 MAX_REGISTERS: Final = 255
 GRAIN: Final = 8
 """Registers of a lane are handed out by so many."""
-_OTHER_REGISTERS: Final = 22
+_OTHER_REGISTERS: Final = 20
 """Decoded weights, counters, constants; this and the next three were seen in compiled code that nothing is spilled of."""
 _STRIDES: Final = 16
 """Strides of weights as they lie, and what they are multiplied into."""
@@ -141,6 +142,8 @@ def _problem_clauses(p: Problem) -> Iterator[Refusal]:
         yield Refusal("m", p.m, f"at most {MAX_M}: sums of all rows are in registers")
     if p.k > MAX_K:
         yield Refusal("k", p.k, f"at most {MAX_K}: 12 warps of {MAX_CHUNKS} chunks of {CHUNK}")
+    if fragments(p) and p.n * p.k > MAX_ELEMENTS:
+        yield Refusal("n * k", p.n * p.k, f"at most {MAX_ELEMENTS} in fragment order: 16 bytes are counted in 32 bits")
     if p.n > MAX_N:
         yield Refusal("n", p.n, f"at most {MAX_N}: rows are counted in 32 bits")
     if p.has_bias and p.bias_dtype not in _DTYPES:
@@ -189,17 +192,16 @@ def chunks(p: Problem) -> int:
 
 
 def registers_needed(p: Problem, c: MmaConfig) -> int:
-    """Return a bound of the registers of a lane: sums, what is in flight, opened A, pointers, decoded weights."""
+    """Return a bound of the registers of a lane: sums, what is in flight, opened A, where loads are, decoded weights."""
     of_warp = tiles_m(p) // c.warps_m
     weights = 9 * c.tiles if fragments(p) else 10 * c.tiles
     block = 5 if c.a_codes else 16 if c.a_before else 8 * p.a_dtype.itemsize
-    opened = 4 if c.a_codes else 0 if c.a_before and c.a_ahead else 16
+    opened = (4 if c.a_ahead else 9) if c.a_codes else 0 if c.a_before and c.a_ahead else 16
     flight = weights + (of_warp * block if c.a_ahead else 0)
-    of_a = 4 if c.a_codes else 2
-    pointers = of_a * of_warp + (2 * c.tiles + 2 * -(-c.tiles // 2) if fragments(p) else 8 * c.tiles)
-    other = _OTHER_REGISTERS + 2 * c.tiles + (0 if fragments(p) else _STRIDES) + (0 if c.a_before else _ROUNDING)
+    places = (1 if c.a_before else 2) * of_warp + (2 * -(-c.tiles // 2) if fragments(p) else 8 * c.tiles)
+    other = _OTHER_REGISTERS + 2 * (c.tiles + c.depth - 1) + (0 if fragments(p) else _STRIDES) + (0 if c.a_before else _ROUNDING)
     sums = 4 * c.tiles * of_warp
-    return max(_LEAST_REGISTERS, sums + c.depth * flight + opened * of_warp + pointers + other)
+    return max(_LEAST_REGISTERS, sums + c.depth * flight + opened * of_warp + places + other)
 
 
 def registers_allowed(c: MmaConfig) -> int:

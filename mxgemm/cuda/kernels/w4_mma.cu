@@ -218,59 +218,95 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
     return raw;
   };
 
-  // Where chunks are a constant apart, pointers move on with the round: then what is `ahead` is added by the load itself.
-  constexpr int HALVES = FRAGMENTS ? 1 : 2, STEP = A_CODES ? 64 : 256;  // of rounded A, bytes a chunk
-  const u8 *codes[TILES][HALVES], *scales[TILES][HALVES], *a[MT], *a_scale[MT];
+  // Where chunks are a constant apart, places are 32-bit counts that move on with the round, and loads add what is
+  // `ahead` by themselves: pointers would take twice the registers. Counted are 16 bytes of codes and of rounded A, and
+  // two bytes of scales; a block of A's codes is the one of its scale's place.
+  constexpr int STEP = A_CODES ? 4 : 16;  // of rounded A, a chunk
+  u32 rounded_at[MT];
+#if FRAGMENTS
+  u32 codes_of_pair[(TILES + 1) / 2], scales_of_pair[(TILES + 1) / 2];
+#pragma unroll
+  for (int r = 0; r < TILES; r += 2) {
+    codes_of_pair[r / 2] = static_cast<u32>((codes_of(r, 0) - p.w) >> 4) + first * 64;
+    scales_of_pair[r / 2] = static_cast<u32>((scales_of(r, 0) - p.s) >> 1) + first * 64;
+  }
+#else
+  const u8 *codes[TILES][2], *scales[TILES][2];
 #pragma unroll
   for (int r = 0; r < TILES; r++)
 #pragma unroll
-    for (int h = 0; h < HALVES; h++) {
-      codes[r][h] = codes_of(r, h) + (FRAGMENTS ? codes_at(first) : 0);
-      scales[r][h] = scales_of(r, h) + (FRAGMENTS ? scales_at(first) : 0);
-    }
+    for (int h = 0; h < 2; h++) codes[r][h] = codes_of(r, h), scales[r][h] = scales_of(r, h);
+#endif
+#if A_BEFORE
+  const u8* const scales_of_a = p.rounded + p.m * static_cast<i64>(64) * chunks;
+#else
+  const u8* a[MT];
+#endif
 #pragma unroll
   for (int i = 0; i < MT; i++) {
-    const i64 row = a_row(i) * static_cast<i64>(chunks) + first;
-    a[i] = A_BEFORE ? p.rounded + row * STEP + t * 16 : a_of(i);
-    a_scale[i] = p.rounded + (p.m * static_cast<i64>(16) * chunks + row) * 4 + t;
+#if A_BEFORE
+    rounded_at[i] = (a_row(i) * chunks + first) * STEP + t;
+#else
+    a[i] = a_of(i);
+#endif
   }
   auto next_round = [&] {
-    constexpr int BY = DEPTH * WARPS_K;
-    if (FRAGMENTS)
+    constexpr u32 BY = DEPTH * WARPS_K;
+#if FRAGMENTS
 #pragma unroll
-      for (int r = 0; r < TILES; r++) codes[r][0] += BY * 1024, scales[r][0] += BY * 128;
-    if (A_BEFORE)
+    for (int r = 0; r < TILES; r += 2) {
+      codes_of_pair[r / 2] += BY * 64, scales_of_pair[r / 2] += BY * 64;
+      keep_as_it_is(codes_of_pair[r / 2]), keep_as_it_is(scales_of_pair[r / 2]);
+    }
+#endif
+#if A_BEFORE
 #pragma unroll
-      for (int i = 0; i < MT; i++) a[i] += BY * STEP, a_scale[i] += BY * 4;
+    for (int i = 0; i < MT; i++) {
+      rounded_at[i] += BY * STEP;
+      keep_as_it_is(rounded_at[i]);
+    }
+#endif
   };
 
   auto load_chunk = [&](Weights& w, int round, int ahead) {
+#if FRAGMENTS
+#pragma unroll
+    for (int r = 0; r < TILES; r++) {
+      const u8* at = p.w + (codes_of_pair[r / 2] + (r & 1) * static_cast<u32>(chunks) * 64) * 16ull + ahead * 1024;
+      w.codes[r][0] = load_weights(at, 1);
+      w.codes[r][1] = load_weights(at + 512, 1);
+    }
+#pragma unroll
+    for (int r = 0; r < TILES; r += 2) {
+      const u8* at = p.s + scales_of_pair[r / 2] * 2ull + ahead * 128;
+      w.scales[r / 2] = TILES == 1 ? load_u16(at) : load_u32(at);
+    }
+#else
+    const i64 at = codes_at(round + ahead), scale_at = scales_at(round + ahead);
 #pragma unroll
     for (int r = 0; r < TILES; r++)
 #pragma unroll
       for (int h = 0; h < 2; h++) {
-        const i64 at = FRAGMENTS ? ahead * 1024 + h * 512 : codes_at(round + ahead);
-        w.codes[r][h] = load_weights(codes[r][h % HALVES] + at, p.w_byte);
-        if (!FRAGMENTS) w.scales[2 * r + h] = load_u8(scales[r][h % HALVES] + scales_at(round + ahead));
+        w.codes[r][h] = load_weights(codes[r][h] + at, p.w_byte);
+        w.scales[2 * r + h] = load_u8(scales[r][h] + scale_at);
       }
-    if (FRAGMENTS)
-#pragma unroll
-      for (int r = 0; r < TILES; r += 2) {
-        const u8* at = scales[r][0] + ahead * 128;
-        w.scales[r / 2] = TILES == 1 ? load_u16(at) : load_u32(at);
-      }
+#endif
   };
   auto load_a = [&](Part (&part)[MT], int round, int ahead) {
 #pragma unroll
-    for (int i = 0; i < MT; i++)
+    for (int i = 0; i < MT; i++) {
+#if A_BEFORE
+      const u8* at = p.rounded + rounded_at[i] * 16ull + ahead * (STEP * 16);
+#endif
 #if A_CODES
-      part[i].codes = load_16(a[i] + ahead * STEP), part[i].scale = load_u8(a_scale[i] + ahead * 4);
+      part[i].codes = load_16(at), part[i].scale = load_u8(scales_of_a + rounded_at[i] + ahead * 4);
 #elif A_BEFORE
 #pragma unroll
-      for (int j = 0; j < 4; j++) part[i].v[j] = load_16(a[i] + ahead * STEP + 64 * j);
+      for (int j = 0; j < 4; j++) part[i].v[j] = load_16(at + 64 * j);
 #else
       part[i] = load_raw(a[i], round + ahead);
 #endif
+    }
   };
 
   float acc[TILES][MT][4] = {};
