@@ -94,6 +94,7 @@ def drawn(count: int, seed: int) -> list[Case]:
                 draw.choice((False, False, True)),
                 draw.choice((1, 1, 2, 4)),
                 draw.choice((False, True)),
+                resident=draw.choice((0, 0, 1, 2, 3)),
             ),
             a_format=draw.choice(("e2m1", "e2m1", "e4m3", "bf16")),
             scale_rounding=draw.choice(("even", "even", "floor", "ceil", "rceil")),
@@ -262,7 +263,7 @@ def judged(case: Case, made: Made) -> list[str]:
     size = torch.where(judge, ref, 0.0)
     rounded = torch.where(judge, ref.to(case.out_dtype).double() - ref, 0.0)
     room = 2.0**-24 * _sizes(made)
-    # Where terms cancel so far that roundoffs within the element gate are more than the norm gate, that one cannot judge.
+    # Where terms cancel until roundoffs within the element gate are more than the norm gate, that one cannot judge.
     typical = float(size.norm()) / math.sqrt(int(judge.sum()))
     counted = judge & (element_gate(case.k) * room <= NORM_GATE * typical)
     of_all = float(torch.where(counted, size, 0.0).norm())

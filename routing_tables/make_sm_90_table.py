@@ -113,7 +113,7 @@ def rows_of(document: Mapping[str, Any]) -> list[dict[str, Any]]:
             "us": round(record["device"]["us"], 2),
             "grade": "measured",
             "source": "hopper",
-            **({"derived": FOLD} if record["name"] == FOLD and record["m"] <= MAX_MMA else {}),
+            **({"derived": FOLD} if record["m"] <= MAX_MMA else {}),
         }
         for record in document["results"]
         if record["device"] and identity(record) in ROWS_OF and (record["name"] in (MMA, FOLD) or record["m"] > MAX_MMA)

@@ -63,13 +63,14 @@ MAX_REGISTERS: Final = 255
 GRAIN: Final = 8
 """Registers of a lane are handed out by so many."""
 _OTHER_REGISTERS: Final = 20
-"""Decoded weights, counters, constants; this and the next three were seen in compiled code that nothing is spilled of."""
+"""Decoded weights, counters, constants; this and the next three were seen in compiled code without spills."""
 _STRIDES: Final = 16
 """Strides of weights as they lie, and what they are multiplied into."""
 _ROUNDING: Final = 6
 """Of A in registers."""
 _LEAST_REGISTERS: Final = 72
-"""The second loop's."""
+"""The second loop's, and what it takes more where K has a tail."""
+_TAIL: Final = 4
 MAX_RESIDENT: Final = 8
 
 _DTYPES: Final = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}
@@ -192,16 +193,22 @@ def chunks(p: Problem) -> int:
 
 
 def registers_needed(p: Problem, c: MmaConfig) -> int:
-    """Return a bound of the registers of a lane: sums, what is in flight, opened A, where loads are, decoded weights."""
+    """Return a bound of the registers of a lane: sums, what is in flight, A's words, places, decoded weights."""
     of_warp = tiles_m(p) // c.warps_m
     weights = 9 * c.tiles if fragments(p) else 10 * c.tiles
     block = 5 if c.a_codes else 16 if c.a_before else 8 * p.a_dtype.itemsize
     opened = (4 if c.a_ahead else 9) if c.a_codes else 0 if c.a_before and c.a_ahead else 16
     flight = weights + (of_warp * block if c.a_ahead else 0)
     places = (1 if c.a_before else 2) * of_warp + (2 * -(-c.tiles // 2) if fragments(p) else 8 * c.tiles)
-    other = _OTHER_REGISTERS + 2 * (c.tiles + c.depth - 1) + (0 if fragments(p) else _STRIDES) + (0 if c.a_before else _ROUNDING)
+    other = (
+        _OTHER_REGISTERS
+        + 2 * (c.tiles + c.depth - 1)
+        + (0 if fragments(p) else _STRIDES)
+        + (0 if c.a_before else _ROUNDING)
+    )
     sums = 4 * c.tiles * of_warp
-    return max(_LEAST_REGISTERS, sums + c.depth * flight + opened * of_warp + places + other)
+    least = _LEAST_REGISTERS + (_TAIL if p.k % CHUNK else 0)
+    return max(least, sums + c.depth * flight + opened * of_warp + places + other)
 
 
 def registers_allowed(c: MmaConfig) -> int:

@@ -97,9 +97,7 @@ class _Launch:
             kernel = self._kernel = self._load(operands.a.device)
         bias, out = operands.bias, operands.out
         weight = addresses(self._problem, operands.b, operands.b_scales, operands.derived)
-        kernel.launch(
-            operands.a.data_ptr(), rounded, *weight, 0 if bias is None else bias.data_ptr(), out.data_ptr()
-        )
+        kernel.launch(operands.a.data_ptr(), rounded, *weight, 0 if bias is None else bias.data_ptr(), out.data_ptr())
 
     def _load(self, device: torch.device) -> Kernel:
         from mxgemm.cuda.launch import Kernel, function

@@ -10,8 +10,8 @@ A table is a JSON object for one architecture::
 
 A source's ``scope`` is "call" where its microseconds are those of a whole call, as they are without the field, or
 "kernel" where they are those of the GEMM kernel alone: such rows do not choose between routes (see ``router.py``).
-Rows may name ``a_format``, ``b_format`` (default "e2m1"), ``cu_count`` and ``derived``, the kind of prepared weight that
-they speak for ("" is none, without the field any: such rows come behind those of the kind). Rules are tried in order when no row
+Rows may name ``a_format``, ``b_format`` (default "e2m1"), ``cu_count`` and ``derived``, the kind of prepared weight
+that they speak for ("" is none; without the field any, behind rows of the kind). Rules are tried in order when no row
 fits. Tables that a user names in ``MXGEMM_TABLES`` (paths, separated like PATH) go before the shipped ones.
 """
 
