@@ -71,6 +71,7 @@ def test_what_is_planned_is_legal_and_most_important_first(
         assert all(mma_refusal(problem, config) is None for config in one.configs)
 
 
+@pytest.mark.slow
 def test_a_run_judges_and_times_each(tiny: list[tuple[Problem, MmaConfig]]) -> None:
     work = mma_table.planned(2)
     clock = mma_table.Clock(600.0, time.monotonic())
