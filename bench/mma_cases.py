@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
@@ -93,6 +94,7 @@ def drawn(count: int, seed: int) -> list[Case]:
                 draw.choice((False, False, True)),
                 draw.choice((1, 1, 2, 4)),
                 draw.choice((False, True)),
+                resident=draw.choice((0, 0, 1, 2, 3)),
             ),
             a_format=draw.choice(("e2m1", "e2m1", "e4m3", "bf16")),
             scale_rounding=draw.choice(("even", "even", "floor", "ceil", "rceil")),
@@ -260,13 +262,17 @@ def judged(case: Case, made: Made) -> list[str]:
     error = torch.where(judge, (out - ref).abs(), 0.0)
     size = torch.where(judge, ref, 0.0)
     rounded = torch.where(judge, ref.to(case.out_dtype).double() - ref, 0.0)
-    norm = float(error.norm() / size.norm()) if float(size.norm()) else float(error.norm())
-    norm_limit = max(NORM_GATE, 1.01 * float(rounded.norm() / size.norm()) if float(size.norm()) else 0.0)
+    room = 2.0**-24 * _sizes(made)
+    # Where terms cancel until roundoffs within the element gate are more than the norm gate, that one cannot judge.
+    typical = float(size.norm()) / math.sqrt(int(judge.sum()))
+    counted = judge & (element_gate(case.k) * room <= NORM_GATE * typical)
+    of_all = float(torch.where(counted, size, 0.0).norm())
+    norm = float(torch.where(counted, error, 0.0).norm()) / (of_all or 1.0)
+    norm_limit = max(NORM_GATE, 1.01 * float(torch.where(counted, rounded, 0.0).norm()) / (of_all or 1.0))
     least = max(LEAST_ERROR[case.out_dtype], 2.0**-134 if case.out_dtype == torch.bfloat16 else 2.0**-140)
     excess = error - torch.maximum(
         2.0 ** -OUT_BITS[case.out_dtype] * size.abs(), torch.tensor(least, device=out.device)
     )
-    room = 2.0**-24 * _sizes(made)
     needed = torch.where(excess <= 0, 0.0, excess / room)
     worst = float(torch.where(judge, needed, 0.0).max())
     if not norm <= norm_limit:

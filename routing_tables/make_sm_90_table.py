@@ -1,9 +1,10 @@
-"""Make routing_tables/sm_90.json from what bench/hopper.py measured.
+"""Make routing_tables/sm_90.json from what bench/hopper.py and bench/mma_table.py measured.
 
-python routing_tables/make_sm_90_table.py bench/results/hopper_h200.json
+python routing_tables/make_sm_90_table.py bench/results/hopper_h200.json [--mma bench/results/mma_table_h200.json]
 
-Up to 32 rows of A there are rows of w4_mma alone: what else was measured there is left out, and rows of larger M, which
-would speak for a weight that has none nearer, come with some of these.
+Up to 32 rows of A there are rows of w4_mma, with the fastest configuration where bench/mma_table.py has measured some,
+raw and prepared weights apart, and of fp8_fold on prepared ones: the faster of them is taken. What else was measured
+there is left out, and rows of larger M, which would speak for a weight that has none nearer, come with some of these.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mxgemm import files, measure
+from mxgemm.cuda.w4_mma import FORMS, MmaConfig
 from mxgemm.measure import output
 from mxgemm.measure.identity import Identity, identity
 from mxgemm.routing import tables
@@ -23,6 +25,10 @@ from mxgemm.routing import tables
 MMA = "w4_mma"
 MAX_MMA = 32
 """Rows of A that it takes."""
+FOLD = "fp8_fold"
+TUNED_KIND = "mxgemm-w4-mma-table"
+DERIVED = {"raw": (None,), "prepared": FORMS}
+"""Kinds of prepared weight that a form of bench/mma_table.py speaks for: each that brings the fragment order."""
 ROWS_OF = (
     Identity("route", MMA, "e2m1", "fast"),
     Identity("route", MMA, "e4m3", "fast"),
@@ -52,6 +58,12 @@ HEAD: dict[str, Any] = {
             "scope": "call",
             "covers": "eager calls on an idle device",
         },
+        "mma": {
+            "title": "bench/mma_table.py on an H200: bench/results/mma_table_h200.json",
+            "machine": "NVIDIA H200, 132 SMs",
+            "scope": "call",
+            "covers": "device time of whole calls of w4_mma, raw and prepared weights apart",
+        },
     },
     "rules": [
         {"m_max": MAX_MMA, "route": MMA, "source": "hopper"},
@@ -69,10 +81,14 @@ def main() -> None:
     """Read the measurements named on the command line and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path, help="what bench/hopper.py wrote")
+    parser.add_argument("--mma", type=Path, help="what bench/mma_table.py wrote; its times replace those of w4_mma")
     output.add_options(parser, Path("routing_tables/sm_90.json"))
     arguments = parser.parse_args()
     keep = output.text_file(arguments.output, files.json_mark(tables.KIND), force=arguments.force)
     rows = rows_of(measure.load(arguments.results))
+    if arguments.mma:
+        tuned = tuned_rows(files.read_json(arguments.mma), str(arguments.mma))
+        rows = in_order([*(row for row in rows if row["route"] != MMA), *tuned])
     tables.parse({**HEAD, "rows": rows}, str(arguments.output))
     lines = ",\n".join(json.dumps(row) for row in rows)
     keep(f'{json.dumps(HEAD, indent=1)[:-2]},\n "rows": [\n{lines}\n ]\n}}\n')
@@ -97,13 +113,51 @@ def rows_of(document: Mapping[str, Any]) -> list[dict[str, Any]]:
             "us": round(record["device"]["us"], 2),
             "grade": "measured",
             "source": "hopper",
+            **({"derived": FOLD} if record["m"] <= MAX_MMA else {}),
         }
         for record in document["results"]
-        if record["device"] and identity(record) in ROWS_OF and (record["name"] == MMA or record["m"] > MAX_MMA)
+        if record["device"] and identity(record) in ROWS_OF and (record["name"] in (MMA, FOLD) or record["m"] > MAX_MMA)
     ]
     if not rows:
         raise ValueError("results: none of them is of a route and form that the table has rows of")
-    return sorted(rows, key=lambda row: (row["n"], row["k"], row["m"], row["a_format"], row["us"]))
+    return in_order(rows)
+
+
+def tuned_rows(document: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
+    """Return a row for each problem and form that bench/mma_table.py measured, with the fastest configuration.
+
+    Raises:
+        ValueError: another document, or one of another architecture.
+    """
+    if document.get("kind") != TUNED_KIND or document["environment"]["arch"] != HEAD["arch"]:
+        raise ValueError(f"{where}: want what bench/mma_table.py wrote on {HEAD['arch']}")
+    best: dict[tuple[Any, ...], Mapping[str, Any]] = {}
+    for one in document["rows"]:
+        key = tuple(one[name] for name in ("m", "n", "k", "a_format", "form"))
+        if one.get("again") and (key not in best or one["us"] < best[key]["us"]):
+            best[key] = one
+    plain = MmaConfig().to_mapping()
+    return [
+        {
+            **{name: one[name] for name in ("m", "n", "k", "a_format")},
+            "cu_count": document["environment"]["compute_units"],
+            "route": MMA,
+            "config": {name: value for name, value in one["config"].items() if value != plain[name] or name == "tiles"},
+            "us": round(one["us"], 2),
+            "grade": "measured",
+            "source": "mma",
+            **({} if derived is None else {"derived": derived}),
+        }
+        for one in best.values()
+        for derived in DERIVED[one["form"]]
+    ]
+
+
+def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Sort rows by weight, M, format, form and time."""
+    return sorted(
+        rows, key=lambda row: (row["n"], row["k"], row["m"], row["a_format"], row.get("derived", ""), row["us"])
+    )
 
 
 if __name__ == "__main__":

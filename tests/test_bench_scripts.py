@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from mxgemm import measure
+from mxgemm.cuda.w4_mma import MmaConfig
 from mxgemm.routing import tables
 
 BENCH = Path(__file__).resolve().parent.parent / "bench"
@@ -127,6 +128,38 @@ def test_a_tree_measures_itself(tmp_path: Path) -> None:
         recipe.run(tmp_path, [])
 
 
+def test_rows_of_w4_mma_are_its_fastest_configurations_by_form() -> None:
+    make = script("make_sm_90_table")
+    size = {"m": 4, "n": 64, "k": 128, "a_format": "e2m1"}
+    slow, fast = MmaConfig().to_mapping(), MmaConfig(tiles=2, resident=3).to_mapping()
+
+    def timed(form: str, us: float, config: object, **more: object) -> dict[str, object]:
+        return {**size, "form": form, "us": us, "again": True, "config": config, **more}
+
+    document = {
+        "kind": make.TUNED_KIND,
+        "environment": {"arch": "sm_90", "compute_units": 132},
+        "rows": [
+            timed("raw", 3.0, slow),
+            timed("raw", 2.0, fast, again=False),  # a short measurement
+            timed("prepared", 2.126, fast),
+            timed("prepared", 2.5, slow),
+            {**size, "form": "raw", "wrong": "norm", "config": fast},
+        ],
+    }
+    rows = make.tuned_rows(document, "here")
+    found = [(row.get("derived"), row["us"], row["config"]) for row in rows]
+    assert found == [
+        (None, 3.0, {"tiles": 1}),  # one that is all defaults is named nevertheless
+        ("fp8_fold", 2.13, {"tiles": 2, "resident": 3}),
+        ("bf16", 2.13, {"tiles": 2, "resident": 3}),
+    ]
+    table = tables.parse({**make.HEAD, "rows": rows}, "here")
+    assert [row.derived for row in table.rows] == [None, "fp8_fold", "bf16"]
+    with pytest.raises(ValueError, match="want what bench/mma_table.py wrote on sm_90"):
+        make.tuned_rows({**document, "kind": "other"}, "here")
+
+
 def test_the_routing_table_of_hopper_is_made_of_its_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make = script("make_sm_90_table")
     effort = measure.Effort(seconds=0.0, least=2, most=2)
@@ -147,6 +180,7 @@ def test_the_routing_table_of_hopper_is_made_of_its_document(tmp_path: Path, mon
     rows = tables.load(table).rows
     assert [(row.m, row.n, row.k, row.a_format, row.route, row.us) for row in rows] == [
         (32, 32, 64, "bf16", "w4_mma", 19.12),  # alone there, and as "fast"
+        (32, 32, 64, "e2m1", "fp8_fold", 10.12),  # beside it, as weights are prepared for both
         (32, 32, 64, "e2m1", "w4_mma", 16.12),
         (32, 32, 64, "e4m3", "w4_mma", 18.12),
         (64, 32, 64, "bf16", "dequant_mm", 14.12),

@@ -19,7 +19,7 @@ class Scales(ctypes.Structure):
 
     _fields_ = (
         ("bytes", c_void_p),
-        *((name, c_int64) for name in ("row", "column", "shuffled", "columns")),
+        *((name, c_int64) for name in ("row", "column", "order", "columns")),
     )
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from mxgemm import workspace
 from mxgemm.cpu import abi
 from mxgemm.mx.formats import scale_addend
+from mxgemm.mx.layouts import SCALE_LAYOUTS
 from mxgemm.problem import Problem
 
 DTYPES: Final = {getattr(torch, name): value for name, value in abi.DTYPES.items()}
@@ -66,5 +67,5 @@ class Product:
 
 def scales_in(strides: tuple[int, int], layout: str) -> abi.Scales:
     """Describe scale bytes with these strides in a layout; the address is the call's."""
-    shuffled = layout == "shuffled"  # contiguous then, and its rows are the padded ones
-    return abi.Scales(row=strides[0], column=strides[1], shuffled=int(shuffled), columns=strides[0] if shuffled else 0)
+    order = SCALE_LAYOUTS.index(layout)  # contiguous then, and its rows are the padded ones
+    return abi.Scales(row=strides[0], column=strides[1], order=order, columns=strides[0] if order else 0)

@@ -1,13 +1,15 @@
-"""Load kernels of ``mxgemm/cuda/kernels`` and launch them with attributes (``cuLaunchKernelEx``), on torch's stream.
+"""Load kernels of ``mxgemm/cuda/kernels`` and launch them (``cuLaunchKernelEx``), on torch's current stream.
 
-Building, loading and the argument memory are those of ``mxgemm.hip``, which has one path for both drivers; here is
-what CUDA alone has: launch attributes, and more shared memory than a kernel gets unasked.
+Building and loading are those of ``mxgemm.hip``, which has one path for both drivers; here is what CUDA alone has:
+launch attributes, and more shared memory than a kernel gets unasked. All that a launch needs but the pointers and the
+stream is settled with the kernel and kept as the driver reads it: a call writes those and makes one call of four
+arguments.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +17,9 @@ from typing import Any, Final
 import torch
 
 from mxgemm.hip import loaded
-from mxgemm.hip.runtime import Driver, Function, driver
+from mxgemm.hip.kernarg import Layout
+from mxgemm.hip.runtime import INVALID_CONTEXT, MAX_KERNARG_BYTES, Arguments, Driver, DriverError, Function, driver
+from mxgemm.workspace import raw_stream
 
 KERNELS: Final = Path(__file__).parent / "kernels"
 UNASKED_SHARED_BYTES: Final = 48 * 1024
@@ -26,6 +30,9 @@ _MAX_DYNAMIC_SHARED_SIZE_BYTES: Final = 8
 _CLUSTER_DIMENSION: Final = 4
 _PROGRAMMATIC_STREAM_SERIALIZATION: Final = 6
 _RELAXED: Final = 2
+
+_current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
+"""Without asking whether CUDA has been started: what is launched on has."""
 
 
 class _Value(ctypes.Union):
@@ -53,11 +60,23 @@ class _Config(ctypes.Structure):
     )
 
 
+class _Launch:
+    """Memory of one launch: its configuration and its arguments."""
+
+    __slots__ = ("arguments", "config", "config_at", "extra_at")
+
+    def __init__(self, config: _Config, arguments: Arguments) -> None:
+        self.config, self.arguments = config, arguments
+        self.config_at = ctypes.c_void_p(ctypes.addressof(config))
+        self.extra_at = ctypes.c_void_p(arguments.extra_address)
+
+
 class Kernel:
-    """A kernel with its workgroup, shared memory and launch attributes settled; launched from any thread.
+    """A kernel of which all is settled but the pointers; launched from any thread.
 
     Attributes:
         function: what is launched.
+        grid: workgroups along x, y, z.
         block: threads of a workgroup along x, y, z.
         shared_bytes: dynamic shared memory of a workgroup.
     """
@@ -65,9 +84,12 @@ class Kernel:
     def __init__(
         self,
         function: Function,
+        grid: tuple[int, int, int],
         block: tuple[int, int, int],
-        shared_bytes: int = 0,
+        arguments: Layout,
         *,
+        constants: bytes = b"",
+        shared_bytes: int = 0,
         overlap: bool = False,
         cluster: tuple[int, int, int] | None = None,
     ) -> None:
@@ -75,29 +97,76 @@ class Kernel:
 
         Args:
             function: the loaded kernel.
+            grid: workgroups.
             block: threads of a workgroup.
+            arguments: of the kernel, that every launch brings.
+            constants: the bytes of the arguments after them.
             shared_bytes: dynamic shared memory; above 48 KB the driver is asked for it here.
             overlap: the launch may begin before earlier launches of its stream have ended; the kernel waits for them
                 itself (``griddepcontrol.wait``).
             cluster: workgroups of a cluster; None for none.
 
         Raises:
+            ValueError: the arguments are fewer bytes than the kernel's, or more than 4096.
             DriverError: the driver does not give that much shared memory.
         """
-        self.function, self.block, self.shared_bytes = function, block, shared_bytes
-        using = function.module.driver
+        self.function, self.grid, self.block, self.shared_bytes = function, grid, block, shared_bytes
+        self._pack_into, self._leading, self._constants = arguments.pack_into, arguments.size, constants
+        size, name = arguments.size + len(constants), function.info.name
+        if not function.info.kernarg_bytes <= size <= MAX_KERNARG_BYTES:
+            wanted = f"{function.info.kernarg_bytes} to {MAX_KERNARG_BYTES}"
+            raise ValueError(f"arguments: got {size} bytes for {name}, want {wanted}")
+        using = self._driver = function.module.driver
         if shared_bytes > UNASKED_SHARED_BYTES:
             _allow_shared(using, function, shared_bytes)
         attributes = _attributes(overlap, cluster)
-        self._enqueue = _Extended(using, attributes) if attributes else None
+        self._attributes = (_Attribute * len(attributes))(*attributes)  # read by the driver only: threads share it
+        self._call = using.declare("LaunchKernelEx", *(ctypes.c_void_p,) * 4)
+        self._handle = ctypes.c_void_p(function.handle)
+        self._device, self._index = function.module.device, function.module.device.index
+        # Threads launch at once (the interpreter's lock is not held in the driver): each takes memory of its own.
+        self._spare: list[_Launch] = []
 
-    def launch(self, grid: tuple[int, int, int], kernarg: bytes) -> None:
-        """Launch on the current stream of the kernel's device.
+    def launch(self, *values: int | float) -> None:
+        """Launch on the current stream of the kernel's device, with the arguments that lead.
 
         Raises:
-            ValueError, DriverError: as :meth:`mxgemm.hip.runtime.Function.launch`.
+            DriverError: the driver refuses the launch.
         """
-        self.function.launch(grid, self.block, kernarg, shared_bytes=self.shared_bytes, enqueue=self._enqueue)
+        if _current_device() == self._index:
+            self._launch_here(values)
+        else:
+            with torch.cuda.device(self._index):
+                self._launch_here(values)
+
+    def _launch_here(self, values: tuple[int | float, ...]) -> None:
+        try:
+            launch = self._spare.pop()
+        except IndexError:
+            launch = self._another()
+        self._pack_into(launch.arguments.bytes, 0, *values)
+        launch.config.stream = raw_stream(self._device)
+        status = self._call(launch.config_at, self._handle, None, launch.extra_at)
+        module = self.function.module
+        if status == INVALID_CONTEXT and module.context:
+            self._driver.make_current(module.context)
+            status = self._call(launch.config_at, self._handle, None, launch.extra_at)
+        self._spare.append(launch)
+        if status:
+            raise DriverError(
+                f"cuLaunchKernelEx({self.function.info.name}, grid {self.grid}, block {self.block}, "
+                f"{self.shared_bytes} bytes shared): {self._driver.error_text(status)} (error {status})"
+            )
+
+    def _another(self) -> _Launch:
+        arguments = Arguments(self._driver.api.end)
+        size = self._leading + len(self._constants)
+        arguments.bytes[self._leading : size] = self._constants
+        arguments.size.value = size
+        attributes = ctypes.cast(self._attributes, ctypes.POINTER(_Attribute))
+        return _Launch(
+            _Config(self.grid, self.block, self.shared_bytes, None, attributes, len(self._attributes)), arguments
+        )
 
 
 def function(source: str, name: str, device: torch.device, defines: Mapping[str, int | str]) -> Function:
@@ -116,28 +185,6 @@ def function(source: str, name: str, device: torch.device, defines: Mapping[str,
     """
     with _capture_relaxed(driver()):
         return loaded.module(KERNELS / source, device, **defines).function(name)
-
-
-class _Extended:
-    """Launches with attributes; an ``Enqueue`` of :class:`mxgemm.hip.runtime.Function`."""
-
-    def __init__(self, using: Driver, attributes: list[_Attribute]) -> None:
-        self._launch = using.declare(
-            "LaunchKernelEx", ctypes.POINTER(_Config), ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p
-        )
-        self._attributes = (_Attribute * len(attributes))(*attributes)  # read by the driver only: threads share it
-
-    def __call__(
-        self,
-        handle: int,
-        grid: tuple[int, int, int],
-        block: tuple[int, int, int],
-        shared_bytes: int,
-        stream: int,
-        extra: int,
-    ) -> int:
-        config = _Config(grid, block, shared_bytes, stream, self._attributes, len(self._attributes))
-        return int(self._launch(ctypes.byref(config), handle, None, extra))
 
 
 def _attributes(overlap: bool, cluster: tuple[int, int, int] | None) -> list[_Attribute]:

@@ -30,8 +30,10 @@ POINTERS: Final = Layout("PPPPPP")
 CONSTANTS: Final = Layout("q" * 15 + "i" * 6)
 """The rest of the kernel's ``Arguments``: strides, then sizes and dtypes."""
 
-ROUND_ARGUMENTS: Final = Layout("PPqqii")
-"""Of the launch that rounds A: a, rounded a, strides of a, M, K."""
+ROUND_POINTERS: Final = Layout("PP")
+"""Of the launch that rounds A: a, rounded a."""
+ROUND_CONSTANTS: Final = Layout("qqii")
+"""Strides of a, M, K."""
 ROUND_THREADS: Final = 128
 _EIGHT: Final = 8
 """Values of A that a lane of it rounds."""
@@ -52,13 +54,24 @@ MAX_CHUNKS: Final = 64
 MAX_K: Final = CHUNK * MAX_CHUNKS * 12
 """With 12 warps along K there are registers for every M."""
 MAX_N: Final = 1 << 30
+MAX_ELEMENTS: Final = 1 << 36
 SHARED_BYTES: Final = KNOWN_MACHINES[ARCH].lds_bytes - 1024
 """What a workgroup may have: 1 KB of a multiprocessor's is the system's (CUDA C++ Programming Guide)."""
 REGISTERS: Final = 128 * KNOWN_MACHINES[ARCH].registers
 """Of a multiprocessor."""
 MAX_REGISTERS: Final = 255
-_OTHER_REGISTERS: Final = 40
-"""Addresses of A, decoded weights, counters: seen in compiled code."""
+GRAIN: Final = 8
+"""Registers of a lane are handed out by so many."""
+_OTHER_REGISTERS: Final = 20
+"""Decoded weights, counters, constants; this and the next three were seen in compiled code without spills."""
+_STRIDES: Final = 16
+"""Strides of weights as they lie, and what they are multiplied into."""
+_ROUNDING: Final = 6
+"""Of A in registers."""
+_LEAST_REGISTERS: Final = 72
+"""The second loop's, and what it takes more where K has a tail."""
+_TAIL: Final = 4
+MAX_RESIDENT: Final = 8
 
 _DTYPES: Final = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}
 """As the kernel counts them (``round_block.h``)."""
@@ -80,6 +93,8 @@ class MmaConfig(Config):
         warps_m: warps of a workgroup along M, which read the same weights.
         a_before: a launch of its own rounds A, once for all workgroups; the other overlaps it.
         a_codes: and makes e2m1 codes and scales of it, which each workgroup decodes, a quarter of the bytes of bf16.
+        resident: workgroups for which a multiprocessor's registers must do, so that it hides loads behind more warps; 0
+            leaves registers to the compiler.
     """
 
     tiles: int = 1
@@ -91,6 +106,7 @@ class MmaConfig(Config):
     warps_m: int = 1
     a_before: bool = False
     a_codes: bool = False
+    resident: int = 0
 
     @property
     def warps(self) -> int:
@@ -123,10 +139,14 @@ def _problem_clauses(p: Problem) -> Iterator[Refusal]:
         yield Refusal("a.dtype", p.a_dtype, "bfloat16, float16 or float32")
     if p.b_format != "e2m1":
         yield Refusal("b_format", p.b_format, "e2m1")
+    if p.scale_layout not in ("row_major", "shuffled") and not fragments(p):
+        yield Refusal("scale_layout", p.scale_layout, '"row_major" or "shuffled", or a weight after prepare()')
     if p.m > MAX_M:
         yield Refusal("m", p.m, f"at most {MAX_M}: sums of all rows are in registers")
     if p.k > MAX_K:
         yield Refusal("k", p.k, f"at most {MAX_K}: 12 warps of {MAX_CHUNKS} chunks of {CHUNK}")
+    if fragments(p) and p.n * p.k > MAX_ELEMENTS:
+        yield Refusal("n * k", p.n * p.k, f"at most {MAX_ELEMENTS} in fragment order: 16 bytes are counted in 32 bits")
     if p.n > MAX_N:
         yield Refusal("n", p.n, f"at most {MAX_N}: rows are counted in 32 bits")
     if p.has_bias and p.bias_dtype not in _DTYPES:
@@ -153,12 +173,14 @@ def _config_clauses(p: Problem, c: MmaConfig) -> Iterator[Refusal]:
         return
     if chunks(p) > MAX_CHUNKS * c.warps_k:
         yield Refusal("warps_k", c.warps_k, f"at least {-(-chunks(p) // MAX_CHUNKS)}: a warp has {MAX_CHUNKS} chunks")
-    schedulers = KNOWN_MACHINES[ARCH].simds
-    most = min(MAX_REGISTERS, REGISTERS // schedulers // (LANES * -(-c.warps // schedulers)))  # each has its own
+    if not 0 <= c.resident <= MAX_RESIDENT:
+        yield Refusal("resident", c.resident, f"0 to {MAX_RESIDENT}")
+        return
+    most = registers_allowed(c)
     if registers_needed(p, c) > most:
         yield Refusal("registers", registers_needed(p, c), f"at most {most} a lane with this many warps")
-    if shared_bytes(p, c) > SHARED_BYTES:
-        needed = f"at most {SHARED_BYTES}: the sums of each warp"
+    if shared_bytes(p, c) > SHARED_BYTES // max(1, c.resident):
+        needed = f"at most {SHARED_BYTES}, of all that are resident: the sums of each warp"
         yield Refusal("shared memory", f"{shared_bytes(p, c)} bytes", needed)
 
 
@@ -173,14 +195,29 @@ def chunks(p: Problem) -> int:
 
 
 def registers_needed(p: Problem, c: MmaConfig) -> int:
-    """Return a bound of the registers of a lane: rounded A, what is in flight, sums, addresses of weights."""
-    block = 5 if c.a_codes else 16 if c.a_before else 8 * p.a_dtype.itemsize
+    """Return a bound of the registers of a lane: sums, what is in flight, A's words, places, decoded weights."""
     of_warp = tiles_m(p) // c.warps_m
     weights = 9 * c.tiles if fragments(p) else 10 * c.tiles
-    rounded = 0 if c.a_before and c.a_ahead and not c.a_codes else 16 * of_warp
+    block = 5 if c.a_codes else 16 if c.a_before else 8 * p.a_dtype.itemsize
+    opened = (4 if c.a_ahead else 9) if c.a_codes else 0 if c.a_before and c.a_ahead else 16
     flight = weights + (of_warp * block if c.a_ahead else 0)
-    addresses = 4 * c.tiles if fragments(p) else 8 * c.tiles
-    return rounded + c.depth * flight + 4 * c.tiles * of_warp + addresses + _OTHER_REGISTERS
+    places = (1 if c.a_before else 2) * of_warp + (2 * -(-c.tiles // 2) if fragments(p) else 8 * c.tiles)
+    other = (
+        _OTHER_REGISTERS
+        + 2 * (c.tiles + c.depth - 1)
+        + (0 if fragments(p) else _STRIDES)
+        + (0 if c.a_before else _ROUNDING)
+    )
+    sums = 4 * c.tiles * of_warp
+    least = _LEAST_REGISTERS + (_TAIL if p.k % CHUNK else 0)
+    return max(least, sums + c.depth * flight + opened * of_warp + places + other)
+
+
+def registers_allowed(c: MmaConfig) -> int:
+    """Return how many registers a lane may have: of its scheduler's, by the warps that share them."""
+    schedulers = KNOWN_MACHINES[ARCH].simds
+    warps = -(-c.warps * max(1, c.resident) // schedulers)
+    return min(MAX_REGISTERS, REGISTERS // schedulers // (LANES * warps) // GRAIN * GRAIN)
 
 
 def shared_bytes(p: Problem, c: MmaConfig) -> int:
@@ -231,6 +268,7 @@ def defines(p: Problem, c: MmaConfig) -> dict[str, int | str]:
         "OVERLAP": int(c.overlap and not c.a_before),
         "A_BEFORE": int(c.a_before),
         "A_CODES": int(c.a_codes),
+        "RESIDENT": c.resident,
         "FRAGMENTS": int(fragments(p)),
     }
 
@@ -279,10 +317,10 @@ def round_grid(p: Problem) -> tuple[int, int, int]:
     return -(-p.m * chunks(p) * CHUNK // (_EIGHT * ROUND_THREADS)), 1, 1
 
 
-def round_constants(p: Problem) -> tuple[int, int, int, int]:
+def round_constants(p: Problem) -> bytes:
     """Return the arguments of rounding A but the pointers."""
     s = strides_of(p)
-    return *s.a, p.m, p.k
+    return ROUND_CONSTANTS.pack(*s.a, p.m, p.k)
 
 
 def block(c: MmaConfig) -> tuple[int, int, int]:

@@ -1,7 +1,8 @@
 """Which configuration of w4_mma for which problem: an estimate of its time, by which candidates are ordered.
 
-The estimate has the parts that measurements on an H200 told apart (bench/w4_mma.py): instructions of the busiest
-multiprocessor, the chain of loads of one warp, memory's and L2's bandwidth, and launches. Their squares add up.
+The estimate's parts are instructions that the busiest multiprocessor issues, what one warp takes times how often a
+multiprocessor is filled with warps, memory's and L2's bandwidth, and launches. Their squares add up. Its constants are
+those that order best what an H200 measured (docs/lab-notes.md), so they are not those of a data sheet.
 """
 
 from __future__ import annotations
@@ -9,13 +10,16 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from mxgemm.cuda.w4_mma import (
     ARCH,
     CHUNK,
+    GRAIN,
     LANES,
     MAX_CHUNKS,
+    MAX_RESIDENT,
     MAX_WARPS,
     REGISTERS,
     SHARED_BYTES,
@@ -33,27 +37,30 @@ from mxgemm.device import KNOWN_MACHINES
 from mxgemm.problem import Problem
 
 CLOCKS_A_US: Final = 1750.0
-MEMORY_BYTES_A_US: Final = 4.3e6
-L2_BYTES_A_US: Final = 5.5e6
-LAUNCH_US: Final = 1.6
+MEMORY_BYTES_A_US: Final = 4.8e6
+L2_BYTES_A_US: Final = 8.4e6
+LAUNCH_US: Final = 2.5
 """Until a workgroup begins and after the last one has ended."""
-SECOND_LAUNCH_US: Final = 1.2
-LATENCY_US: Final = 0.45
-"""Of a load from memory; loads of A behind it add :data:`BEHIND`."""
-BEHIND: Final = 0.6
-ROUNDING: Final = 130
+OVERLAPPED_US: Final = 0.56
+"""Of it, where the launch may begin before earlier ones have ended."""
+SECOND_LAUNCH_US: Final = 1.32
+LATENCY_US: Final = {False: 0.15, True: 0.12}
+"""Of a weight as it lies and in fragment order; loads of A behind it add :data:`BEHIND`."""
+BEHIND: Final = 0.25
+ROUNDING: Final = 167
 """Instructions that round a block of A."""
-LOADING_A: Final = 24
-LOADING_CODES: Final = 75
+LOADING_A: Final = 68
+LOADING_CODES: Final = 122
 """Instead, of codes, which are decoded."""
-DECODING: Final = {False: 170, True: 140}
+DECODING: Final = {False: 292, True: 145}
 """Those that load, test and decode a tile of 16 weight rows a chunk: as it lies, in fragment order."""
-MULTIPLYING: Final = 10
-CLOCKS_A_PRODUCT: Final = 4.5
-AROUND: Final = 400
+MULTIPLYING: Final = 73
+CLOCKS_A_PRODUCT: Final = 3.2
+AROUND: Final = 208
 """Instructions around a warp's chunks."""
 MAX_WAVES: Final = 64
 """Warps of a multiprocessor."""
+_SCHEDULERS: Final = KNOWN_MACHINES[ARCH].simds
 
 
 def candidates(p: Problem) -> Sequence[MmaConfig]:
@@ -72,7 +79,16 @@ def _considered(p: Problem) -> Iterator[MmaConfig]:
             continue
         for depth, a_ahead, before in itertools.product((1, 2, 4), (False, True), befores):
             if depth <= max(1, -(-most // warps_k)):
-                yield MmaConfig(tiles, warps_n, warps_k, depth, a_ahead, False, warps_m, *before)
+                config = MmaConfig(tiles, warps_n, warps_k, depth, a_ahead, False, warps_m, *before)
+                yield replace(config, resident=_resident(p, config))
+
+
+def _resident(p: Problem, c: MmaConfig) -> int:
+    """Return how many workgroups a multiprocessor may hold with nothing spilled, no more than it gets."""
+    registers = -(-registers_needed(p, c) // GRAIN) * GRAIN
+    of_registers = REGISTERS // (LANES * -(-c.warps // _SCHEDULERS) * _SCHEDULERS * registers)
+    most = min(of_registers, MAX_WAVES // c.warps, SHARED_BYTES // shared_bytes(p, c), MAX_RESIDENT)
+    return max(0, min(most, -(-grid(p, c)[0] // max(1, p.machine.cu_count))))
 
 
 def estimate_us(p: Problem, c: MmaConfig) -> float:
@@ -82,17 +98,13 @@ def estimate_us(p: Problem, c: MmaConfig) -> float:
     rounding = 0 if p.a_format == "bf16" or c.a_before else ROUNDING
     loading = LOADING_CODES if c.a_codes else LOADING_A
     issued = rows_of_a * (rounding + loading) + c.tiles * (DECODING[fragments(p)] + MULTIPLYING * rows_of_a)
-    chunk = max(issued, c.tiles * rows_of_a * 8 * CLOCKS_A_PRODUCT)
-    clocks = AROUND + of_warp * chunk
-    registers = LANES * c.warps * registers_needed(p, c)
-    resident = max(1, min(REGISTERS // registers, MAX_WAVES // c.warps, SHARED_BYTES // shared_bytes(p, c)))
-    on_one = -(-workgroups // units)
-    schedulers = KNOWN_MACHINES[ARCH].simds
-    issue_us = on_one * c.warps / schedulers * clocks / CLOCKS_A_US
-    crowd = max(1.0, c.warps * min(resident, on_one) / schedulers)
-    loads_us = -(-of_warp // c.depth) * LATENCY_US * (1.0 if c.a_ahead else 1.0 + BEHIND)
-    chain_us = -(-workgroups // (units * resident)) * (loads_us + clocks / CLOCKS_A_US * math.sqrt(crowd))
+    clocks = AROUND + of_warp * max(issued, c.tiles * rows_of_a * 8 * CLOCKS_A_PRODUCT)
+    resident = max(1, c.resident, _resident(p, c))
+    issue_us = -(-workgroups // units) * c.warps / _SCHEDULERS * clocks / CLOCKS_A_US
+    loads_us = -(-of_warp // c.depth) * LATENCY_US[fragments(p)] * (1.0 if c.a_ahead else 1.0 + BEHIND)
+    chain_us = -(-workgroups // (units * resident)) * (loads_us + clocks / CLOCKS_A_US)
     weight = p.n * p.k * 17 / 32
     passed = weight + workgroups * p.m * CHUNK * chunks(p) * (17 / 32 if c.a_codes else 2)
     parts = issue_us, chain_us, weight / MEMORY_BYTES_A_US, passed / L2_BYTES_A_US
-    return LAUNCH_US + (SECOND_LAUNCH_US if c.a_before else 0.0) + math.hypot(*parts)
+    launches_us = LAUNCH_US + SECOND_LAUNCH_US * c.a_before - OVERLAPPED_US * c.overlap
+    return launches_us + math.hypot(*parts)

@@ -24,11 +24,13 @@ class Layout:
             signed), ``f`` float32.
         size: bytes of the segment.
         pack: values in order to bytes; ``struct.error`` for a wrong number of values or one out of range.
+        pack_into: a buffer and an offset, then values that are written there.
     """
 
-    __slots__ = ("codes", "pack", "size")
+    __slots__ = ("codes", "pack", "pack_into", "size")
 
     pack: Callable[..., bytes]
+    pack_into: Callable[..., None]
 
     def __init__(self, codes: str) -> None:
         spelled, size = ["<"], 0
@@ -43,6 +45,7 @@ class Layout:
         self.codes = codes
         self.size = packer.size
         self.pack = packer.pack
+        self.pack_into = packer.pack_into
 
     def __repr__(self) -> str:
         return f"Layout({self.codes!r})"

@@ -11,7 +11,6 @@ list (``extra``) that tells the driver where the buffer is and how long.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -79,7 +78,8 @@ CUDA: Final = Api(
     error_by_pointer=True,
     contexts=True,
 )
-_CUDA_ERROR_INVALID_CONTEXT: Final = 201
+INVALID_CONTEXT: Final = 201
+"""CUDA's status of a launch on a thread without a context."""
 
 
 class Driver:
@@ -259,7 +259,7 @@ class Module:
         return known
 
 
-class _Arguments:
+class Arguments:
     """Memory for one launch's arguments, laid out as the driver reads it."""
 
     __slots__ = ("_buffer", "bytes", "extra", "extra_address", "size")
@@ -272,10 +272,6 @@ class _Arguments:
             *(_BUFFER_POINTER, ctypes.addressof(self._buffer), _BUFFER_SIZE, ctypes.addressof(self.size), end)
         )
         self.extra_address = ctypes.addressof(self.extra)
-
-
-Enqueue = Callable[[int, tuple[int, int, int], tuple[int, int, int], int, int, int], int]
-"""Takes function, grid, block, bytes of shared memory, stream and the address of ``extra``; returns a status."""
 
 
 class Function:
@@ -293,7 +289,7 @@ class Function:
         self._index = module.device.index
         self._launch = module.driver.launch
         # Threads launch at once (the interpreter's lock is not held in the driver): each takes memory of its own.
-        self._spare: list[_Arguments] = []
+        self._spare: list[Arguments] = []
 
     def launch(
         self,
@@ -302,7 +298,6 @@ class Function:
         kernarg: bytes,
         *,
         shared_bytes: int = 0,
-        enqueue: Enqueue | None = None,
     ) -> None:
         """Launch on the current stream of the module's device.
 
@@ -311,7 +306,6 @@ class Function:
             block: threads of a workgroup along x, y, z.
             kernarg: the argument segment, see ``mxgemm.hip.kernarg``; the driver adds AMD's hidden arguments itself.
             shared_bytes: dynamic LDS or shared memory.
-            enqueue: launches instead of the driver's plain launch function.
 
         Raises:
             ValueError: the segment is shorter than the kernel's arguments, or longer than 4096 bytes.
@@ -322,10 +316,10 @@ class Function:
             wanted = f"{self.info.kernarg_bytes} to {MAX_KERNARG_BYTES}"
             raise ValueError(f"kernarg: got {size} bytes for {self.info.name}, want {wanted}")
         if torch.cuda.current_device() == self._index:
-            self._launch_here(grid, block, kernarg, size, shared_bytes, enqueue)
+            self._launch_here(grid, block, kernarg, size, shared_bytes)
         else:
             with torch.cuda.device(self._index):
-                self._launch_here(grid, block, kernarg, size, shared_bytes, enqueue)
+                self._launch_here(grid, block, kernarg, size, shared_bytes)
 
     def _launch_here(
         self,
@@ -334,24 +328,19 @@ class Function:
         kernarg: bytes,
         size: int,
         shared_bytes: int,
-        enqueue: Enqueue | None,
     ) -> None:
         try:
             arguments = self._spare.pop()
         except IndexError:
-            arguments = _Arguments(self.module.driver.api.end)
+            arguments = Arguments(self.module.driver.api.end)
         arguments.bytes[:size] = kernarg
         arguments.size.value = size
         stream = raw_stream(self._device)
-        if enqueue is None:
-            call: tuple[Any, ...] = (self.handle, *grid, *block, shared_bytes, stream, None, arguments.extra_address)
-        else:
-            call = (self.handle, grid, block, shared_bytes, stream, arguments.extra_address)
-        launch = enqueue or self._launch
-        status = launch(*call)
-        if status == _CUDA_ERROR_INVALID_CONTEXT and self.module.context:
+        call = (self.handle, *grid, *block, shared_bytes, stream, None, arguments.extra_address)
+        status = self._launch(*call)
+        if status == INVALID_CONTEXT and self.module.context:
             self.module.driver.make_current(self.module.context)
-            status = launch(*call)
+            status = self._launch(*call)
         self._spare.append(arguments)
         if status:
             driver = self.module.driver

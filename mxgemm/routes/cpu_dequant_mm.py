@@ -21,6 +21,7 @@ from mxgemm.cpu.elements import decode, round_to
 from mxgemm.device import Machine, cpu_features
 from mxgemm.errors import Refusal
 from mxgemm.mx.formats import scale_addend
+from mxgemm.mx.layouts import scale_row
 from mxgemm.problem import Config, Problem, contiguity_refusal
 from mxgemm.routes.base import Launch, Operands, Route
 
@@ -105,8 +106,9 @@ class _Launch:
             for start in range(0, p.n, self.columns):
                 columns = slice(start, min(start + self.columns, p.n))
                 right = _matrix(arena.memory, columns.stop - start, self.width, self.dtype)
-                # Shuffled scales are padded, and whole: from a slice on they are those of its rows.
-                scales = b_scales[start:] if p.scale_layout == "shuffled" else b_scales[columns]
+                # Scales in tiles are padded, and whole: from a slice on they are those of its rows.
+                tiled = p.scale_layout != "row_major"
+                scales = b_scales[scale_row(p.scale_layout, start) :] if tiled else b_scales[columns]
                 decode(self.library, b[columns], scales, p.weight_layout, p.scale_layout, right[:, : p.k])
                 if bias is not None and self.width > p.k:
                     _split(bias[columns], right[:, p.k :])

@@ -85,7 +85,6 @@ class _Launch:
 
     def __init__(self, problem: Problem, config: MmaConfig) -> None:
         self._problem, self._config = problem, config
-        self._grid, self._constants = w4_mma.grid(problem, config), w4_mma.constants(problem)
         self._kernel: Kernel | None = None
 
     def __call__(self, operands: Operands) -> None:
@@ -98,15 +97,22 @@ class _Launch:
             kernel = self._kernel = self._load(operands.a.device)
         bias, out = operands.bias, operands.out
         weight = addresses(self._problem, operands.b, operands.b_scales, operands.derived)
-        pointers = (operands.a.data_ptr(), rounded, *weight, 0 if bias is None else bias.data_ptr(), out.data_ptr())
-        kernel.launch(self._grid, w4_mma.POINTERS.pack(*pointers) + self._constants)
+        kernel.launch(operands.a.data_ptr(), rounded, *weight, 0 if bias is None else bias.data_ptr(), out.data_ptr())
 
     def _load(self, device: torch.device) -> Kernel:
         from mxgemm.cuda.launch import Kernel, function
 
         p, c = self._problem, self._config
         loaded = function(w4_mma.SOURCE, w4_mma.KERNEL, device, w4_mma.defines(p, c))
-        return Kernel(loaded, w4_mma.block(c), w4_mma.shared_bytes(p, c), overlap=c.overlap or c.a_before)
+        return Kernel(
+            loaded,
+            w4_mma.grid(p, c),
+            w4_mma.block(c),
+            w4_mma.POINTERS,
+            constants=w4_mma.constants(p),
+            shared_bytes=w4_mma.shared_bytes(p, c),
+            overlap=c.overlap or c.a_before,
+        )
 
 
 class _RoundingLaunch(_Launch):
@@ -114,7 +120,6 @@ class _RoundingLaunch(_Launch):
 
     def __init__(self, problem: Problem, config: MmaConfig) -> None:
         super().__init__(problem, config)
-        self._round_grid, self._round_constants = w4_mma.round_grid(problem), w4_mma.round_constants(problem)
         self._nbytes = w4_mma.rounded_bytes(problem, config)
         self._rounding: Kernel | None = None
 
@@ -125,7 +130,7 @@ class _RoundingLaunch(_Launch):
             kernel = self._rounding = self._load_rounding(a.device)
         with workspace.take(self._nbytes, a.device) as arena:
             rounded = arena.memory.data_ptr()
-            kernel.launch(self._round_grid, w4_mma.ROUND_ARGUMENTS.pack(a.data_ptr(), rounded, *self._round_constants))
+            kernel.launch(a.data_ptr(), rounded)
             self._multiply(operands, rounded)
 
     def _load_rounding(self, device: torch.device) -> Kernel:
@@ -133,7 +138,10 @@ class _RoundingLaunch(_Launch):
 
         p, c = self._problem, self._config
         loaded = function(w4_mma.ROUND_SOURCE, w4_mma.ROUND_KERNEL, device, w4_mma.round_defines(p, c))
-        return Kernel(loaded, (w4_mma.ROUND_THREADS, 1, 1), overlap=c.overlap)
+        block, constants = (w4_mma.ROUND_THREADS, 1, 1), w4_mma.round_constants(p)
+        return Kernel(
+            loaded, w4_mma.round_grid(p), block, w4_mma.ROUND_POINTERS, constants=constants, overlap=c.overlap
+        )
 
 
 def addresses(problem: Problem, b: Tensor, b_scales: Tensor, derived: tuple[Tensor, ...]) -> tuple[int, int]:

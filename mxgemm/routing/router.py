@@ -242,18 +242,22 @@ def _near_weight(problem: Problem, table: Table) -> Iterator[_Found]:
 
 
 def _ranked(problem: Problem, rows: Iterable[Row]) -> list[Row]:
-    """Sort the rows of the same formats by distance in octaves; measured before predicted.
+    """Sort the rows of the same formats and form by distance in octaves; measured before predicted.
 
-    The same CU count is a tie-break, never a condition.
+    The same CU count is a tie-break, never a condition; so is that a row names the form.
     """
 
-    def rank(row: Row) -> tuple[float, bool, bool, float]:
+    def rank(row: Row) -> tuple[float, bool, bool, bool, float]:
         distance = _octaves(row.m, problem.m) + _octaves(row.n, problem.n) + _octaves(row.k, problem.k)
         other_machine = row.cu_count not in (0, problem.machine.cu_count)
-        return distance, other_machine, row.grade != "measured", row.us if row.us is not None else math.inf
+        us = row.us if row.us is not None else math.inf
+        return distance, other_machine, row.grade != "measured", row.derived is None, us
 
     formats = problem.a_format, problem.b_format
-    return sorted((row for row in rows if (row.a_format, row.b_format) == formats), key=rank)
+    fitting = (
+        row for row in rows if (row.a_format, row.b_format) == formats and row.derived in (None, problem.derived)
+    )
+    return sorted(fitting, key=rank)
 
 
 def _title(table: Table, source: str) -> str:

@@ -10,7 +10,8 @@ A table is a JSON object for one architecture::
 
 A source's ``scope`` is "call" where its microseconds are those of a whole call, as they are without the field, or
 "kernel" where they are those of the GEMM kernel alone: such rows do not choose between routes (see ``router.py``).
-Rows may name ``a_format``, ``b_format`` (default "e2m1") and ``cu_count``. Rules are tried in order when no row
+Rows may name ``a_format``, ``b_format`` (default "e2m1"), ``cu_count`` and ``derived``, the kind of prepared weight
+that they speak for ("" is none; without the field any, behind rows of the kind). Rules are tried in order when no row
 fits. Tables that a user names in ``MXGEMM_TABLES`` (paths, separated like PATH) go before the shipped ones.
 """
 
@@ -59,6 +60,7 @@ class Row:
     a_format: str = "e2m1"
     b_format: str = "e2m1"
     cu_count: int = 0
+    derived: str | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -189,6 +191,7 @@ _SIZE: Final = integer(1, LARGEST, "a positive integer up to 2^40")
 _TEXT: Final = text("printable text", empty=True)
 _ARCH: Final = text("an architecture's name")
 _SOURCE: Final = record({}, {"title": _TEXT, "covers": _TEXT, "scope": one_of(get_args(Scope))}, closed=False)
+_DERIVED: Final = optional(text("a form that prepare() makes, or null", empty=True))
 _RULE: Final[dict[str, Check]] = {"route": text("a route's name")}
 _RULE_MORE: Final[dict[str, Check]] = {
     "m_max": optional(_BOUND),
@@ -196,7 +199,7 @@ _RULE_MORE: Final[dict[str, Check]] = {
     "nk_min": optional(_BOUND),
     "cpu_feature": optional(text("a feature of a CPU as Linux names it, or null")),
     "a_format": optional(one_of([*ACTIVATION_FORMATS, *FORMATS])),
-    "derived": optional(text("a form that prepare() makes, or null", empty=True)),
+    "derived": _DERIVED,
 }
 _ROW: Final[dict[str, Check]] = {
     "m": _SIZE,
@@ -210,5 +213,6 @@ _ROW_MORE: Final[dict[str, Check]] = {
     "a_format": one_of(dict.fromkeys([*ACTIVATION_FORMATS, *FORMATS])),
     "b_format": one_of(FORMATS),
     "cu_count": integer(0, 1 << 20),
+    "derived": _DERIVED,
     "config": each(anything),
 }

@@ -280,10 +280,11 @@ def test_decoded_values(data: str, scales: str, library: ctypes.CDLL) -> None:
     )
     weight.scales[weight.scales > 252] = 255
     stored = layouts.preshuffle_weight(weight.data) if data == "preshuffled" else weight.data
-    shuffled = layouts.shuffle_scales(weight.scales) if scales == "shuffled" else weight.scales
+    order = {"shuffled": layouts.shuffle_scales, "swizzled_32_4_4": layouts.swizzle_scales}.get(scales)
+    laid = weight.scales if order is None else order(weight.scales)
     for dtype in (torch.bfloat16, torch.float32):
         out = torch.empty(48, 320, dtype=dtype)
-        elements.decode(library, stored, shuffled, data, scales, out)
+        elements.decode(library, stored, laid, data, scales, out)
         torch.testing.assert_close(out, weight.dequantize(dtype=dtype), rtol=0, atol=0, equal_nan=True)
 
 

@@ -53,7 +53,7 @@ def _rounded(problem: Problem, config: MmaConfig, a: Tensor) -> Tensor:
         (w4_mma.ROUND_SOURCE, w4_mma.ROUND_KERNEL, "RoundArguments", 0),
     )
     made = torch.full((w4_mma.rounded_bytes(problem, config),), 255, dtype=torch.uint8)
-    packed = w4_mma.ROUND_ARGUMENTS.pack(a.data_ptr(), made.data_ptr(), *w4_mma.round_constants(problem))
+    packed = w4_mma.ROUND_POINTERS.pack(a.data_ptr(), made.data_ptr()) + w4_mma.round_constants(problem)
     _run(library, packed, w4_mma.round_grid(problem), (w4_mma.ROUND_THREADS, 1, 1), (a, made), 0)
     return made
 

@@ -20,7 +20,7 @@ typedef long long i64;
 
 #define INLINE static inline
 #define __global__
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 #define __shared__
 
 struct uint4 {
@@ -87,6 +87,7 @@ INLINE u32 bits_of(float x) {
   std::memcpy(&bits, &x, 4);
   return bits;
 }
+INLINE void keep_as_it_is(u32&) {}
 INLINE u32 permute(u32 a, u32 b, u32 selector) {
   const u64 both = a | static_cast<u64>(b) << 32;
   u32 r = 0;

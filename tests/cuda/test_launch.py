@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from functools import partial
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from mxgemm.hip.runtime import CUDA, DriverError, Function
 from tests.hip.conftest import STREAM, Double, built, double
 
 ARGUMENTS = Layout("PPqIIII")
+LEADING = Layout("PP")
 __all__ = ["double"]
 only_cuda = pytest.mark.parametrize("double", [CUDA], indirect=True, ids=["CUDA"])
 
@@ -29,9 +31,10 @@ def function(double: Double, index: int = 0) -> Function:
 def test_attributes_arrive_as_they_were_meant(double: Double) -> None:
     loaded = function(double)
     kernarg = ARGUMENTS.pack(1 << 47, 2, -3, 4, 5, 6, 7)
-    Kernel(loaded, (64, 2, 1), 96, overlap=True, cluster=(4, 1, 1)).launch((9, 2, 1), kernarg)
-    Kernel(loaded, (64, 2, 1), 96, overlap=True).launch((9, 2, 1), kernarg)
-    Kernel(loaded, (64, 2, 1), 96).launch((9, 2, 1), kernarg)
+    settled = partial(Kernel, loaded, (9, 2, 1), (64, 2, 1), LEADING, constants=kernarg[16:], shared_bytes=96)
+    settled(overlap=True, cluster=(4, 1, 1)).launch(1 << 47, 2)
+    settled(overlap=True).launch(1 << 47, 2)
+    settled().launch(1 << 47, 2)
     both, overlap, plain = double.launches
     assert [kept.count for kept in double.launches] == [2, 1, 0]
     assert (both.attributes[0][0], both.attributes[0][2]) == (6, 1)  # programmatic stream serialisation: id, value
@@ -45,32 +48,52 @@ def test_attributes_arrive_as_they_were_meant(double: Double) -> None:
 def test_more_shared_memory_is_asked_for(double: Double) -> None:
     loaded = function(double)
     asked = ctypes.c_int.in_dll(double.library, "shared_asked_for")
-    Kernel(loaded, (32, 1, 1), 48 * 1024)
+    settled = partial(Kernel, loaded, (1, 1, 1), (32, 1, 1), ARGUMENTS)
+    settled(shared_bytes=48 * 1024)
     assert asked.value == 0
-    Kernel(loaded, (32, 1, 1), 48 * 1024 + 16)
+    settled(shared_bytes=48 * 1024 + 16)
     assert asked.value == 48 * 1024 + 16
     with pytest.raises(DriverError, match=r"FuncSetAttribute\(shuffle_scales_8, 262144 bytes .*invalid value"):
-        Kernel(loaded, (32, 1, 1), 1 << 18)
+        settled(shared_bytes=1 << 18)
+
+
+@only_cuda
+def test_arguments_are_as_many_as_the_kernel_takes(double: Double) -> None:
+    loaded = function(double)
+    with pytest.raises(ValueError, match="got 16 bytes for shuffle_scales_8, want 40 to 4096"):
+        Kernel(loaded, (1, 1, 1), (32, 1, 1), LEADING)
+    with pytest.raises(ValueError, match="got 4104 bytes"):
+        Kernel(loaded, (1, 1, 1), (32, 1, 1), LEADING, constants=bytes(4088))
+
+
+@only_cuda
+def test_a_refused_launch_says_what_was_launched(double: Double) -> None:
+    kernel = Kernel(function(double), (7, 1, 1), (32, 1, 1), ARGUMENTS)
+    double.fail_next_with(1)
+    with pytest.raises(DriverError, match=r"cuLaunchKernelEx\(shuffle_scales_8, grid \(7, 1, 1\).*invalid value"):
+        kernel.launch(*range(7))
+    kernel.launch(*range(7))  # and the next one goes through
+    assert len(double.launches) == 1
 
 
 @only_cuda
 def test_a_thread_without_a_context_gets_the_modules(double: Double) -> None:
-    kernel = Kernel(function(double, index=1), (32, 1, 1), overlap=True)
+    kernel = Kernel(function(double, index=1), (5, 1, 1), (32, 1, 1), LEADING, constants=bytes(24), overlap=True)
 
     def launch_some(base: int) -> None:
         for i in range(base, base + 50):
-            kernel.launch((i + 1, 1, 1), ARGUMENTS.pack(i, i, i, i, i, i, i))
+            kernel.launch(i, 2 * i)
 
     threads = [threading.Thread(target=launch_some, args=(1000 * t,)) for t in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(kept.grid[0] - 1 for kept in double.launches) == [1000 * t + i for t in range(4) for i in range(50)]
-    for kept in double.launches:
-        i = kept.grid[0] - 1
-        assert bytes(kept.bytes[: kept.size]) == ARGUMENTS.pack(i, i, i, i, i, i, i)
-        assert (kept.count, kept.stream) == (1, STREAM + 1)
+    seen = [int.from_bytes(bytes(kept.bytes[:8]), "little") for kept in double.launches]
+    assert sorted(seen) == [1000 * t + i for t in range(4) for i in range(50)]
+    for i, kept in zip(seen, double.launches, strict=True):
+        assert bytes(kept.bytes[: kept.size]) == ARGUMENTS.pack(i, 2 * i, 0, 0, 0, 0, 0)
+        assert (kept.count, kept.stream, list(kept.grid)) == (1, STREAM + 1, [5, 1, 1])
 
 
 @only_cuda

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from mxgemm.cuda import launch
 from mxgemm.device import Machine
 from mxgemm.hip import build, runtime
 from mxgemm.hip.runtime import CUDA, HIP, Api, Driver
@@ -78,6 +79,8 @@ def double(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(runtime, "machine_of", lambda device: Machine("gfx950", 1, "double"))
     monkeypatch.setattr(runtime, "raw_stream", lambda device: STREAM + device.index)
+    monkeypatch.setattr(launch, "raw_stream", lambda device: STREAM + device.index)
+    monkeypatch.setattr(launch, "_current_device", lambda: 0)
     monkeypatch.setattr(runtime, "_start", lambda device: None)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "device", device)

@@ -93,6 +93,11 @@ struct config {
 int shared_asked_for, capture_mode;
 
 int cuLaunchKernelEx(const struct config* c, void* function, void** parameters, void** extra) {
+  if (fail_next_with) {
+    int status = fail_next_with;
+    fail_next_with = 0;
+    return status;
+  }
   if (!current) return NO_CONTEXT;
   return keep(function, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1], c->block[2], c->shared, c->stream,
               parameters, extra, c->attributes, c->count);

@@ -75,6 +75,14 @@ def test_exact_then_nearest_m_then_nearest_weight_then_rule(table) -> None:
     assert ask(4096, 2048, 1024).route.name == "reference"  # six octaves from the nearest M
 
 
+def test_rows_of_the_form_go_before_those_of_any_and_others_do_not_speak(table) -> None:
+    first, second, third = rows_at((16, 2048, 1024), (16, 2048, 1024), (16, 2048, 1024))
+    paths = table([first, {**second, "derived": "fp8_fold"}, {**third, "derived": "other"}])
+    assert block_n(router.choose(problem(16, 2048, 1024), tables=paths)) == 16
+    assert block_n(router.choose(problem(16, 2048, 1024, derived="fp8_fold"), tables=paths)) == 32
+    assert block_n(router.choose(problem(16, 2048, 1024, derived="bf16"), tables=paths)) == 16
+
+
 def test_non_power_of_two_m_is_found(table) -> None:
     paths = table(rows_at((96, 2048, 1024)))
     assert router.choose(problem(96, 2048, 1024), tables=paths).row is not None

@@ -13,10 +13,14 @@ enum mx_dtype { MX_BF16, MX_FP16, MX_FP32 };
 enum mx_format { MX_E2M1, MX_E4M3, MX_E5M2, MX_BF16_ELEMENTS };
 enum mx_method { MX_ROWS, MX_PANELS };
 
-// Where the scale of (row, block) lies. Strides in bytes; `shuffled`: AITER's order, `columns` the padded row.
+// Orders of scales, as mxgemm/mx/layouts.py counts them.
+enum { IN_ROWS, SHUFFLED, SWIZZLED };
+
+// Where the scale of (row, block) lies. Strides in bytes; `order`: by them, AITER's shuffled order, or the
+// swizzled one of 32 x 4 x 4; `columns`: bytes of a padded row there.
 struct mx_scales {
     const uint8_t *bytes;
-    int64_t row, column, shuffled, columns;
+    int64_t row, column, order, columns;
 };
 
 // Strides in elements. B is [n, k / 2] e2m1 bytes.
@@ -63,7 +67,13 @@ static inline int64_t smaller(int64_t x, int64_t y) { return x < y ? x : y; }
 static inline int64_t larger(int64_t x, int64_t y) { return x > y ? x : y; }
 
 static inline uint8_t scale_at(const struct mx_scales *s, int64_t row, int64_t block) {
-    if (!s->shuffled) return s->bytes[row * s->row + block * s->column];
-    return s->bytes[row / 32 * s->columns * 32 + block / 8 * 256 + block % 4 * 64 + row % 16 * 4 + block % 8 / 4 * 2 +
-                    row % 32 / 16];
+    switch (s->order) {
+    case IN_ROWS:
+        return s->bytes[row * s->row + block * s->column];
+    case SHUFFLED:
+        return s->bytes[row / 32 * s->columns * 32 + block / 8 * 256 + block % 4 * 64 + row % 16 * 4 +
+                        block % 8 / 4 * 2 + row % 32 / 16];
+    default:  // SWIZZLED
+        return s->bytes[row / 128 * s->columns * 32 + block / 4 * 512 + row % 32 * 16 + row % 128 / 32 * 4 + block % 4];
+    }
 }

@@ -44,7 +44,7 @@ static void fill_scales(const struct mx_call *c, const struct panel *p, int64_t 
             const uint8_t *rows[LANES];
             for (int r = 0; r < LANES; r++) {
                 int64_t row = smaller(n + v * LANES + r, c->n - 1);
-                if (here == BLOCK_BYTES && s->column == 1 && !s->shuffled) {
+                if (here == BLOCK_BYTES && s->column == 1 && s->order == IN_ROWS) {
                     rows[r] = s->bytes + row * s->row + first + b;
                     continue;
                 }

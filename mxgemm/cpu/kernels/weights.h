@@ -46,7 +46,7 @@ static inline int decode_scales(const struct mx_call *c, int64_t n, int64_t padd
     int64_t have = c->k / BLOCK;
     const struct mx_scales *s = &c->b_scales;
     int too_large = 0;
-    if (!s->shuffled && s->column == 1) {
+    if (s->order == IN_ROWS && s->column == 1) {
         const uint8_t *bytes = s->bytes + n * s->row;
         for (int64_t b = 0; b < have; b++) {
             scales[b] = is_float ? scale_of_floats(bytes[b]) : scale_of_integers(bytes[b]);

@@ -42,6 +42,9 @@ INLINE void store_u32(void* p, u32 v) { *static_cast<u32*>(p) = v; }
 INLINE void store_u16(void* p, u32 v) { *static_cast<u16*>(p) = static_cast<u16>(v); }
 INLINE void store_f32(void* p, float v) { *static_cast<float*>(p) = v; }
 
+// A value that loops add to stays one: no compiler makes pointers of it that it adds to instead.
+INLINE void keep_as_it_is(u32& x) { asm volatile("" : "+r"(x)); }
+
 INLINE u32 permute(u32 a, u32 b, u32 selector) {
   u32 r;
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(selector));

@@ -1,18 +1,19 @@
-// C[m, n] = sum over k of round(A)[m, k] W[n, k], for M <= 8 MT WARPS_M: MXFP4 weights as they lie, or in fragment order.
+// C[m, n] = sum over k of round(A)[m, k] W[n, k], M <= 8 MT WARPS_M: MXFP4 weights as they lie, or in fragment order.
 //
 // The weight is the 16-row operand of the matrix instruction, A the 8-column one. K may be permuted freely as long as
 // both operands agree, and here the instruction's k belong to lanes so that lane t of a quad owns block t of a chunk of
-// four: 16 bytes and one scale of a weight's row are whole blocks of one lane, and so are 32 values of a row of A, which
+// four: 16 bytes and one scale of a weight's row are whole blocks of one lane, so are 32 values of a row of A, which
 // it rounds to A_FORMAT by itself. Decoded weights hold their scale as bf16.
 //
 // A chunk that bf16 cannot hold (extreme scales, NaN) is left to a second loop, which scales the sums of each block.
 //
 // Macros: those of round_block.h; MT, tiles of 8 rows of A of a warp; TILES, its tiles of 16 weight rows; WARPS_N,
-// WARPS_M, WARPS_K, warps of a workgroup along N, M and K; DEPTH, chunks that are in flight at once; A_AHEAD, A is among
-// them; A_BEFORE, a launch of round_a.cu comes before, which this one overlaps, A_CODES, it makes e2m1 codes; FRAGMENTS, the weight is in the order of
-// mxgemm.mx.fragments; A_VECTOR, W_VECTOR, loads of 16 bytes are aligned and contiguous; TAIL, K % 128 != 0; OVERLAP,
-// launched so that it may begin before earlier launches have ended.
-#include "round_block.h"
+// WARPS_M, WARPS_K, warps of a workgroup along N, M and K; DEPTH, chunks in flight at once; A_AHEAD, A is among
+// them; A_BEFORE, a launch of round_a.cu comes before, which this one overlaps, A_CODES, it makes e2m1 codes; RESIDENT,
+// workgroups for which a multiprocessor's registers must do, 0 if no matter how many; FRAGMENTS, the weight is in the
+// order of mxgemm.mx.fragments; A_VECTOR, W_VECTOR, loads of 16 bytes are aligned and contiguous; TAIL, K % 128 != 0;
+// OVERLAP, launched so that it may begin before earlier launches have ended.
+#include "w4_operands.h"
 
 constexpr int WARPS = WARPS_N * WARPS_M * WARPS_K, ROWS = 16 * TILES, COLUMNS = 8 * MT;
 constexpr int PITCH = ROWS + 4;  // of a row of sums in shared memory: the quads of a warp meet different banks
@@ -32,111 +33,6 @@ struct Arguments {
   i64 bias_stride, out_row, out_column;
   int m, n, k, bias_type, out_type, unused;
 };
-
-// A lane's part of a chunk of the weight. In fragment order a word has the scales of both halves of two tiles.
-struct Weights {
-  uint4 codes[TILES][2];
-  u32 scales[FRAGMENTS ? (TILES + 1) / 2 : 2 * TILES];
-};
-
-INLINE u32 scale_of(const Weights& w, int tile, int half) {
-  return FRAGMENTS ? permute(w.scales[tile / 2], 0, 0x4440 + 2 * (tile & 1) + half) : w.scales[2 * tile + half];
-}
-
-// Whether scales are not all LEAST_FAST to MOST_FAST. As bytes: 48 more and they begin with the bits 10, and a byte that
-// carries into the next has itself begun with others.
-INLINE bool slow_scales(const Weights& w) {
-  bool slow = false;
-#if FRAGMENTS
-  constexpr u32 BYTES = TILES == 1 ? 0x0101u : 0x01010101u;
-#pragma unroll
-  for (int i = 0; i < (TILES + 1) / 2; i++) slow |= ((w.scales[i] + 48 * BYTES) & 0xC0 * BYTES) != 0x80 * BYTES;
-#else
-#pragma unroll
-  for (int i = 0; i < 2 * TILES; i++) slow |= w.scales[i] - LEAST_FAST > MOST_FAST - LEAST_FAST;
-#endif
-  return slow;
-}
-
-// As decode_places(), whose places are those of the fragment order.
-INLINE void decode(u32 q, u32 factor, u32 (&d)[4]) {
-#if FRAGMENTS
-  decode_places(q, factor, d);
-#else
-  d[0] = and_or(q << 12, 0x80008000u, (q << 6) & 0x01C001C0u);
-  d[1] = and_or(q << 8, 0x80008000u, (q << 2) & 0x01C001C0u);
-  d[2] = and_or(q << 4, 0x80008000u, (q >> 2) & 0x01C001C0u);
-  d[3] = and_or(q, 0x80008000u, (q >> 6) & 0x01C001C0u);
-#pragma unroll
-  for (int j = 0; j < 4; j++) d[j] = mul_bf16x2(d[j], factor);
-#endif
-}
-constexpr u32 MAGNITUDES = FRAGMENTS ? 0x0FFF0FFFu : 0x77777777u;  // the bits of a word that are no code's sign
-
-INLINE uint4 load_weights(const u8* p, i64 stride) {
-#if W_VECTOR || FRAGMENTS
-  return WARPS_M == 1 ? load_streamed(p) : load_16(p);  // from L1 for all warps but the first
-#else
-  u32 w[4] = {};
-#pragma unroll
-  for (int i = 0; i < 16; i++) w[i / 4] |= load_u8(p + i * stride) << (8 * (i % 4));
-  return make_uint4(w[0], w[1], w[2], w[3]);
-#endif
-}
-
-INLINE Raw load_block(const u8* p, i64 stride) {
-  Raw raw;
-#pragma unroll
-  for (int i = 0; i < A_VECTORS; i++) {
-#if A_VECTOR
-    raw.v[i] = load_16(p + 16 * i);
-#else
-    u32 w[4];
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-      const u8* at = p + (i * 16 / A_BYTES + j * (4 / A_BYTES)) * stride;
-      w[j] = A_BYTES == 4 ? load_u32(at) : load_u16(at) | load_u16(at + stride) << 16;
-    }
-    raw.v[i] = make_uint4(w[0], w[1], w[2], w[3]);
-#endif
-  }
-  return raw;
-}
-
-// A lane's part of a chunk and a tile of A, and its words; false where bf16 does not hold them.
-#if A_CODES
-struct Part {
-  uint4 codes;
-  u32 scale;
-};
-INLINE bool words_of_part(const Part& part, u32 (&x)[16]) {
-  u32 q[4];
-  words_of(part.codes, q);
-#pragma unroll
-  for (int i = 0; i < 4; i++) {
-    u32 d[4];
-    decode_places(q[i], factor_of(part.scale), d);
-#pragma unroll
-    for (int j = 0; j < 4; j++) x[4 * i + j] = d[j];
-  }
-  return part.scale != NO_SCALE;
-}
-#elif A_BEFORE
-struct Part {
-  uint4 v[4];
-};
-INLINE bool words_of_part(const Part& part, u32 (&x)[16]) {
-#pragma unroll
-  for (int j = 0; j < 4; j++) {
-    const uint4 v = part.v[j];
-    x[4 * j] = v.x, x[4 * j + 1] = v.y, x[4 * j + 2] = v.z, x[4 * j + 3] = v.w;
-  }
-  return A_FORMAT == BF16 || x[0] != NOT_HELD;
-}
-#else
-typedef Raw Part;
-INLINE bool words_of_part(const Part& part, u32 (&x)[16]) { return round_block(part, x); }
-#endif
 
 INLINE float load_float(const u8* p, i64 at, int type) {
   return type == FP32 ? float_of(load_u32(p + 4 * at)) : type == FP16 ? float_of_f16(load_u16(p + 2 * at))
@@ -158,7 +54,12 @@ INLINE float scaled(float x, u32 a, u32 w) {
   return x * float_of(static_cast<u32>(half + 127) << 23) * float_of(static_cast<u32>(e - half + 127) << 23);
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS) w4_mma(const Arguments p) {
+#if RESIDENT
+#define BOUNDS __launch_bounds__(32 * WARPS, RESIDENT)
+#else
+#define BOUNDS __launch_bounds__(32 * WARPS)
+#endif
+extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
   extern __shared__ float sums[];  // [WARPS][COLUMNS][PITCH]
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
   const int first = warp % WARPS_K, m0 = warp / WARPS_K % WARPS_M * COLUMNS;
@@ -202,54 +103,106 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) w4_mma(const Arguments 
     return raw;
   };
 
-  const u8 *codes[TILES][2], *scales[TILES][2], *a[MT];
+  // Where chunks are a constant apart, places are 32-bit counts that move on with the round, and loads add what is
+  // `ahead` by themselves: pointers would take twice the registers. Counted are 16 bytes of codes and of rounded A, and
+  // two bytes of scales; a block of A's codes is the one of its scale's place.
+  constexpr int STEP = A_CODES ? 4 : 16;  // of rounded A, a chunk
+  u32 rounded_at[MT];
+#if FRAGMENTS
+  u32 codes_of_pair[(TILES + 1) / 2], scales_of_pair[(TILES + 1) / 2];
+#pragma unroll
+  for (int r = 0; r < TILES; r += 2) {
+    codes_of_pair[r / 2] = static_cast<u32>((codes_of(r, 0) - p.w) >> 4) + first * 64;
+    scales_of_pair[r / 2] = static_cast<u32>((scales_of(r, 0) - p.s) >> 1) + first * 64;
+  }
+#else
+  const u8 *codes[TILES][2], *scales[TILES][2];
 #pragma unroll
   for (int r = 0; r < TILES; r++)
 #pragma unroll
     for (int h = 0; h < 2; h++) codes[r][h] = codes_of(r, h), scales[r][h] = scales_of(r, h);
+#endif
+#if A_BEFORE
+  const u8* const scales_of_a = p.rounded + p.m * static_cast<i64>(64) * chunks;
+#else
+  const u8* a[MT];
+#endif
 #pragma unroll
-  for (int i = 0; i < MT; i++)
-    a[i] = A_BEFORE ? p.rounded + (a_row(i) * static_cast<i64>(chunks) * (A_CODES ? 4 : 16) + t) * 16 : a_of(i);
+  for (int i = 0; i < MT; i++) {
+#if A_BEFORE
+    rounded_at[i] = (a_row(i) * chunks + first) * STEP + t;
+#else
+    a[i] = a_of(i);
+#endif
+  }
+  auto next_round = [&] {
+    constexpr u32 BY = DEPTH * WARPS_K;
+#if FRAGMENTS
+#pragma unroll
+    for (int r = 0; r < TILES; r += 2) {
+      codes_of_pair[r / 2] += BY * 64, scales_of_pair[r / 2] += BY * 64;
+      keep_as_it_is(codes_of_pair[r / 2]), keep_as_it_is(scales_of_pair[r / 2]);
+    }
+#endif
+#if A_BEFORE
+#pragma unroll
+    for (int i = 0; i < MT; i++) {
+      rounded_at[i] += BY * STEP;
+      keep_as_it_is(rounded_at[i]);
+    }
+#endif
+  };
 
-  auto load_chunk = [&](Weights& w, int chunk) {
-    const i64 at = codes_at(chunk), scale_at = scales_at(chunk);
+  auto load_chunk = [&](Weights& w, int round, int ahead) {
+#if FRAGMENTS
+#pragma unroll
+    for (int r = 0; r < TILES; r++) {
+      const u8* at = p.w + (codes_of_pair[r / 2] + (r & 1) * static_cast<u32>(chunks) * 64) * 16ull + ahead * 1024;
+      w.codes[r][0] = load_weights(at, 1);
+      w.codes[r][1] = load_weights(at + 512, 1);
+    }
+#pragma unroll
+    for (int r = 0; r < TILES; r += 2) {
+      const u8* at = p.s + scales_of_pair[r / 2] * 2ull + ahead * 128;
+      w.scales[r / 2] = TILES == 1 ? load_u16(at) : load_u32(at);
+    }
+#else
+    const i64 at = codes_at(round + ahead), scale_at = scales_at(round + ahead);
 #pragma unroll
     for (int r = 0; r < TILES; r++)
 #pragma unroll
       for (int h = 0; h < 2; h++) {
         w.codes[r][h] = load_weights(codes[r][h] + at, p.w_byte);
-        if (!FRAGMENTS) w.scales[2 * r + h] = load_u8(scales[r][h] + scale_at);
+        w.scales[2 * r + h] = load_u8(scales[r][h] + scale_at);
       }
-    if (FRAGMENTS)
-#pragma unroll
-      for (int r = 0; r < TILES; r += 2)
-        w.scales[r / 2] = TILES == 1 ? load_u16(scales[r][0] + scale_at) : load_u32(scales[r][0] + scale_at);
+#endif
   };
-  auto load_a = [&](Part (&part)[MT], int chunk) {
+  auto load_a = [&](Part (&part)[MT], int round, int ahead) {
 #pragma unroll
-    for (int i = 0; i < MT; i++)
+    for (int i = 0; i < MT; i++) {
+#if A_BEFORE
+      const u8* at = p.rounded + rounded_at[i] * 16ull + ahead * (STEP * 16);
+#endif
 #if A_CODES
-    {
-      part[i].codes = load_16(a[i] + chunk * static_cast<i64>(64));
-      part[i].scale = load_u8(p.rounded + ((p.m * static_cast<i64>(16) + a_row(i)) * chunks + chunk) * 4 + t);
-    }
+      part[i].codes = load_16(at), part[i].scale = load_u8(scales_of_a + rounded_at[i] + ahead * 4);
 #elif A_BEFORE
 #pragma unroll
-      for (int j = 0; j < 4; j++) part[i].v[j] = load_16(a[i] + chunk * static_cast<i64>(256) + 64 * j);
+      for (int j = 0; j < 4; j++) part[i].v[j] = load_16(at + 64 * j);
 #else
-      part[i] = load_raw(a[i], chunk);
+      part[i] = load_raw(a[i], round + ahead);
 #endif
+    }
   };
 
   float acc[TILES][MT][4] = {};
   u64 left = 0;  // chunks of this warp that are left to the second loop
   // Adds a chunk, or says that it has to be left.
-  auto add_chunk = [&](const Weights& w, Part (&part)[MT], int chunk) {
-    if (!A_AHEAD) load_a(part, chunk);
-    u32 x[MT][16];
+  auto add_chunk = [&](const Weights& w, Part (&part)[MT], int round, int ahead) {
+    if (!A_AHEAD) load_a(part, round, ahead);
+    Opened opened[MT];
     bool odd = false;
 #pragma unroll
-    for (int i = 0; i < MT; i++) odd |= !words_of_part(part[i], x[i]);
+    for (int i = 0; i < MT; i++) odd |= !open(part[i], opened[i]);
     if (any_lane(odd || slow_scales(w))) {
 #pragma unroll
       for (int r = 0; r < TILES; r++)
@@ -261,24 +214,29 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) w4_mma(const Arguments 
         }
       if (any_lane(odd)) return false;
     }
+    u32 factor[TILES][2];
 #pragma unroll
-    for (int r = 0; r < TILES; r++) {
-      u32 q[2][4], factor[2];
+    for (int r = 0; r < TILES; r++)
 #pragma unroll
-      for (int h = 0; h < 2; h++) {
-        words_of(w.codes[r][h], q[h]);
-        factor[h] = factor_of(scale_of(w, r, h));
-      }
+      for (int h = 0; h < 2; h++) factor[r][h] = factor_of(scale_of(w, r, h));
 #pragma unroll
-      for (int i = 0; i < 4; i++) {
-        u32 d[2][4];
-        decode(q[0][i], factor[0], d[0]);
-        decode(q[1][i], factor[1], d[1]);
+    for (int i = 0; i < 4; i++) {
+      u32 x[MT][4];
+#pragma unroll
+      for (int c = 0; c < MT; c++) four_words(opened[c], i, x[c]);
+#pragma unroll
+      for (int r = 0; r < TILES; r++) {
+        u32 q[2][4], d[2][4];
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+          words_of(w.codes[r][h], q[h]);
+          decode(q[h][i], factor[r][h], d[h]);
+        }
 #pragma unroll
         for (int j = 0; j < 4; j += 2)
 #pragma unroll
           for (int c = 0; c < MT; c++)
-            multiply(acc[r][c], d[0][j], d[1][j], d[0][j + 1], d[1][j + 1], x[c][4 * i + j], x[c][4 * i + j + 1]);
+            multiply(acc[r][c], d[0][j], d[1][j], d[0][j + 1], d[1][j + 1], x[c][j], x[c][j + 1]);
       }
     }
     return true;
@@ -288,29 +246,28 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) w4_mma(const Arguments 
   Part parts[DEPTH][MT];
 #pragma unroll
   for (int d = 0; d < DEPTH; d++)
-    if (first + d * WARPS_K < end) load_chunk(weights[d], first + d * WARPS_K);
+    if (first + d * WARPS_K < end) load_chunk(weights[d], first, d * WARPS_K);
 #if A_BEFORE
   wait_for_earlier_launches();  // not for the weight: what wrote that had ended before the launch that rounds A began
 #endif
   if (A_AHEAD)
 #pragma unroll
     for (int d = 0; d < DEPTH; d++)
-      if (first + d * WARPS_K < end) load_a(parts[d], first + d * WARPS_K);
-  u64 bit = 1;
+      if (first + d * WARPS_K < end) load_a(parts[d], first, d * WARPS_K);
 #pragma unroll 1
-  for (int round = first; round < end; round += DEPTH * WARPS_K)
+  for (int round = first; round < end; round += DEPTH * WARPS_K) {
 #pragma unroll
-    for (int d = 0; d < DEPTH; d++) {
-      const int chunk = round + d * WARPS_K;
-      if (chunk < end) {
-        if (!add_chunk(weights[d], parts[d], chunk)) left |= bit;
-        bit <<= 1;
-        if (chunk + DEPTH * WARPS_K < end) {
-          load_chunk(weights[d], chunk + DEPTH * WARPS_K);
-          if (A_AHEAD) load_a(parts[d], chunk + DEPTH * WARPS_K);
+    for (int d = 0; d < DEPTH; d++)
+      if (round + d * WARPS_K < end) {
+        const int ahead = (DEPTH + d) * WARPS_K;
+        if (!add_chunk(weights[d], parts[d], round, d * WARPS_K)) left |= 1ull << ((round - first) / WARPS_K + d);
+        if (round + ahead < end) {
+          load_chunk(weights[d], round, ahead);
+          if (A_AHEAD) load_a(parts[d], round, ahead);
         }
       }
-    }
+    next_round();
+  }
 
   float* const mine = sums + warp * COLUMNS * PITCH + 2 * t * PITCH + g;
 #pragma unroll
