@@ -1,6 +1,7 @@
 """Which configuration of w4_mma is fastest, on weights that models have: measured within a budget of seconds.
 
     PYTHONPATH=. python bench/mma_table.py -o mma_table.json [--seconds 190]
+    PYTHONPATH=. python bench/mma_table.py -o part.json --only bf16:raw --least 1.6e7 --built 14 --width 24
 
 For every weight below and M of 1 to 32, in each format and form, the configurations that the route's own estimate puts
 first: each is launched once and judged, timed briefly, and the fastest again; device time of whole calls by graph
@@ -102,21 +103,31 @@ class Clock:
         return self.seconds * share - (time.monotonic() - self.started)
 
 
-def planned(width: int) -> list[Work]:
+def planned(width: int, only: Sequence[str] = (), least: float = 0, built_of_all: int = 0) -> list[Work]:
     """Return what to measure, most important first.
+
+    Args:
+        width: configurations of a problem.
+        only: passes, as format:form; all by default.
+        least: elements of a weight.
+        built_of_all: configurations that are built for a problem, where not as the pass says.
 
     Kernels know the class of M and whether K has a tail, not N and K: the first configurations of every problem
     are built, and of all that there are for its class each problem takes the first ``width``.
     """
     work: list[Work] = []
-    for a_format, form, ms, built in PASSES:
-        shapes = [(m, n, k) for n, k in (*SMALL, *WEIGHTS) for m in ms if n * k < LARGEST or m in LARGEST_MS]
+    for a_format, form, ms, of_pass in PASSES:
+        if only and f"{a_format}:{form}" not in only:
+            continue
+        built = built_of_all or of_pass
+        weights = [(n, k) for n, k in (*SMALL, *WEIGHTS) if n * k >= least]
+        shapes = [(m, n, k) for n, k in weights for m in ms if n * k < LARGEST or m in LARGEST_MS]
         ranked = {shape: ranking(*rows_and_weight(shape), a_format, form) for shape in shapes}
         pools: dict[tuple[object, ...], set[MmaConfig]] = {}
         for shape in shapes:
             pool = pools.setdefault(class_of(shape), set())
             pool.update(ranked[shape][:built])
-            if built == MOST_BUILT:
+            if built >= MOST_BUILT:
                 pool.add(replace(ranked[shape][0], resident=0))
         for shape in shapes:
             pool = pools[class_of(shape)]
@@ -315,11 +326,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=190.0, help="the whole run takes no longer")
     parser.add_argument("--width", type=int, default=8, help="configurations of a problem")
+    parser.add_argument("--only", action="append", default=[], help="A_FORMAT:FORM, a pass; repeat for more")
+    parser.add_argument("--least", type=float, default=0, help="elements of a weight")
+    parser.add_argument("--built", type=int, default=0, help="configurations built for a problem; default: by the pass")
     output.add_options(parser, Path("mma_table.json"))
     arguments = parser.parse_args()
     clock.seconds = arguments.seconds
     keep = output.json_file(arguments, KIND)
-    work = planned(arguments.width)
+    work = planned(arguments.width, arguments.only, arguments.least, arguments.built)
     there = build_all(work, clock)
     device = torch.device("cuda", 0)
     machine = machine_of(device)

@@ -1,6 +1,6 @@
 """Make routing_tables/sm_90.json from what bench/hopper.py and bench/mma_table.py measured.
 
-python routing_tables/make_sm_90_table.py bench/results/hopper_h200.json [--mma bench/results/mma_table_h200.json]
+python routing_tables/make_sm_90_table.py bench/results/hopper_h200.json [--mma bench/results/mma_table*_h200.json]
 
 Up to 32 rows of A there are rows of w4_mma, with the fastest configuration where bench/mma_table.py has measured some,
 raw and prepared weights apart, and of fp8_fold on prepared ones: the faster of them is taken. What else was measured
@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ HEAD: dict[str, Any] = {
             "covers": "eager calls on an idle device",
         },
         "mma": {
-            "title": "bench/mma_table.py on an H200: bench/results/mma_table_h200.json",
+            "title": "bench/mma_table.py on an H200: bench/results/mma_table_h200.json, mma_table_raw_h200.json",
             "machine": "NVIDIA H200, 132 SMs",
             "scope": "call",
             "covers": "device time of whole calls of w4_mma, raw and prepared weights apart",
@@ -81,13 +81,18 @@ def main() -> None:
     """Read the measurements named on the command line and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path, help="what bench/hopper.py wrote")
-    parser.add_argument("--mma", type=Path, help="what bench/mma_table.py wrote; its times replace those of w4_mma")
+    parser.add_argument(
+        "--mma",
+        type=Path,
+        nargs="+",
+        help="what bench/mma_table.py wrote, whole and deeper parts: replace w4_mma's times",
+    )
     output.add_options(parser, Path("routing_tables/sm_90.json"))
     arguments = parser.parse_args()
     keep = output.text_file(arguments.output, files.json_mark(tables.KIND), force=arguments.force)
     rows = rows_of(measure.load(arguments.results))
     if arguments.mma:
-        tuned = tuned_rows(files.read_json(arguments.mma), str(arguments.mma))
+        tuned = tuned_rows([(str(path), files.read_json(path)) for path in arguments.mma])
         rows = in_order([*(row for row in rows if row["route"] != MMA), *tuned])
     tables.parse({**HEAD, "rows": rows}, str(arguments.output))
     lines = ",\n".join(json.dumps(row) for row in rows)
@@ -123,16 +128,21 @@ def rows_of(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     return in_order(rows)
 
 
-def tuned_rows(document: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
+def tuned_rows(documents: Sequence[tuple[str, Mapping[str, Any]]]) -> list[dict[str, Any]]:
     """Return a row for each problem and form that bench/mma_table.py measured, with the fastest configuration.
+
+    Args:
+        documents: each with the name of its file; of one machine.
 
     Raises:
         ValueError: another document, or one of another architecture.
     """
-    if document.get("kind") != TUNED_KIND or document["environment"]["arch"] != HEAD["arch"]:
-        raise ValueError(f"{where}: want what bench/mma_table.py wrote on {HEAD['arch']}")
+    for where, document in documents:
+        if document.get("kind") != TUNED_KIND or document["environment"]["arch"] != HEAD["arch"]:
+            raise ValueError(f"{where}: want what bench/mma_table.py wrote on {HEAD['arch']}")
+    units = documents[0][1]["environment"]["compute_units"]
     best: dict[tuple[Any, ...], Mapping[str, Any]] = {}
-    for one in document["rows"]:
+    for one in (row for _, document in documents for row in document["rows"]):
         key = tuple(one[name] for name in ("m", "n", "k", "a_format", "form"))
         if one.get("again") and (key not in best or one["us"] < best[key]["us"]):
             best[key] = one
@@ -140,7 +150,7 @@ def tuned_rows(document: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
     return [
         {
             **{name: one[name] for name in ("m", "n", "k", "a_format")},
-            "cu_count": document["environment"]["compute_units"],
+            "cu_count": units,
             "route": MMA,
             "config": {name: value for name, value in one["config"].items() if value != plain[name] or name == "tiles"},
             "us": round(one["us"], 2),

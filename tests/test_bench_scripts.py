@@ -147,7 +147,7 @@ def test_rows_of_w4_mma_are_its_fastest_configurations_by_form() -> None:
             {**size, "form": "raw", "wrong": "norm", "config": fast},
         ],
     }
-    rows = make.tuned_rows(document, "here")
+    rows = make.tuned_rows([("here", document)])
     found = [(row.get("derived"), row["us"], row["config"]) for row in rows]
     assert found == [
         (None, 3.0, {"tiles": 1}),  # one that is all defaults is named nevertheless
@@ -157,7 +157,7 @@ def test_rows_of_w4_mma_are_its_fastest_configurations_by_form() -> None:
     table = tables.parse({**make.HEAD, "rows": rows}, "here")
     assert [row.derived for row in table.rows] == [None, "fp8_fold", "bf16"]
     with pytest.raises(ValueError, match="want what bench/mma_table.py wrote on sm_90"):
-        make.tuned_rows({**document, "kind": "other"}, "here")
+        make.tuned_rows([("here", {**document, "kind": "other"})])
 
 
 def test_the_routing_table_of_hopper_is_made_of_its_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
