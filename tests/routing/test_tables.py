@@ -114,6 +114,8 @@ def test_a_rule_for_some_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
         (1, "e2m1", {"amx_bf16"}, "cpu_native"),
         (16, "bf16", set(), "cpu_native"),
         (17, "bf16", set(), "cpu_dequant_mm"),
+        (64, "e2m1", {"amx_bf16"}, "cpu_native"),
+        (64, "bf16", {"amx_bf16"}, "cpu_dequant_mm"),
         (4096, "e2m1", set(), "cpu_native"),
         (4096, "e2m1", {"amx_bf16"}, "cpu_dequant_mm"),
     ],
