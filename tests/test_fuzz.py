@@ -115,9 +115,10 @@ def run(call: Call, route: str, a_format: str, *, layout: tuple[str, str], memor
     data = view_of(data, call.weight.data_view)
     scales = view_of(scales, call.weight.scales_view)
     plain = mxgemm.MXTensor.wrap(data, scales, format=call.weight.format)  # type: ignore[arg-type]
+    order = {"shuffled": layouts.shuffle_scales, "swizzled_32_4_4": layouts.swizzle_scales}.get(layout[1])
     stored = (
         layouts.preshuffle_weight(plain.data) if shuffled["weight_layout"] == "preshuffled" else data,
-        layouts.shuffle_scales(plain.scales) if shuffled["scale_layout"] == "shuffled" else scales,
+        scales if order is None else order(plain.scales),
     )
     weight = mxgemm.MXTensor.wrap(*stored, format=call.weight.format, **shuffled)  # type: ignore[arg-type]
     if route in ("fp8_fold", "dequant_mm") and memory != "raw":
