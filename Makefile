@@ -1,8 +1,8 @@
 # Two commands set everything up on a fresh machine: `make demo` and `make test`.
 #
-# `make check`, two minutes on two cores, is `make test` without the tests marked slow: those marked where they are,
-# which take over ten seconds with all their parameters, and whatever is in the folders that tests/conftest.py names,
-# which compile machine code or execute it.
+# `make check`, two minutes on two cores, is `make test` without the tests marked slow: those marked where they are, which
+# take longest with all their parameters, and whatever is in the folders that tests/conftest.py names, which compile
+# machine code or execute it.
 #
 #   TORCH        the torch requirement; the default is the CPU build on machines that offer one under that version
 #   TORCH_INDEX  a package index to take torch from, e.g. https://download.pytorch.org/whl/cpu

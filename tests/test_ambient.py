@@ -205,6 +205,7 @@ def plain(calls: Calls) -> dict[str, tuple[Tensor, ...]]:
 
 
 @pytest.mark.parametrize("state", STATES)
+@pytest.mark.slow
 def test_no_state_changes_a_bit(state: str, calls: Calls, plain: dict[str, tuple[Tensor, ...]]) -> None:
     with STATES[state]():
         found = calls.run()

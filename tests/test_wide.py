@@ -63,6 +63,7 @@ def operands(a_format: str, seed: int = 0) -> dict[str, Tensor]:
 @pytest.mark.parametrize("stride", STRIDES)
 @pytest.mark.parametrize("place", FLOAT_PLACES, ids=str)
 @pytest.mark.parametrize("route, a_format", ROUTES_OF_FLOATS)
+@pytest.mark.slow
 def test_gemm(route: str, a_format: str, place: tuple[str, int], stride: int) -> None:
     skip_without_kernels("cpu")
     name, dimension = place
@@ -119,6 +120,7 @@ def test_split_k(place: tuple[str, int], one_launch: bool, stride: int, monkeypa
 @pytest.mark.parametrize("stride", STRIDES)
 @pytest.mark.parametrize("memory", ["fast", "compact"])
 @pytest.mark.parametrize("place", FLOAT_PLACES, ids=str)
+@pytest.mark.slow
 def test_fp8_fold(place: tuple[str, int], memory: str, stride: int) -> None:
     skip_without_kernels("cpu")
     name, dimension = place
@@ -154,6 +156,7 @@ def test_quantise(fmt, place: tuple[str, int], stride: int) -> None:
 
 @pytest.mark.parametrize("fmt", FORMATS.values(), ids=str)
 @pytest.mark.parametrize("rounding", SCALE_ROUNDINGS)
+@pytest.mark.slow
 def test_quantise_in_several_launches(rounding: str, fmt, monkeypatch: pytest.MonkeyPatch) -> None:
     skip_without_kernels("cpu")
     monkeypatch.setattr(quantize, "MAX_ROWS", 16)

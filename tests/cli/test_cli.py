@@ -29,6 +29,7 @@ def test_bench_judges_times_and_writes(tmp_path: Path) -> None:
     assert [record["kind"] for record in document["results"]] == ["route", "route"], "no peers on a CPU unless asked"
 
 
+@pytest.mark.slow
 def test_bench_with_every_route_peers_and_pictures(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     arguments = ["--shape", "3,32,64", "--device", "cpu", "--seconds", "0", "--all-routes", "--peers"]
@@ -94,6 +95,7 @@ def test_sizes_are_spelt_one_way() -> None:
     assert both.startswith("(4, 2880, 512)")
 
 
+@pytest.mark.slow
 def test_measuring_needs_no_extra_and_its_json_is_drawn_elsewhere(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     line = ["bench", "--shape", "3,32,64", "--device", "cpu", "--seconds", "0", "--peers", "--json", str(path)]

@@ -235,6 +235,7 @@ def test_an_output_counts_as_written_in_every_mode() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("out", [False, True])
 @pytest.mark.parametrize("entry", ["gemm", "gemm_mx"])
+@pytest.mark.slow
 def test_a_compiled_graph_notices_too(entry: str, out: bool, kind: str) -> None:
     torch.compiler.reset()
     p, into = prepared(kind), torch.empty(3, N, dtype=torch.bfloat16) if out else None

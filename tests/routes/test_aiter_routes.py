@@ -91,6 +91,7 @@ def test_fused_asm(aiter: aiter_double.State, device: str, m: int) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("m", EDGES)
+@pytest.mark.slow
 def test_ck_gemm_with_aiters_own_pick(
     aiter: aiter_double.State, hip: list[tuple[int, ...]], device: str, m: int
 ) -> None:
@@ -166,6 +167,7 @@ def on_gfx950(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("reuses", [False, True])
 @pytest.mark.parametrize("m,n,route", [(33, 256, "ck_gemm"), (64, 256, "ck_gemm"), (3, 96, "fused_asm")])
+@pytest.mark.slow
 def test_the_public_call(
     aiter: aiter_double.State, on_gfx950: None, device: str, m: int, n: int, route: str, reuses: bool
 ) -> None:

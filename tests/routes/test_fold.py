@@ -73,6 +73,7 @@ def test_extreme_scale_bytes_fold(byte: int) -> None:
 @pytest.mark.parametrize("rounding", SCALE_ROUNDINGS)
 @pytest.mark.parametrize("memory", ["fast", "compact"])
 @pytest.mark.parametrize("m, n, k", [(1, 16, 32), (33, 50, 96), (5, 48, 2880), (70, 272, 288)])
+@pytest.mark.slow
 def test_numbers(m: int, n: int, k: int, memory: str, rounding: str, device: str) -> None:
     skip_without_kernels(device)
     case = make(m, n, k, device=device, octaves=3)
@@ -159,6 +160,7 @@ def test_huge_outlier_where_the_other_operand_is_zero(device: str) -> None:
         ("row_major", "swizzled_32_4_4"),
     ],
 )
+@pytest.mark.slow
 def test_layouts(layout: tuple[str, str], device: str) -> None:
     skip_without_kernels(device)
     case = make(9, 96, 320, device=device, octaves=3)
@@ -191,6 +193,7 @@ def test_dequant_mm(memory: str | None, a_format: str, device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("route", ["fp8_fold", "dequant_mm"])
+@pytest.mark.slow
 def test_slices_of_a_weight_meet(route: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     skip_without_kernels(device)
     from mxgemm.plan import clear_plans

@@ -163,6 +163,7 @@ def test_gemm_is_right_whatever_a_users_table_holds(
     assert refused > len(mutants) // 2
 
 
+@pytest.mark.slow
 def test_the_router_takes_no_damaged_row(tmp_path: Path) -> None:
     """The same mutants for a GPU's problem, whose rows have configurations, through explain and choose."""
     document = {**copy.deepcopy(GOOD), "arch": "gfx950"}
@@ -194,6 +195,7 @@ def test_tune_adds_to_no_damaged_table(tmp_path: Path) -> None:
     assert taken > 100
 
 
+@pytest.mark.slow
 def test_a_comparison_reads_no_damaged_document(tmp_path: Path) -> None:
     document = measure.run(
         measure.Request(

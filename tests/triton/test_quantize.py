@@ -33,6 +33,7 @@ def awkward(m: int, k: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 @pytest.mark.parametrize("dtype", OUT_DTYPES)
 @pytest.mark.parametrize("rounding", SCALE_ROUNDINGS)
 @pytest.mark.parametrize("fmt", FORMATS.values(), ids=str)
+@pytest.mark.slow
 def test_bytes(fmt, rounding: str, dtype: torch.dtype, device: str) -> None:
     skip_without_kernels(device)
     for m, k in ((1, 32), (5, 96), (33, 288), (16, 576)):
