@@ -48,7 +48,8 @@ def library() -> ctypes.CDLL | Refusal:
         try:
             return load(variant)
         except (BuildError, OSError) as error:
-            failed.append(" ".join(str(error).split())[:600])
+            said = " ".join(str(error).split())
+            failed.append(said if len(said) <= 900 else f"{said[:300]} ... {said[-600:]}")  # what is wrong comes last
     words = f"no C compiler builds the CPU's kernels ({'; '.join(failed)})"
     return Refusal("compiler", "missing", "a C compiler, cc, gcc or clang", "installation", words)
 
