@@ -10,6 +10,7 @@ from typing import Any, Final
 import torch
 
 from mxgemm.arguments import as_int, shown
+from mxgemm.device import default_device
 from mxgemm.gemm import gemm
 from mxgemm.mx.formats import ActivationFormat, ScaleRounding
 from mxgemm.mx.tensor import FLOAT_DTYPES, MXTensor
@@ -115,7 +116,9 @@ def _calls(
             count, n, k = (_size(f"weights[{i}]", value) for value in one)
             counts = [count]
             if (n, k) not in made:
-                made[n, k] = quantize(torch.zeros(n, k, dtype=torch.bfloat16, device=_place(device))).prepare()
+                made[n, k] = quantize(
+                    torch.zeros(n, k, dtype=torch.bfloat16, device=device or default_device())
+                ).prepare()
             one = made[n, k]
         else:
             raise TypeError(f"weights[{i}]: got {shown(one)}, want an MXTensor or a size (M, N, K)")
@@ -129,10 +132,6 @@ def _calls(
 def _form(weight: MXTensor) -> tuple[object, ...]:
     data, scales, layout, kind, _ = weight.operand()
     return layout, kind, data.stride(), scales.stride(), data.data_ptr() % 16, scales.data_ptr() % 16
-
-
-def _place(device: torch.device | str | None) -> torch.device:
-    return torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
 
 
 def _size(name: str, value: object) -> int:

@@ -22,7 +22,7 @@ from mxgemm.mx import layouts, oracle
 from mxgemm.mx.accuracy import LEAST_ERROR, OUT_BITS, element_gate
 from mxgemm.mx.formats import FORMATS, SCALE_ROUNDINGS, scale_addend
 from mxgemm.triton.quantize import quantize_rows
-from tests.cases import bytes_of, skip_without_kernels
+from tests.cases import bytes_of, skip_without_kernels, stored_scales
 from tests.strategies import Call, Matrix, calls, depths, matrices, seeds, sizes, values, view_of, weight_bytes
 
 pytestmark = pytest.mark.slow
@@ -115,10 +115,9 @@ def run(call: Call, route: str, a_format: str, *, layout: tuple[str, str], memor
     data = view_of(data, call.weight.data_view)
     scales = view_of(scales, call.weight.scales_view)
     plain = mxgemm.MXTensor.wrap(data, scales, format=call.weight.format)  # type: ignore[arg-type]
-    order = {"shuffled": layouts.shuffle_scales, "swizzled_32_4_4": layouts.swizzle_scales}.get(layout[1])
     stored = (
         layouts.preshuffle_weight(plain.data) if shuffled["weight_layout"] == "preshuffled" else data,
-        scales if order is None else order(plain.scales),
+        stored_scales(plain, layout[1]),
     )
     weight = mxgemm.MXTensor.wrap(*stored, format=call.weight.format, **shuffled)  # type: ignore[arg-type]
     if route in ("fp8_fold", "dequant_mm") and memory != "raw":

@@ -22,7 +22,7 @@ from mxgemm.mx.codec import encode_rows
 from mxgemm.mx.formats import FORMATS, SCALE_ROUNDINGS, scale_addend
 from mxgemm.problem import Problem, contiguous_strides
 from mxgemm.routes.cpu_native import CpuNativeConfig
-from tests.cases import OUT_DTYPES, Case, bytes_of, cpu_route, make, run_route, spread
+from tests.cases import OUT_DTYPES, Case, bytes_of, cpu_route, make, run_route, spread, stored_scales
 from tests.strategies import VALUES, values, view_of
 from tests.test_wide import spread_out
 
@@ -280,11 +280,9 @@ def test_decoded_values(data: str, scales: str, library: ctypes.CDLL) -> None:
     )
     weight.scales[weight.scales > 252] = 255
     stored = layouts.preshuffle_weight(weight.data) if data == "preshuffled" else weight.data
-    order = {"shuffled": layouts.shuffle_scales, "swizzled_32_4_4": layouts.swizzle_scales}.get(scales)
-    laid = weight.scales if order is None else order(weight.scales)
     for dtype in (torch.bfloat16, torch.float32):
         out = torch.empty(48, 320, dtype=dtype)
-        elements.decode(library, stored, laid, data, scales, out)
+        elements.decode(library, stored, stored_scales(weight, scales), data, scales, out)
         torch.testing.assert_close(out, weight.dequantize(dtype=dtype), rtol=0, atol=0, equal_nan=True)
 
 
