@@ -69,16 +69,18 @@ static int check(int64_t m, int64_t n, int64_t k, int64_t format, int64_t method
 }
 
 int main(void) {
-    static const int64_t sizes[][3] = {{1, 1, 32}, {3, 35, 96}, {6, 33, 160}, {13, 40, 2880}, {26, 9, 8256}};
+    static const int64_t sizes[][3] = {{1, 1, 32}, {3, 35, 96}, {6, 33, 160}, {13, 40, 2880}, {26, 9, 8256}, {70, 67, 1056}};
+    static const int64_t formats[] = {MX_E2M1, MX_E4M3, MX_BF16_ELEMENTS};
     int wrong = 0;
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < 6; i++)
         for (int64_t threads = 1; threads <= 3; threads += 2)
             for (int64_t gap = 0; gap <= 1; gap++) {
                 const int64_t *s = sizes[i];
-                wrong += check(s[0], s[1], s[2], MX_E2M1, MX_ROWS, threads, gap);
-                wrong += check(s[0], s[1], s[2], MX_E2M1, MX_PANELS, threads, gap);
-                wrong += check(s[0], s[1], s[2], MX_E4M3, MX_ROWS, threads, gap);
-                wrong += check(s[0], s[1], s[2], MX_BF16_ELEMENTS, MX_ROWS, threads, gap);
+                for (int f = 0; f < 3; f++)
+                    for (int64_t method = MX_ROWS; method <= MX_TILES; method++)
+                        if (method != MX_PANELS || formats[f] == MX_E2M1)
+                            wrong += check(s[0], s[1], s[2], formats[f], method, threads, gap);
             }
+    wrong += check(600, 3, 64, MX_E4M3, MX_TILES, 2, 0);  // more rows than a task has
     return wrong != 0;
 }

@@ -102,6 +102,24 @@ static inline vfloat v_panel_float(vpanel sum) {
     return _mm256_cvtepi32_ps(_mm256_madd_epi16(sum, _mm256_set1_epi16(1)));
 }
 
+// Whether a byte is below `low` or above `high`.
+static inline int v_beyond(const vbytes x[4], int low, int high) {
+    __m256i least = _mm256_min_epu8(_mm256_min_epu8(x[0], x[1]), _mm256_min_epu8(x[2], x[3]));
+    __m256i most = _mm256_max_epu8(_mm256_max_epu8(x[0], x[1]), _mm256_max_epu8(x[2], x[3]));
+    __m256i floor = _mm256_set1_epi8((char)low), top = _mm256_set1_epi8((char)high);
+    __m256i inside = _mm256_and_si256(_mm256_cmpeq_epi8(_mm256_max_epu8(least, floor), least),
+                                      _mm256_cmpeq_epi8(_mm256_min_epu8(most, top), most));
+    return _mm256_movemask_epi8(inside) != -1;
+}
+
+// The value of code i of each lane.
+static inline vfloat v_value(vbytes codes, int i) {
+    const __m256 table = _mm256_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6);  // of a code's lower three bits
+    __m256i code = _mm256_srli_epi32(codes, 4 * i);
+    __m256i sign = _mm256_and_si256(_mm256_slli_epi32(code, 28), _mm256_set1_epi32((int)0x80000000u));
+    return _mm256_xor_ps(_mm256_permutevar8x32_ps(table, code), _mm256_castsi256_ps(sign));
+}
+
 // fp32 weights eight vectors a group: of each 32 bits of eight codes one code a vector.
 enum { FLOAT_STEPS = 8 };
 typedef float float_element;
@@ -111,14 +129,18 @@ typedef __m256 vweights;
 static inline float_element to_float_element(float x) { return x; }
 
 static inline void v_weights(vbytes w, vweights out[FLOAT_STEPS]) {
-    const __m256 table = _mm256_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6);  // of a code's lower three bits
-    const __m256i sign = _mm256_set1_epi32((int)0x80000000u);
-    for (int i = 0; i < FLOAT_STEPS; i++) {
-        __m256i code = _mm256_srli_epi32(w, 4 * i), signs = _mm256_and_si256(_mm256_slli_epi32(code, 28), sign);
-        out[i] = _mm256_xor_ps(_mm256_permutevar8x32_ps(table, code), _mm256_castsi256_ps(signs));
-    }
+    for (int i = 0; i < FLOAT_STEPS; i++) out[i] = v_value(w, i);
 }
 
 static inline vfloat v_float_dot(vfloat sum, vweights w, const float_element *a) {
     return _mm256_fmadd_ps(w, _mm256_loadu_ps(a), sum);
 }
+
+#ifdef MXGEMM_AMX_EMULATED
+#include "amx.h"
+#else
+enum { TILE_VECTORS = 3 };
+#define MX_TILE_ROWS_AT_ONCE 4
+#include "fp32.h"
+#include "vector_tiles.h"
+#endif

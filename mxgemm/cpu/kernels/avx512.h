@@ -97,6 +97,20 @@ static inline vpanel v_panel(int32_t offset) { return _mm512_set1_epi32(4 * offs
 static inline vpanel v_panel_dot(vpanel sum, vbytes w, vbytes a) { return _mm512_dpbusd_epi32(sum, w, a); }
 static inline vfloat v_panel_float(vpanel sum) { return _mm512_cvtepi32_ps(sum); }
 
+// Whether a byte is below `low` or above `high`.
+static inline int v_beyond(const vbytes x[4], int low, int high) {
+    __m512i least = _mm512_min_epu8(_mm512_min_epu8(x[0], x[1]), _mm512_min_epu8(x[2], x[3]));
+    __m512i most = _mm512_max_epu8(_mm512_max_epu8(x[0], x[1]), _mm512_max_epu8(x[2], x[3]));
+    return (_mm512_cmplt_epu8_mask(least, _mm512_set1_epi8((char)low)) |
+            _mm512_cmpgt_epu8_mask(most, _mm512_set1_epi8((char)high))) != 0;
+}
+
+// The value of code i of each lane.
+static inline vfloat v_value(vbytes codes, int i) {
+    const __m512 table = _mm512_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6);
+    return _mm512_permutexvar_ps(_mm512_srli_epi32(codes, 4 * i), table);
+}
+
 // The value of each code in bf16, twice.
 static inline __m512i v_bf16_of_codes(void) {
     return _mm512_broadcast_i64x4(_mm256_setr_epi16(
@@ -148,11 +162,23 @@ typedef __m512 vweights;
 static inline float_element to_float_element(float x) { return x; }
 
 static inline void v_weights(vbytes w, vweights out[FLOAT_STEPS]) {
-    const __m512 table = _mm512_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6);
-    for (int i = 0; i < FLOAT_STEPS; i++) out[i] = _mm512_permutexvar_ps(_mm512_srli_epi32(w, 4 * i), table);
+    for (int i = 0; i < FLOAT_STEPS; i++) out[i] = v_value(w, i);
 }
 
 static inline vfloat v_float_dot(vfloat sum, vweights w, const float_element *a) {
     return _mm512_fmadd_ps(w, _mm512_loadu_ps(a), sum);
 }
+#endif
+
+#if defined(__AMX_BF16__) || defined(MXGEMM_AMX_EMULATED)
+#include "amx.h"
+#elif defined(__AVX512BF16__) && defined(__AVX512VBMI__)
+#define MX_TILE_ROWS_AT_ONCE 8
+#include "dots.h"
+#include "vector_tiles.h"
+#else
+enum { TILE_VECTORS = 2 };
+#define MX_TILE_ROWS_AT_ONCE 8
+#include "fp32.h"
+#include "vector_tiles.h"
 #endif

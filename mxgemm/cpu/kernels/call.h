@@ -8,10 +8,11 @@
 #define MX_INLINE static inline __attribute__((always_inline))
 
 enum { BLOCK = 32, BLOCK_BYTES = 16 };  // elements that share a scale, and their bytes in e2m1
+enum { LINE_BLOCKS = 4 };  // such blocks in a line of a cache
 
 enum mx_dtype { MX_BF16, MX_FP16, MX_FP32 };
 enum mx_format { MX_E2M1, MX_E4M3, MX_E5M2, MX_BF16_ELEMENTS };
-enum mx_method { MX_ROWS, MX_PANELS };
+enum mx_method { MX_ROWS, MX_PANELS, MX_TILES };
 
 // Orders of scales, as mxgemm/mx/layouts.py counts them.
 enum { IN_ROWS, SHUFFLED, SWIZZLED };

@@ -13,10 +13,17 @@
 #include "panels.h"
 #include "pool.h"
 #include "rows.h"
+#include "tiles.h"
 
 enum { A_BYTES = 8 << 20, TASK_ROWS = 32, LEAST_WORK = 1 << 20 };
 
+#ifdef MX_ENGINE
+const char *mx_variant(void) { return MX_ENGINE; }
+int64_t mx_permitted(void) { return amx_permitted(); }
+#else
 const char *mx_variant(void) { return MX_VARIANT; }
+int64_t mx_permitted(void) { return 1; }
+#endif
 void mx_use_team(void *start) { atomic_store(&team, (start_team *)start); }
 int64_t mx_call_bytes(void) { return sizeof(struct mx_call); }
 
@@ -25,12 +32,14 @@ static int64_t groups_of(const struct mx_call *c) { return (c->k / BLOCK + GROUP
 
 // Rows of A that are quantised at a time: all of them, or what A_BYTES hold.
 static int64_t rows_at_a_time(const struct mx_call *c) {
-    int64_t fit = A_BYTES / a_row_bytes(groups_of(c), is_float(c)) / 24 * 24;
-    return smaller(c->m, larger(fit, 24));
+    int64_t a_row = c->method == MX_TILES ? c->k * (int64_t)sizeof(tile_element) : a_row_bytes(groups_of(c), is_float(c));
+    int64_t step = c->method == MX_TILES ? TILE_M : 4 * PANEL_M;
+    return smaller(c->m, larger(A_BYTES / a_row / step * step, step));
 }
 
 static int64_t a_bytes(const struct mx_call *c) {
-    return round_up(rows_at_a_time(c) * a_row_bytes(groups_of(c), is_float(c)), 64);
+    int64_t rows = rows_at_a_time(c);
+    return c->method == MX_TILES ? tiled_a_bytes(c, rows) : round_up(rows * a_row_bytes(groups_of(c), is_float(c)), 64);
 }
 
 // Threads that are worth waking: each has at least LEAST_WORK multiplications.
@@ -41,7 +50,10 @@ static int64_t useful_threads(const struct mx_call *c) {
 }
 
 static int64_t thread_bytes(const struct mx_call *c) {
-    return round_up(c->method == MX_ROWS ? rows_scratch(c) : panel_scratch(c, rows_at_a_time(c)), 64);
+    int64_t rows = rows_at_a_time(c);
+    return round_up(c->method == MX_ROWS     ? rows_scratch(c)
+                    : c->method == MX_PANELS ? panel_scratch(c, rows)
+                                             : tiles_scratch(c, rows, useful_threads(c)), 64);
 }
 
 int64_t mx_scratch_bytes(const struct mx_call *c) { return a_bytes(c) + useful_threads(c) * thread_bytes(c); }
@@ -49,29 +61,39 @@ int64_t mx_scratch_bytes(const struct mx_call *c) { return a_bytes(c) + useful_t
 struct job {
     const struct mx_call *call;
     struct activations a;
-    int64_t rows;  // of A, in `a`
+    struct tiles t;
+    struct tile_plan plan;
+    int64_t rows;  // of A, in `a` or `t`
     int64_t parts;  // that these are cut into, for the panels
     uint8_t *scratch;
+    int64_t thread_bytes;
 };
 
 static void quantize_task(void *context, int64_t index, int64_t thread) {
     const struct job *j = context;
     (void)thread;
-    (is_float(j->call) ? values_of_row : codes_of_row)(j->call, &j->a, j->a.first + index);
+    if (j->call->method == MX_TILES)
+        pack_row(j->call, &j->t, index, j->rows);
+    else
+        (is_float(j->call) ? values_of_row : codes_of_row)(j->call, &j->a, j->a.first + index);
 }
 
 static void multiply_task(void *context, int64_t index, int64_t thread) {
     const struct job *j = context;
     const struct mx_call *c = j->call;
-    uint8_t *scratch = j->scratch + thread * thread_bytes(c);
+    uint8_t *scratch = j->scratch + thread * j->thread_bytes;
     if (c->method == MX_ROWS) {
         int64_t n = index * TASK_ROWS;
         rows_task(c, &j->a, j->rows, n, smaller(n + TASK_ROWS, c->n), scratch, is_float(c));
         return;
     }
-    int64_t part = index % j->parts, step = round_up((j->rows + j->parts - 1) / j->parts, PANEL_M);
-    int64_t m0 = smaller(part * step, j->rows), m1 = smaller(m0 + step, j->rows);
-    if (m0 < m1) panels_task(c, &j->a, m0, m1, index / j->parts * PANEL_N, scratch);
+    int64_t step = c->method == MX_TILES ? j->plan.rows : round_up((j->rows + j->parts - 1) / j->parts, PANEL_M);
+    int64_t part = index % j->parts, m0 = smaller(part * step, j->rows), m1 = smaller(m0 + step, j->rows);
+    if (m0 == m1) return;
+    if (c->method == MX_PANELS)
+        panels_task(c, &j->a, m0, m1, index / j->parts * PANEL_N, scratch);
+    else
+        tiles_task(c, &j->t, &j->plan, index / j->parts, m0, m1, scratch);
 }
 
 #if defined(__x86_64__)
@@ -108,11 +130,28 @@ static void multiply_plainly(void *context, int64_t index, int64_t thread) {
     with_plain_arithmetic(multiply_task, context, index, thread);
 }
 
+// Tasks of columns, and the parts that rows of A are cut into for each.
+static int64_t share_out(struct job *j, int64_t threads) {
+    const struct mx_call *c = j->call;
+    j->parts = 1;
+    if (c->method == MX_ROWS) return (c->n + TASK_ROWS - 1) / TASK_ROWS;
+    if (c->method == MX_TILES) {
+        j->parts = j->plan.down;
+        return j->plan.across;
+    }
+    int64_t panels = (c->n + PANEL_N - 1) / PANEL_N;  // decoded once a part: parts are for threads without a panel
+    if (panels < 4 * threads && threads > 1) j->parts = larger(1, smaller(4 * threads / panels, j->rows / 48));
+    return panels;
+}
+
 void mx_gemm(const struct mx_call *c) {
-    int64_t rows = rows_at_a_time(c), groups = groups_of(c), threads = useful_threads(c), tiles = 1;
-    struct job j = {.call = c, .scratch = c->scratch + a_bytes(c)};
+    int64_t rows = rows_at_a_time(c), groups = groups_of(c), threads = useful_threads(c);
+    struct job j = {.call = c, .scratch = c->scratch + a_bytes(c), .thread_bytes = thread_bytes(c)};
     j.a.groups = groups;
-    if (is_float(c)) {
+    if (c->method == MX_TILES) {
+        j.t = tiles_in(c, rows, c->scratch);
+        j.plan = tile_plan_of(c, rows, threads);
+    } else if (is_float(c)) {
         j.a.values = (float_element *)c->scratch;
         j.a.scales = (float *)(j.a.values + rows * groups * GROUP * BLOCK);
     } else {
@@ -121,17 +160,11 @@ void mx_gemm(const struct mx_call *c) {
         j.a.scales = (float *)(j.a.offsets + rows * groups * GROUP);
     }
     for (int64_t first = 0; first < c->m; first += rows) {
-        j.a.first = first;
+        j.a.first = j.t.first = first;
         j.rows = smaller(rows, c->m - first);
         pool_run(quantize_plainly, &j, j.rows, j.rows * c->k < LEAST_WORK / 16 ? 1 : threads);
-        j.parts = 1;
-        if (c->method == MX_ROWS) {
-            tiles = (c->n + TASK_ROWS - 1) / TASK_ROWS;
-        } else {  // a panel is decoded once a part, so parts are for threads that would have no panel
-            tiles = (c->n + PANEL_N - 1) / PANEL_N;
-            if (tiles < 4 * threads && threads > 1) j.parts = larger(1, smaller(4 * threads / tiles, j.rows / 48));
-        }
-        pool_run(multiply_plainly, &j, tiles * j.parts, threads);
+        int64_t tasks = share_out(&j, threads);
+        pool_run(multiply_plainly, &j, tasks * j.parts, threads);
     }
 }
 

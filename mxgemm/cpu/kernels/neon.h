@@ -89,6 +89,20 @@ static inline vpanel v_panel(int32_t offset) {
 static inline vpanel v_panel_dot(vpanel sum, vbytes w, vbytes a) { return v_dot(sum, w, a); }
 static inline vfloat v_panel_float(vpanel sum) { return vcvtq_f32_s32(sum); }
 
+// Whether a byte is below `low` or above `high`.
+static inline int v_beyond(const vbytes x[4], int low, int high) {
+    uint8x16_t least = vminq_u8(vminq_u8(x[0], x[1]), vminq_u8(x[2], x[3]));
+    uint8x16_t most = vmaxq_u8(vmaxq_u8(x[0], x[1]), vmaxq_u8(x[2], x[3]));
+    return vminvq_u8(least) < low || vmaxvq_u8(most) > high;
+}
+
+// The value of code i of each lane.
+static inline vfloat v_value(vbytes codes, int i) {
+    uint32x4_t code = vandq_u32(vshlq_u32(vreinterpretq_u32_u8(codes), vdupq_n_s32(-4 * i)), vdupq_n_u32(15));
+    int32x4_t twice = vshlq_n_s32(vreinterpretq_s32_u8(v_values(vreinterpretq_u8_u32(code))), 24);
+    return vcvtq_n_f32_s32(twice, 25);  // the byte is the highest one, and twice the value
+}
+
 // fp32 weights eight vectors a block: first the even elements, then the odd ones.
 enum { FLOAT_STEPS = 8 };
 typedef float float_element;
@@ -112,3 +126,8 @@ static inline void v_weights(vbytes w, vweights out[FLOAT_STEPS]) {
 static inline vfloat v_float_dot(vfloat sum, vweights w, const float_element *a) {
     return vfmaq_f32(sum, w, vld1q_f32(a));
 }
+
+enum { TILE_VECTORS = 4 };
+#define MX_TILE_ROWS_AT_ONCE 4
+#include "fp32.h"
+#include "vector_tiles.h"

@@ -3,7 +3,6 @@
 #include "weights.h"
 
 enum { PANEL_N = LANES * PANEL_VECTORS, PANEL_BLOCKS = 128, PANEL_STEPS = 8 };
-enum { LINE_BLOCKS = 4 };  // blocks in a line of a cache
 enum { PANEL_BLOCK_BYTES = PANEL_STEPS * PANEL_N * 4 };
 
 struct panel {
@@ -35,24 +34,12 @@ static struct panel panel_in(const struct mx_call *c, int64_t rows, uint8_t *scr
 // which rows have one without a value in fp32.
 static void fill_scales(const struct mx_call *c, const struct panel *p, int64_t n, int64_t first, int64_t blocks,
                         int too_large[PANEL_N]) {
-    const struct mx_scales *s = &c->b_scales;
     for (int v = 0; v < PANEL_VECTORS; v++) {
         vbytes largest = v_no_bytes();
         for (int64_t b = 0; b < blocks; b += BLOCK_BYTES) {
             int64_t here = smaller(BLOCK_BYTES, blocks - b);
-            uint8_t copies[LANES][BLOCK_BYTES] = {{0}};
-            const uint8_t *rows[LANES];
-            for (int r = 0; r < LANES; r++) {
-                int64_t row = smaller(n + v * LANES + r, c->n - 1);
-                if (here == BLOCK_BYTES && s->column == 1 && s->order == IN_ROWS) {
-                    rows[r] = s->bytes + row * s->row + first + b;
-                    continue;
-                }
-                for (int64_t i = 0; i < here; i++) copies[r][i] = scale_at(s, row, first + b + i);
-                rows[r] = copies[r];
-            }
             vbytes four[4];
-            v_transpose(rows, 0, four);
+            v_scale_bytes(c, n + v * LANES, first + b, four);
             for (int64_t i = 0; i < here; i++)
                 v_store(p->scales + (b + i) * PANEL_N + v * LANES, v_scales(four[i / 4], i % 4));
             for (int i = 0; i < 4; i++) largest = v_largest(largest, four[i]);
@@ -69,12 +56,7 @@ static void fill_panel(const struct mx_call *c, const struct panel *p, int64_t n
     const uint8_t *rows[PANEL_N];
     int64_t step = BLOCK_BYTES;
     for (int64_t r = 0; r < PANEL_N; r++) {  // beyond the last row of B it is read again
-        int64_t row = smaller(n + r, c->n - 1);
-        struct weight_row w = stored_row(c, row);
-        if (c->b_column != 1 && !c->b_preshuffled)
-            w = plain_row(c, row, first, blocks, p->room + r * blocks * BLOCK_BYTES);
-        else
-            w.bytes += first * w.step;
+        struct weight_row w = row_from(c, smaller(n + r, c->n - 1), first, blocks, p->room + r * blocks * BLOCK_BYTES);
         rows[r] = w.bytes;
         step = w.step;
     }

@@ -48,6 +48,14 @@ static inline int quantize_e2m1(const float x[BLOCK], int64_t addend, int32_t tw
     return byte;
 }
 
+// Quantise a block to e2m1 values of a scale that is left out, and return the scale byte.
+static inline int quantize_e2m1_values(const float x[BLOCK], int64_t addend, float values[BLOCK]) {
+    int32_t twice[BLOCK];
+    int byte = quantize_e2m1(x, addend, twice);
+    for (int i = 0; i < BLOCK; i++) values[i] = 0.5f * (float)twice[i];
+    return byte;
+}
+
 // Round a magnitude to an e4m3 or e5m2 value: `bits` mantissa bits, `least` the least subnormal.
 static inline float nearest_fp8(float magnitude, int bits, float least, float largest) {
     uint32_t u = bits_of(magnitude < largest ? magnitude : largest);

@@ -29,6 +29,31 @@ static struct weight_row plain_row(const struct mx_call *c, int64_t n, int64_t f
     return (struct weight_row){room, BLOCK_BYTES, 0};
 }
 
+// A row from block `first` on, as it is stored if blocks are whole there, else copied to `room`.
+static struct weight_row row_from(const struct mx_call *c, int64_t n, int64_t first, int64_t blocks, uint8_t *room) {
+    if (c->b_column != 1 && !c->b_preshuffled) return plain_row(c, n, first, blocks, room);
+    struct weight_row row = stored_row(c, n);
+    row.bytes += first * row.step;
+    return row;
+}
+
+// The scales of sixteen blocks of LANES rows, as v_transpose has bytes; beyond the last block they are those of 1, and
+// beyond the last row those of that row.
+static inline void v_scale_bytes(const struct mx_call *c, int64_t n, int64_t block, vbytes four[4]) {
+    const struct mx_scales *s = &c->b_scales;
+    int64_t here = smaller(BLOCK_BYTES, c->k / BLOCK - block);
+    uint8_t copies[LANES][BLOCK_BYTES];
+    const uint8_t *rows[LANES];
+    for (int r = 0; r < LANES; r++) {
+        int64_t row = smaller(n + r, c->n - 1);
+        rows[r] = s->bytes + row * s->row + block;
+        if (here == BLOCK_BYTES && s->column == 1 && s->order == IN_ROWS) continue;
+        for (int64_t i = 0; i < BLOCK_BYTES; i++) copies[r][i] = i < here ? scale_at(s, row, block + i) : 127;
+        rows[r] = copies[r];
+    }
+    v_transpose(rows, 0, four);
+}
+
 // Scales of integers are 2^10 too large, which makes up for A's 2^-12 and for both operands being doubled. Bytes from
 // here to 254 have no fp32 value then: such rows are computed again, one product after the other (sum_in_double).
 enum { FIRST_TOO_LARGE = 245 };
