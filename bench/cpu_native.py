@@ -107,17 +107,12 @@ def product(library: ctypes.CDLL, a: Tensor, weight: MXTensor, a_format: str, me
     Product(library, problem, method)(a, None, weight.data, weight.scales, None, out)
 
 
-def methods(a_format: str) -> tuple[str, ...]:
-    """Return the methods that take a format."""
-    return tuple(abi.METHODS) if a_format == "e2m1" else ("rows",)
-
-
 def faults(name: str, library: ctypes.CDLL) -> Iterator[str]:
     """Say which results of a variant do not pass the gates."""
     for m, n, k in CHECKED:
         a, weight = torch.randn(m, k).to(torch.bfloat16), mxgemm.quantize(torch.randn(n, k))
         for a_format in ("e2m1", "e4m3", "bf16"):
-            for method in methods(a_format):
+            for method in abi.methods_of(a_format):
                 out = torch.full((m, n), torch.nan, dtype=torch.float32)
                 product(library, a, weight, a_format, method, out)
                 accuracy = judge(out, a, weight, a_format=a_format)
@@ -165,8 +160,8 @@ def contenders(found: Libraries, a: Tensor, weight: MXTensor, a_format: str) -> 
     calls: dict[str, Call] = {"gemm": gemm}
     out = torch.empty(a.shape[0], weight.shape[0], dtype=torch.bfloat16)
     for name, library in found.items():
-        for method in methods(a_format):
-            if method == "panels" or a.shape[0] <= 2 * REFERENCE_ROWS:
+        for method in abi.methods_of(a_format):
+            if method != "rows" or a.shape[0] <= 2 * REFERENCE_ROWS:
                 calls[f"{name} {method}"] = partial(product, library, a, weight, a_format, method, out)
     if found:
         calls["cpu_dequant_mm"] = partial(gemm, route="cpu_dequant_mm")

@@ -6,12 +6,13 @@ Python's library alone, for ``check.py`` reads it without importing torch.
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_int64, c_void_p
+import platform
+from ctypes import c_int64, c_long, c_void_p
 from typing import Final
 
 DTYPES: Final = {"bfloat16": 0, "float16": 1, "float32": 2}
 FORMATS: Final = {"e2m1": 0, "e4m3": 1, "e5m2": 2, "bf16": 3}
-METHODS: Final = {"rows": 0, "panels": 1}
+METHODS: Final = {"rows": 0, "panels": 1, "tiles": 2}
 
 
 class Scales(ctypes.Structure):
@@ -61,3 +62,21 @@ def declare(library: ctypes.CDLL) -> None:
         function.argtypes, function.restype = (ctypes.POINTER(Call),), None
     if library.mx_call_bytes() != ctypes.sizeof(Call):
         raise OSError(f"mx_call has {library.mx_call_bytes()} bytes in the library, {ctypes.sizeof(Call)} here")
+
+
+def methods_of(a_format: str) -> tuple[str, ...]:
+    """Return the methods that take a format of A: panels are of integers."""
+    return tuple(name for name in METHODS if name != "panels" or a_format == "e2m1")
+
+
+def permit_matrix_unit() -> bool:
+    """Ask Linux to let this process use the registers of the matrix unit (AMX); say whether it does.
+
+    For all threads of the process and its forked children; another program has to ask again. x86-64 alone has it.
+    """
+    if platform.machine() != "x86_64" or platform.system() != "Linux":
+        return False
+    arch_prctl, ask, tile_data = 158, 0x1023, 18
+    syscall = ctypes.CDLL(None).syscall
+    syscall.restype = c_long
+    return bool(syscall(c_long(arch_prctl), c_long(ask), c_long(tile_data)) == 0)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from mxgemm.cpu import abi
 from mxgemm.device import cpu_features
 from mxgemm.errors import Refusal
 
@@ -25,27 +26,34 @@ class Variant:
         needs: features of the CPU, as Linux names them.
         flags: of GCC and Clang.
         extras: flags for features that it uses where they are.
+        permitted: asks the system for what it hands out only when asked.
     """
 
     name: str
     needs: frozenset[str]
     flags: tuple[str, ...]
     extras: Mapping[str, str] = field(default_factory=dict)
+    permitted: Callable[[], bool] = lambda: True
 
     def flags_for(self, features: frozenset[str]) -> tuple[str, ...]:
         """Return the flags for a CPU with these features."""
         return (*self.flags, *(flag for feature, flag in self.extras.items() if feature in features))
 
 
+_AVX512: Final = frozenset({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni", "avx2", "fma"})
+_AVX512_FLAGS: Final = (
+    *("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-mfma"),
+    "-mprefer-vector-width=512",
+)
 VARIANTS: Final = (
     Variant(
-        "avx512_vnni",
-        frozenset({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni", "avx2", "fma"}),
-        (
-            *("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-mfma"),
-            "-mprefer-vector-width=512",
-        ),
-        {"avx512vbmi": "-mavx512vbmi", "avx512_bf16": "-mavx512bf16"},
+        "amx_bf16",
+        _AVX512 | {"amx_tile", "amx_bf16", "avx512vbmi", "avx512_bf16"},
+        (*_AVX512_FLAGS, "-mavx512vbmi", "-mavx512bf16", "-mamx-tile", "-mamx-bf16"),
+        permitted=abi.permit_matrix_unit,
+    ),
+    Variant(
+        "avx512_vnni", _AVX512, _AVX512_FLAGS, {"avx512vbmi": "-mavx512vbmi", "avx512_bf16": "-mavx512bf16"}
     ),
     Variant("avx2", frozenset({"avx2", "fma"}), ("-mavx2", "-mfma")),
     Variant("neon_dotprod", frozenset({"asimddp"}), ("-march=armv8.2-a+dotprod",)),
@@ -69,9 +77,12 @@ def usable(of: str = "") -> tuple[Variant, ...] | Refusal:
     if of and of not in {variant.name for variant in VARIANTS}:
         wanted = ", ".join((*(variant.name for variant in VARIANTS), NONE))
         return Refusal(VARIANT_VARIABLE, repr(of), f"one of {wanted}", "installation")
-    found = tuple(variant for variant in VARIANTS if of in ("", variant.name) and variant.needs <= cpu_features())
+    had = tuple(variant for variant in VARIANTS if of in ("", variant.name) and variant.needs <= cpu_features())
+    found = tuple(variant for variant in had if variant.permitted())
     if found:
         return found
+    if had:
+        return Refusal("cpu", f"{had[0].name} refused by the system", "arch_prctl to permit it", "machine")
     kind = f"{platform.machine()} on {platform.system()}"
     wanted = "; ".join(f"{v.name}: {' '.join(sorted(v.needs))}" for v in VARIANTS if of in ("", v.name))
     return Refusal("cpu", kind, f"features that Linux reports ({wanted})", "machine")

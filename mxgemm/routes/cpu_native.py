@@ -25,7 +25,12 @@ MOST_ROWS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class CpuNativeConfig(Config):
-    """How the weight is read: "rows", decoded in registers for each four rows of A, or "panels", decoded once."""
+    """How the weight is read.
+
+    Attributes:
+        method: "rows", decoded in registers for each four rows of A; "panels", decoded once to integers; "tiles",
+            decoded once to values.
+    """
 
     method: str = "rows"
 
@@ -56,16 +61,15 @@ class CpuNative(Route):
         return [CpuNativeConfig("rows" if few else "panels")]
 
     def candidates(self, problem: Problem) -> Sequence[CpuNativeConfig]:
-        """Return both methods."""
-        del problem
-        return [CpuNativeConfig(method) for method in abi.METHODS]
+        """Return the methods that take A's format."""
+        return [CpuNativeConfig(method) for method in abi.methods_of(problem.a_format)]
 
     def check_config(self, problem: Problem, config: Config) -> Refusal | None:
-        """Panels are of integers."""
+        """Panels take e2m1 alone."""
         assert isinstance(config, CpuNativeConfig)
         if config.method not in abi.METHODS:
             return Refusal("method", repr(config.method), f"one of {', '.join(abi.METHODS)}")
-        if config.method == "panels" and problem.a_format != "e2m1":
+        if config.method not in abi.methods_of(problem.a_format):
             return Refusal("method", "panels", f'a_format "e2m1", got {problem.a_format}')
         return None
 

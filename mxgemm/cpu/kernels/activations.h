@@ -26,32 +26,28 @@ static inline float scale_of_codes(int byte) {
     return byte == 255 ? not_a_number() : power_of_two(byte - 139);
 }
 
-static inline void place_codes(const int32_t twice[BLOCK], int8_t *group, int index) {
-    int8_t *even = group + index * BLOCK_BYTES, *odd = even + GROUP * BLOCK_BYTES;
-    for (int i = 0; i < BLOCK_BYTES; i++) even[i] = (int8_t)twice[2 * i];
-    for (int i = 0; i < BLOCK_BYTES; i++) odd[i] = (int8_t)twice[2 * i + 1];
-}
-
 static void codes_of_row(const struct mx_call *c, const struct activations *a, int64_t row) {
-    static const int8_t twice_values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
     int64_t at = row - a->first, blocks = a->groups * GROUP;
     for (int64_t b = 0; b < blocks; b++) {
-        int32_t twice[BLOCK] = {0};
+        int32_t codes[BLOCK] = {0};
         int byte = 0, sum = 0, beyond = b >= c->k / BLOCK;
         if (!beyond && c->a_scales.bytes) {
             byte = scale_at(&c->a_scales, row, b);
             for (int i = 0; i < BLOCK_BYTES; i++) {
                 uint8_t pair = ((const uint8_t *)c->a)[row * c->a_row + (b * BLOCK_BYTES + i) * c->a_column];
-                twice[2 * i] = twice_values[pair & 15];
-                twice[2 * i + 1] = twice_values[pair >> 4];
+                codes[2 * i] = pair & 15;
+                codes[2 * i + 1] = pair >> 4;
             }
         } else if (!beyond) {
             float x[BLOCK];
             load_block(c->a, row * c->a_row + b * BLOCK * c->a_column, c->a_column, c->a_dtype, x);
-            byte = quantize_e2m1(x, c->addend, twice);
+            byte = scale_byte(largest_magnitude(x), c->addend, MX_E2M1);
+            codes_of_block(x, reciprocal_of(byte), element_format_of(MX_E2M1), 3, codes);
         }
-        for (int i = 0; i < BLOCK; i++) sum += twice[i];
-        place_codes(twice, a->codes + (at * a->groups + b / GROUP) * GROUP * BLOCK, b % GROUP);
+        int8_t *even = a->codes + (at * a->groups + b / GROUP) * GROUP * BLOCK + b % GROUP * BLOCK_BYTES;
+        int8_t *odd = even + GROUP * BLOCK_BYTES;
+        v_place_codes(codes, even, odd);
+        for (int i = 0; i < BLOCK_BYTES; i++) sum += even[i] + odd[i];
         a->offsets[at * blocks + b] = -(WEIGHT_OFFSET / 4) * sum;
         a->scales[at * blocks + b] = beyond ? 0.0f : scale_of_codes(byte);
     }
@@ -82,7 +78,7 @@ static int values_of_block(const struct mx_call *c, int64_t row, int64_t b, floa
             int moved = exponent == 128 ? 0 : exponent > 96 ? 60 : exponent < -66 ? -60 : 0;
             return scaled_by(x, -moved) + moved;
         }
-        byte = quantize_e4m3(loaded, c->addend, x);
+        byte = quantize_values(loaded, c->addend, MX_E4M3, x);
     }
     if (byte != 255) return scaled_by(x, byte - 127);
     for (int i = 0; i < BLOCK; i++) x[i] = not_a_number();

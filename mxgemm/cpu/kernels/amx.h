@@ -54,23 +54,13 @@ static inline void amx_multiply(int sums, int a, int b) {
             memcpy(emulated[sums].bytes[m] + 4 * n, &sum, 4);
         }
 }
-static inline int amx_permitted(void) { return 1; }
 #else
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #define amx_configure(config) _tile_loadconfig(config)
 #define amx_release() _tile_release()
 #define amx_zero(t) _tile_zero(t)
 #define amx_load(t, p, stride) _tile_loadd(t, p, stride)
 #define amx_store(t, p, stride) _tile_stored(t, p, stride)
 #define amx_multiply(sums, a, b) _tile_dpbf16ps(sums, a, b)
-
-// Linux lets a process use the unit's registers after it has asked, for all of its threads and its children.
-static inline int amx_permitted(void) {
-    enum { ASK = 0x1023, TILE_DATA = 18 };
-    return syscall(SYS_arch_prctl, ASK, TILE_DATA) == 0;
-}
 #endif
 
 static inline void tiles_begin(void) {

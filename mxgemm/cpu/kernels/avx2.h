@@ -1,8 +1,6 @@
 // Vectors of x86-64 with AVX2 and FMA: two blocks of a row, or a block of eight rows.
 #pragma once
-#include <immintrin.h>
-
-#include "call.h"
+#include "x86.h"
 
 enum { LANES = 8, GROUP = 2, PANEL_VECTORS = 1, PANEL_M = 6, ROWS = 4 };
 enum { WEIGHT_OFFSET = 12 };  // weights are unsigned bytes, twice their value plus this

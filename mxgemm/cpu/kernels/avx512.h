@@ -1,8 +1,6 @@
 // Vectors of x86-64 with AVX-512 and its byte dot products (VNNI): four blocks of a row, or a block of sixteen rows.
 #pragma once
-#include <immintrin.h>
-
-#include "call.h"
+#include "x86.h"
 
 enum { LANES = 16, GROUP = 4, PANEL_VECTORS = 2, PANEL_M = 6, ROWS = 4 };
 enum { WEIGHT_OFFSET = 12 };  // weights are unsigned bytes, twice their value plus this

@@ -1,6 +1,6 @@
 // Whole matrices: a weight decoded, activations rounded to their format, floats quantised to bytes.
 #pragma once
-#include "weights.h"
+#include "exact.h"
 
 // A block of B as bf16 or fp32 values.
 static void decode_block(const uint8_t *bytes, int byte, int64_t dtype, void *out) {
@@ -31,18 +31,7 @@ static void decode_row(const struct mx_call *c, int64_t n, uint8_t *room) {
 // Row m of A rounded to its format, as bf16 or fp32 values in out[m].
 static void round_row(const struct mx_call *c, int64_t m) {
     for (int64_t b = 0; b < c->k / BLOCK; b++) {
-        float loaded[BLOCK], values[BLOCK], scale = 1.0f;
-        load_block(c->a, m * c->a_row + b * BLOCK * c->a_column, c->a_column, c->a_dtype, loaded);
-        if (c->a_format == MX_BF16_ELEMENTS) {
-            for (int i = 0; i < BLOCK; i++) values[i] = from_bf16(to_bf16(loaded[i]));
-        } else {
-            int32_t twice[BLOCK];
-            int byte = c->a_format == MX_E2M1 ? quantize_e2m1(loaded, c->addend, twice)
-                                              : quantize_e4m3(loaded, c->addend, values);
-            if (c->a_format == MX_E2M1)
-                for (int i = 0; i < BLOCK; i++) values[i] = 0.5f * (float)twice[i];
-            scale = byte == 255 ? not_a_number() : power_of_two(byte - 127);
-        }
+        float values[BLOCK], scale = power_of_two(elements_of_block(c, m, b, values));
         int64_t at = m * c->out_row + b * BLOCK;
         for (int i = 0; i < BLOCK; i++) values[i] *= scale;
         if (c->out_dtype == MX_FP32)
@@ -52,46 +41,30 @@ static void round_row(const struct mx_call *c, int64_t m) {
     }
 }
 
-// The code of an e4m3 or e5m2 magnitude that is one: fp32's exponent and mantissa, moved; subnormals counted.
-static inline uint32_t fp8_code(float magnitude, int bits, float least, int bias) {
-    uint32_t normal = (bits_of(magnitude) >> (23 - bits)) - ((uint32_t)(127 - bias) << bits);
-    return (magnitude < least * (float)(1 << bits) ? (uint32_t)(magnitude / least) : normal);
+// A block as bytes, and its scale byte. A zero keeps its sign, but in a block of zeros. Constants after inlining.
+MX_INLINE uint8_t encode_block(const float x[BLOCK], int64_t addend, const int64_t format, uint8_t *out) {
+    int32_t largest = largest_magnitude(x), codes[BLOCK];
+    int byte = scale_byte(largest, addend, format);
+    if (byte == 255 || largest == 0) {
+        memset(out, 0, format == MX_E2M1 ? BLOCK_BYTES : BLOCK);
+    } else {
+        codes_of_block(x, reciprocal_of(byte), element_format_of(format), format == MX_E2M1 ? 3 : 7, codes);
+        (format == MX_E2M1 ? v_pack_codes : v_narrow_codes)(codes, out);
+    }
+    return (uint8_t)byte;
 }
 
-// Row m of A as bytes in out[m] and out_scales[m]: mxgemm.quantize. A zero keeps its sign, but in a block of zeros.
+// Row m of A as bytes in out[m] and out_scales[m]: mxgemm.quantize.
 static void encode_row(const struct mx_call *c, int64_t m) {
-    int bits = c->a_format == MX_E4M3 ? 3 : 2, exponent_bias = c->a_format == MX_E4M3 ? 7 : 15;
-    float least = c->a_format == MX_E4M3 ? 1.0f / 512 : 1.0f / 65536;
-    float most = c->a_format == MX_E4M3 ? 448.0f : 57344.0f;
     for (int64_t b = 0; b < c->k / BLOCK; b++) {
         float x[BLOCK];
-        int32_t codes[BLOCK];
+        uint8_t *out = (uint8_t *)c->out + m * c->out_row, *scale = c->out_scales + m * c->out_scales_row + b;
         load_block(c->a, m * c->a_row + b * BLOCK * c->a_column, c->a_column, c->a_dtype, x);
-        int32_t largest = largest_magnitude(x);
-        int byte = scale_byte(largest, c->addend, c->a_format), none = byte == 255 || largest == 0;
-        float reciprocal = reciprocal_of(byte);
-        c->out_scales[m * c->out_scales_row + b] = (uint8_t)byte;
-        if (none) {
-            memset(codes, 0, sizeof codes);
-        } else if (c->a_format == MX_E2M1) {
-            for (int i = 0; i < BLOCK; i++) {
-                int32_t twice = twice_e2m1(x[i], reciprocal), sign = (int32_t)(bits_of(x[i]) >> 28) & 8;
-                twice = twice < 0 ? -twice : twice;
-                int32_t code = twice < 5 ? twice : twice == 6 ? 5 : twice == 8 ? 6 : 7;
-                codes[i] = code | sign;
-            }
-        } else {
-            for (int i = 0; i < BLOCK; i++) {
-                float magnitude = float_of(bits_of(x[i] * reciprocal) & 0x7FFFFFFF);
-                uint32_t code = fp8_code(nearest_fp8(magnitude, bits, least, most), bits, least, exponent_bias);
-                codes[i] = (int32_t)(code | (bits_of(x[i]) >> 24 & 0x80));
-            }
-        }
-        uint8_t *out = (uint8_t *)c->out + m * c->out_row;
         if (c->a_format == MX_E2M1)
-            for (int i = 0; i < BLOCK_BYTES; i++)
-                out[b * BLOCK_BYTES + i] = (uint8_t)(codes[2 * i] | codes[2 * i + 1] << 4);
+            *scale = encode_block(x, c->addend, MX_E2M1, out + b * BLOCK_BYTES);
+        else if (c->a_format == MX_E4M3)
+            *scale = encode_block(x, c->addend, MX_E4M3, out + b * BLOCK);
         else
-            for (int i = 0; i < BLOCK; i++) out[b * BLOCK + i] = (uint8_t)codes[i];
+            *scale = encode_block(x, c->addend, MX_E5M2, out + b * BLOCK);
     }
 }

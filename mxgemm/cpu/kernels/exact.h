@@ -24,7 +24,7 @@ static int elements_of_block(const struct mx_call *c, int64_t row, int64_t b, fl
             for (int i = 0; i < BLOCK; i++) x[i] = from_bf16(to_bf16(loaded[i]));
             return 0;
         }
-        byte = c->a_format == MX_E2M1 ? quantize_e2m1_values(loaded, c->addend, x) : quantize_e4m3(loaded, c->addend, x);
+        byte = quantize_values(loaded, c->addend, c->a_format, x);
     }
     if (byte != 255) return byte - 127;
     for (int i = 0; i < BLOCK; i++) x[i] = not_a_number();

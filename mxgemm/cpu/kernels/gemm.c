@@ -19,27 +19,31 @@ enum { A_BYTES = 8 << 20, TASK_ROWS = 32, LEAST_WORK = 1 << 20 };
 
 #ifdef MX_ENGINE
 const char *mx_variant(void) { return MX_ENGINE; }
-int64_t mx_permitted(void) { return amx_permitted(); }
 #else
 const char *mx_variant(void) { return MX_VARIANT; }
-int64_t mx_permitted(void) { return 1; }
 #endif
 void mx_use_team(void *start) { atomic_store(&team, (start_team *)start); }
 int64_t mx_call_bytes(void) { return sizeof(struct mx_call); }
+
+// Tiles of A hold sixteen rows at least: where these are too long, rows.
+static int64_t method_of(const struct mx_call *c) {
+    int64_t tile = TILE_ROWS * c->k * (int64_t)sizeof(tile_element);
+    return c->method == MX_TILES && tile > 2 * A_BYTES ? MX_ROWS : c->method;
+}
 
 static int is_float(const struct mx_call *c) { return c->a_format != MX_E2M1; }
 static int64_t groups_of(const struct mx_call *c) { return (c->k / BLOCK + GROUP - 1) / GROUP; }
 
 // Rows of A that are quantised at a time: all of them, or what A_BYTES hold.
 static int64_t rows_at_a_time(const struct mx_call *c) {
-    int64_t a_row = c->method == MX_TILES ? c->k * (int64_t)sizeof(tile_element) : a_row_bytes(groups_of(c), is_float(c));
-    int64_t step = c->method == MX_TILES ? TILE_M : 4 * PANEL_M;
+    int64_t a_row = method_of(c) == MX_TILES ? c->k * (int64_t)sizeof(tile_element) : a_row_bytes(groups_of(c), is_float(c));
+    int64_t step = method_of(c) == MX_TILES ? TILE_M : 4 * PANEL_M;
     return smaller(c->m, larger(A_BYTES / a_row / step * step, step));
 }
 
 static int64_t a_bytes(const struct mx_call *c) {
     int64_t rows = rows_at_a_time(c);
-    return c->method == MX_TILES ? tiled_a_bytes(c, rows) : round_up(rows * a_row_bytes(groups_of(c), is_float(c)), 64);
+    return method_of(c) == MX_TILES ? tiled_a_bytes(c, rows) : round_up(rows * a_row_bytes(groups_of(c), is_float(c)), 64);
 }
 
 // Threads that are worth waking: each has at least LEAST_WORK multiplications.
@@ -51,8 +55,8 @@ static int64_t useful_threads(const struct mx_call *c) {
 
 static int64_t thread_bytes(const struct mx_call *c) {
     int64_t rows = rows_at_a_time(c);
-    return round_up(c->method == MX_ROWS     ? rows_scratch(c)
-                    : c->method == MX_PANELS ? panel_scratch(c, rows)
+    return round_up(method_of(c) == MX_ROWS     ? rows_scratch(c)
+                    : method_of(c) == MX_PANELS ? panel_scratch(c, rows)
                                              : tiles_scratch(c, rows, useful_threads(c)), 64);
 }
 
@@ -72,7 +76,7 @@ struct job {
 static void quantize_task(void *context, int64_t index, int64_t thread) {
     const struct job *j = context;
     (void)thread;
-    if (j->call->method == MX_TILES)
+    if (method_of(j->call) == MX_TILES)
         pack_row(j->call, &j->t, index, j->rows);
     else
         (is_float(j->call) ? values_of_row : codes_of_row)(j->call, &j->a, j->a.first + index);
@@ -82,15 +86,15 @@ static void multiply_task(void *context, int64_t index, int64_t thread) {
     const struct job *j = context;
     const struct mx_call *c = j->call;
     uint8_t *scratch = j->scratch + thread * j->thread_bytes;
-    if (c->method == MX_ROWS) {
+    if (method_of(c) == MX_ROWS) {
         int64_t n = index * TASK_ROWS;
         rows_task(c, &j->a, j->rows, n, smaller(n + TASK_ROWS, c->n), scratch, is_float(c));
         return;
     }
-    int64_t step = c->method == MX_TILES ? j->plan.rows : round_up((j->rows + j->parts - 1) / j->parts, PANEL_M);
+    int64_t step = method_of(c) == MX_TILES ? j->plan.rows : round_up((j->rows + j->parts - 1) / j->parts, PANEL_M);
     int64_t part = index % j->parts, m0 = smaller(part * step, j->rows), m1 = smaller(m0 + step, j->rows);
     if (m0 == m1) return;
-    if (c->method == MX_PANELS)
+    if (method_of(c) == MX_PANELS)
         panels_task(c, &j->a, m0, m1, index / j->parts * PANEL_N, scratch);
     else
         tiles_task(c, &j->t, &j->plan, index / j->parts, m0, m1, scratch);
@@ -134,8 +138,8 @@ static void multiply_plainly(void *context, int64_t index, int64_t thread) {
 static int64_t share_out(struct job *j, int64_t threads) {
     const struct mx_call *c = j->call;
     j->parts = 1;
-    if (c->method == MX_ROWS) return (c->n + TASK_ROWS - 1) / TASK_ROWS;
-    if (c->method == MX_TILES) {
+    if (method_of(c) == MX_ROWS) return (c->n + TASK_ROWS - 1) / TASK_ROWS;
+    if (method_of(c) == MX_TILES) {
         j->parts = j->plan.down;
         return j->plan.across;
     }
@@ -148,7 +152,7 @@ void mx_gemm(const struct mx_call *c) {
     int64_t rows = rows_at_a_time(c), groups = groups_of(c), threads = useful_threads(c);
     struct job j = {.call = c, .scratch = c->scratch + a_bytes(c), .thread_bytes = thread_bytes(c)};
     j.a.groups = groups;
-    if (c->method == MX_TILES) {
+    if (method_of(c) == MX_TILES) {
         j.t = tiles_in(c, rows, c->scratch);
         j.plan = tile_plan_of(c, rows, threads);
     } else if (is_float(c)) {

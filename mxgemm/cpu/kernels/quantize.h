@@ -24,56 +24,58 @@ static inline int scale_byte(int32_t largest, int64_t addend, int64_t format) {
 // 2^(127 - byte): what a block of that scale is multiplied by; 0 for the NaN block, whose codes are 0.
 static inline float reciprocal_of(int byte) { return byte == 255 ? 0.0f : float_of((uint32_t)(254 - byte) << 23); }
 
-// To the nearest integer, ties to even, for 0 <= x < 2^22: the sum has no fraction bits.
-static inline float nearest(float x) { return (x + 8388608.0f) - 8388608.0f; }
+// An element format: its mantissa's bits, the exponent of its least normal value as fp32 has it, its largest value.
+struct element_format {
+    int bits, least_exponent;
+    float largest;
+};
 
-// Round 2 * value * reciprocal to twice an e2m1 value: an integer of 0 1 2 3 4 6 8 12, and its sign.
-static inline int32_t twice_e2m1(float x, float reciprocal) {
-    float scaled = x * reciprocal, magnitude = 2.0f * float_of(bits_of(scaled) & 0x7FFFFFFF);
-    magnitude = magnitude < 12.0f ? magnitude : 12.0f;
-    float fine = nearest(magnitude), middle = 2.0f * nearest(0.5f * magnitude);
-    float coarse = 4.0f * nearest(0.25f * magnitude);
-    int32_t rounded = (int32_t)(magnitude < 4.0f ? fine : magnitude < 8.0f ? middle : coarse);
-    return (int32_t)bits_of(scaled) < 0 ? -rounded : rounded;
+MX_INLINE struct element_format element_format_of(int64_t format) {
+    if (format == MX_E2M1) return (struct element_format){1, 127, 6.0f};
+    if (format == MX_E4M3) return (struct element_format){3, 127 - 6, 448.0f};
+    return (struct element_format){2, 127 - 14, 57344.0f};
 }
 
-// Quantise a block to twice its e2m1 values, in order of k, and return the scale byte.
-static inline int quantize_e2m1(const float x[BLOCK], int64_t addend, int32_t twice[BLOCK]) {
-    int byte = scale_byte(largest_magnitude(x), addend, MX_E2M1);
-    float reciprocal = reciprocal_of(byte);
-    if (byte == 255)
-        memset(twice, 0, BLOCK * sizeof *twice);
-    else
-        for (int i = 0; i < BLOCK; i++) twice[i] = twice_e2m1(x[i], reciprocal);
-    return byte;
+// Added to a magnitude, a power of two whose last place is where the format rounds: a magnitude's own exponent, or the
+// least normal one, and as many more as fp32 has bits more.
+MX_INLINE uint32_t rounder(float magnitude, struct element_format f) {
+    uint32_t exponent = bits_of(magnitude) & 0x7F800000, least = (uint32_t)f.least_exponent << 23;
+    return (exponent > least ? exponent : least) + ((uint32_t)(23 - f.bits) << 23);
 }
 
-// Quantise a block to e2m1 values of a scale that is left out, and return the scale byte.
-static inline int quantize_e2m1_values(const float x[BLOCK], int64_t addend, float values[BLOCK]) {
-    int32_t twice[BLOCK];
-    int byte = quantize_e2m1(x, addend, twice);
-    for (int i = 0; i < BLOCK; i++) values[i] = 0.5f * (float)twice[i];
-    return byte;
+MX_INLINE float clamped(float x, float reciprocal, struct element_format f) {
+    float magnitude = float_of(bits_of(x) & 0x7FFFFFFF) * reciprocal;
+    return magnitude < f.largest ? magnitude : f.largest;
 }
 
-// Round a magnitude to an e4m3 or e5m2 value: `bits` mantissa bits, `least` the least subnormal.
-static inline float nearest_fp8(float magnitude, int bits, float least, float largest) {
-    uint32_t u = bits_of(magnitude < largest ? magnitude : largest);
-    int cut = 23 - bits;
-    uint32_t normal = (u + (1u << (cut - 1)) - 1 + ((u >> cut) & 1)) >> cut << cut;
-    float subnormal = nearest(magnitude / least) * least;  // a division by a power of two: exact
-    return magnitude < least * (float)(1 << bits) ? subnormal : float_of(normal);
-}
-
-// Round a block to e4m3 values of a scale that is left out, and return the scale byte.
-static inline int quantize_e4m3(const float x[BLOCK], int64_t addend, float values[BLOCK]) {
-    int byte = scale_byte(largest_magnitude(x), addend, MX_E4M3);
-    float reciprocal = reciprocal_of(byte);
+// Round a block to elements' codes, to nearest even. A code counts steps: of its octave, and of the octaves below.
+MX_INLINE void codes_of_block(const float x[BLOCK], float reciprocal, const struct element_format f, const int sign_bit,
+                              int32_t codes[BLOCK]) {
     for (int i = 0; i < BLOCK; i++) {
-        float scaled = byte == 255 ? 0.0f : x[i] * reciprocal;
-        float rounded = nearest_fp8(float_of(bits_of(scaled) & 0x7FFFFFFF), 3, 1.0f / 512, 448.0f);
-        values[i] = float_of(bits_of(rounded) | (bits_of(scaled) & 0x80000000u));
+        float magnitude = clamped(x[i], reciprocal, f);
+        uint32_t at = rounder(magnitude, f), steps = bits_of(magnitude + float_of(at)) - at;
+        uint32_t octaves = (at >> 23) - (uint32_t)(f.least_exponent + 23 - f.bits);
+        codes[i] = (int32_t)((steps + (octaves << f.bits)) | bits_of(x[i]) >> 31 << sign_bit);
     }
+}
+
+// Round a block to elements' values of a scale that is left out.
+MX_INLINE void values_of_elements(const float x[BLOCK], float reciprocal, const struct element_format f,
+                                  float values[BLOCK]) {
+    for (int i = 0; i < BLOCK; i++) {
+        float magnitude = clamped(x[i], reciprocal, f), at = float_of(rounder(magnitude, f));
+        float rounded = (magnitude + at) - at;
+        values[i] = float_of(bits_of(rounded) | (bits_of(x[i]) & 0x80000000u));
+    }
+}
+
+// Quantise a block to values, whose scale is left out, and return the scale byte. With that of NaN they are no matter.
+static inline int quantize_values(const float x[BLOCK], int64_t addend, int64_t format, float values[BLOCK]) {
+    int byte = scale_byte(largest_magnitude(x), addend, format);
+    if (format == MX_E2M1)
+        values_of_elements(x, reciprocal_of(byte), element_format_of(MX_E2M1), values);
+    else
+        values_of_elements(x, reciprocal_of(byte), element_format_of(MX_E4M3), values);
     return byte;
 }
 

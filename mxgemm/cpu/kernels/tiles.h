@@ -25,12 +25,12 @@ struct tiles {
 };
 
 static inline int64_t tiled_a_bytes(const struct mx_call *c, int64_t rows) {
-    return round_up(rows, TILE_M) * c->k * (int64_t)sizeof(tile_element) + round_up(rows * 5, 64);
+    return round_up(rows, TILE_ROWS) * c->k * (int64_t)sizeof(tile_element) + round_up(rows * 5, 64);
 }
 
 static struct tiles tiles_in(const struct mx_call *c, int64_t rows, uint8_t *scratch) {
     struct tiles t = {.values = (tile_element *)scratch, .blocks = c->k / BLOCK};
-    t.exponents = (int32_t *)(t.values + round_up(rows, TILE_M) * c->k);
+    t.exponents = (int32_t *)(t.values + round_up(rows, TILE_ROWS) * c->k);
     t.wide = (uint8_t *)(t.exponents + rows);
     return t;
 }
@@ -52,14 +52,20 @@ static int pack_row_moved(const struct mx_call *c, const struct tiles *t, int64_
     for (int64_t b = 0; b < t->blocks; b++, to += TILE_ROWS * BLOCK) {
         float x[BLOCK];
         int exponent = elements_of_block(c, t->first + at, b, x) - shift;
-        uint32_t most = 0, least = UINT32_MAX;  // of magnitudes; the least one that is not 0, less 1
+        int32_t most = largest_magnitude(x), least = INT32_MAX;  // the latter of those that are not 0, less 1
         for (int i = 0; i < BLOCK; i++) {
-            uint32_t magnitude = bits_of(x[i]) & 0x7FFFFFFF, finite = magnitude < FP32_INFINITY ? magnitude : 0;
-            most = finite > most ? finite : most;
-            least = magnitude - 1 < least ? magnitude - 1 : least;
+            int32_t magnitude = (int32_t)((bits_of(x[i]) - 1) & 0x7FFFFFFF);
+            least = magnitude < least ? magnitude : least;
+        }
+        if (most >= FP32_INFINITY) {
+            most = 0;
+            for (int i = 0; i < BLOCK; i++) {
+                int32_t magnitude = (int32_t)(bits_of(x[i]) & 0x7FFFFFFF);
+                if (magnitude > most && magnitude < FP32_INFINITY) most = magnitude;
+            }
         }
         if (most) {
-            int high = (int)(most >> 23) - 127 + exponent, low = (int)((least + 1) >> 23) - 127 + exponent;
+            int high = (most >> 23) - 127 + exponent, low = ((least + 1) >> 23) - 127 + exponent;
             top = high > top ? high : top;
             bottom = low < bottom ? low : bottom;
         }
@@ -155,7 +161,7 @@ struct tile_plan {
 
 static struct tile_plan tile_plan_of(const struct mx_call *c, int64_t rows, int64_t threads) {
     int64_t panels = (c->n + TILE_N - 1) / TILE_N;
-    struct tile_plan p = {.narrow = round_up(rows, TILE_M) * c->k * (int64_t)sizeof(tile_element) <= NARROW_BYTES};
+    struct tile_plan p = {.narrow = round_up(rows, TILE_ROWS) * c->k * (int64_t)sizeof(tile_element) <= NARROW_BYTES};
     int64_t tasks = threads * ((panels + threads * TASK_PANELS - 1) / (threads * TASK_PANELS));
     if (p.narrow && threads > 1) tasks *= 4;
     p.panels = (panels + tasks - 1) / tasks;
