@@ -52,9 +52,7 @@ VARIANTS: Final = (
         (*_AVX512_FLAGS, "-mavx512vbmi", "-mavx512bf16", "-mamx-tile", "-mamx-bf16"),
         permitted=abi.permit_matrix_unit,
     ),
-    Variant(
-        "avx512_vnni", _AVX512, _AVX512_FLAGS, {"avx512vbmi": "-mavx512vbmi", "avx512_bf16": "-mavx512bf16"}
-    ),
+    Variant("avx512_vnni", _AVX512, _AVX512_FLAGS, {"avx512vbmi": "-mavx512vbmi", "avx512_bf16": "-mavx512bf16"}),
     Variant("avx2", frozenset({"avx2", "fma"}), ("-mavx2", "-mfma")),
     Variant("neon_dotprod", frozenset({"asimddp"}), ("-march=armv8.2-a+dotprod",)),
 )

@@ -1,9 +1,10 @@
 """Route ``cpu_native``: C kernels that quantise A, decode the weight in registers and add fp32 sums, on a CPU.
 
 With e2m1 activations a block's dot product is exact in integers: doubled elements are 0 1 2 3 4 6 8 12, and 32 products
-of two stay below 2^13. Other activations are multiplied as bf16 or fp32. The weight is read as it lies, and nothing is
-decoded into memory but a panel of it where many rows of A meet it. An output's sum does not depend on the number of
-threads: they share out its columns, and rows of A.
+of two stay below 2^13. Other activations, and all of many rows where the CPU has a matrix unit (AMX), are multiplied as
+bf16 or fp32 values, which hold them exactly. The weight is read as it lies, and nothing is decoded into memory but a
+panel of it where many rows of A meet it. An output's sum does not depend on the number of threads: they share out its
+columns, and rows of A.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from mxgemm.errors import Refusal
 from mxgemm.problem import Config, Problem, contiguity_refusal
 from mxgemm.routes.base import Launch, Operands, Route
 
-MOST_ROWS: Final = 4
-"""Rows of A up to which "rows" is the faster method: beyond, a panel that is decoded once is worth its writing."""
+MOST_ROWS: Final = {"amx_bf16": {"e2m1": 8, "others": 2}, "others": {"e2m1": 4, "others": 4}}
+"""By variant and format, rows of A up to which "rows" is the faster method (bench/cpu_native.py): beyond, a panel that is
+decoded once is worth its writing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +59,13 @@ class CpuNative(Route):
 
     def configs(self, problem: Problem) -> Sequence[CpuNativeConfig]:
         """Return the better method."""
-        few = problem.m <= MOST_ROWS or problem.a_format != "e2m1"
-        return [CpuNativeConfig("rows" if few else "panels")]
+        library = build.library()
+        variant = "" if isinstance(library, Refusal) else library.mx_variant().decode()
+        most = MOST_ROWS.get(variant, MOST_ROWS["others"])
+        if problem.m <= most.get(problem.a_format, most["others"]):
+            return [CpuNativeConfig("rows")]
+        integers = problem.a_format == "e2m1" and variant not in MOST_ROWS
+        return [CpuNativeConfig("panels" if integers else "tiles")]
 
     def candidates(self, problem: Problem) -> Sequence[CpuNativeConfig]:
         """Return the methods that take A's format."""

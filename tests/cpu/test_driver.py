@@ -44,17 +44,24 @@ def sanitizes(folder: Path, sanitizer: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    "name, sanitizer",
-    [("avx512_vnni", "address,undefined"), ("avx2", "address,undefined"), ("avx2", "thread")],
+    "name, sanitizer, options",
+    [
+        ("amx_bf16", "address,undefined", ()),
+        ("avx512_vnni", "address,undefined", ()),
+        ("avx512_vnni", "address,undefined", ("-DMXGEMM_AMX_EMULATED",)),
+        ("avx2", "address,undefined", ()),
+        ("avx2", "address,undefined", ("-DMXGEMM_AMX_EMULATED",)),
+        ("avx2", "thread", ()),
+    ],
 )
-def test_sanitizers(name: str, sanitizer: str, tmp_path: Path) -> None:
+def test_sanitizers(name: str, sanitizer: str, options: tuple[str, ...], tmp_path: Path) -> None:
     found = variants.usable(name)
     if isinstance(found, Refusal):
         pytest.skip(f"this CPU is not one for {name}")
     if not sanitizes(tmp_path, sanitizer):
         pytest.skip(f"no compiler with -fsanitize={sanitizer} whose programs run here")
     flags = found[0].flags_for(cpu_features())
-    run(compiled(tmp_path, "cc", *flags, f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"))
+    run(compiled(tmp_path, "cc", *flags, *options, f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"))
 
 
 def test_without_what_only_some_cpus_of_a_variant_have(tmp_path: Path) -> None:

@@ -113,11 +113,12 @@ def test_a_rule_for_some_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (1, "e2m1", {"amx_bf16"}, "cpu_native"),
         (16, "bf16", set(), "cpu_native"),
-        (17, "bf16", set(), "cpu_dequant_mm"),
-        (64, "e2m1", {"amx_bf16"}, "cpu_native"),
-        (64, "bf16", {"amx_bf16"}, "cpu_dequant_mm"),
+        (16, "bf16", {"avx512_bf16"}, "cpu_native"),
+        (17, "bf16", {"avx512_bf16"}, "cpu_dequant_mm"),
+        (4096, "bf16", {"amx_bf16", "avx512_bf16"}, "cpu_native"),
         (4096, "e2m1", set(), "cpu_native"),
-        (4096, "e2m1", {"amx_bf16"}, "cpu_dequant_mm"),
+        (4096, "e4m3", set(), "cpu_native"),
+        (4096, "e2m1", {"amx_bf16"}, "cpu_native"),
     ],
 )
 def test_the_cpus_rules(m: int, a_format: str, features: set[str], route: str, monkeypatch: pytest.MonkeyPatch) -> None:

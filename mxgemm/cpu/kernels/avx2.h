@@ -118,6 +118,31 @@ static inline vfloat v_value(vbytes codes, int i) {
     return _mm256_xor_ps(_mm256_permutevar8x32_ps(table, code), _mm256_castsi256_ps(sign));
 }
 
+// A block as bf16 values in order of k, or 0 where its scale is so extreme that an exponent would not fit.
+#define MX_DECODES_BLOCKS
+static inline int v_decode_block(const uint8_t *bytes, int scale, uint16_t *out) {
+    if (scale < 2 || scale > 252) return 0;
+    const __m256i high = _mm256_broadcastsi128_si256(_mm_setr_epi8(
+        0, 0x3F, 0x3F, 0x3F, 0x40, 0x40, 0x40, 0x40, (char)0x80, (char)0xBF, (char)0xBF, (char)0xBF, (char)0xC0,
+        (char)0xC0, (char)0xC0, (char)0xC0));
+    const __m256i low = _mm256_broadcastsi128_si256(_mm_setr_epi8(
+        0, 0, (char)0x80, (char)0xC0, 0, 0x40, (char)0x80, (char)0xC0, 0, 0, (char)0x80, (char)0xC0, 0, 0x40, (char)0x80,
+        (char)0xC0));
+    __m128i pairs = _mm_loadu_si128((const __m128i *)bytes), mask = _mm_set1_epi8(15);
+    __m128i even = _mm_and_si128(pairs, mask), odd = _mm_and_si128(_mm_srli_epi16(pairs, 4), mask);
+    __m256i codes = _mm256_set_m128i(_mm_unpackhi_epi8(even, odd), _mm_unpacklo_epi8(even, odd));
+    __m256i tops = _mm256_shuffle_epi8(high, codes), rests = _mm256_shuffle_epi8(low, codes);
+    __m256i parts[2] = {_mm256_unpacklo_epi8(rests, tops), _mm256_unpackhi_epi8(rests, tops)};  // of each 16, halves
+    __m256i exponent = _mm256_set1_epi16((short)((scale - 127) * 128));
+    for (int i = 0; i < 2; i++) {
+        __m256i zero = _mm256_cmpeq_epi16(_mm256_slli_epi16(parts[i], 1), _mm256_setzero_si256());
+        parts[i] = _mm256_add_epi16(parts[i], _mm256_andnot_si256(zero, exponent));
+    }
+    _mm256_storeu_si256((__m256i *)out, _mm256_permute2x128_si256(parts[0], parts[1], 0x20));
+    _mm256_storeu_si256((__m256i *)out + 1, _mm256_permute2x128_si256(parts[0], parts[1], 0x31));
+    return 1;
+}
+
 // fp32 weights eight vectors a group: of each 32 bits of eight codes one code a vector.
 enum { FLOAT_STEPS = 8 };
 typedef float float_element;
