@@ -200,7 +200,7 @@ def test_the_routing_table_of_hopper_is_made_of_its_document(tmp_path: Path, mon
 
 def test_the_cpus_kernels_are_checked_and_timed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     native = script("cpu_native")
-    for sizes in ("SIZES", "FLOAT_SIZES", "CHECKED"):
+    for sizes in ("SIZES", "BF16_SIZES", "E4M3_SIZES", "CHECKED"):
         monkeypatch.setattr(native, sizes, ((3, 33, 96),))
     monkeypatch.setattr(native, "CONVERTED", (3, 64))
     path, threads = tmp_path / "r.json", torch.get_num_threads()

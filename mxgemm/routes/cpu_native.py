@@ -9,6 +9,7 @@ columns, and rows of A.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -21,8 +22,8 @@ from mxgemm.problem import Config, Problem, contiguity_refusal
 from mxgemm.routes.base import Launch, Operands, Route
 
 MOST_ROWS: Final = {"amx_bf16": {"e2m1": 8, "others": 2}, "others": {"e2m1": 4, "others": 4}}
-"""By variant and format, rows of A up to which "rows" is the faster method (bench/cpu_native.py): beyond, a panel that is
-decoded once is worth its writing."""
+"""By variant and format, rows of A up to which "rows" is the faster method (bench/cpu_native.py). Beyond, a panel that
+is decoded once is worth its writing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class CpuNative(Route):
     def configs(self, problem: Problem) -> Sequence[CpuNativeConfig]:
         """Return the better method."""
         library = build.library()
-        variant = "" if isinstance(library, Refusal) else library.mx_variant().decode()
+        variant = library.mx_variant().decode() if isinstance(library, ctypes.CDLL) else ""
         most = MOST_ROWS.get(variant, MOST_ROWS["others"])
         if problem.m <= most.get(problem.a_format, most["others"]):
             return [CpuNativeConfig("rows")]

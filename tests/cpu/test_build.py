@@ -16,7 +16,7 @@ import pytest
 
 import mxgemm
 from mxgemm import build_cache, notices, plan
-from mxgemm.cpu import build, variants
+from mxgemm.cpu import abi, build, variants
 from mxgemm.device import cpu_features
 from mxgemm.errors import Refusal
 from tests.cases import cpu_route, make
@@ -111,6 +111,21 @@ def test_the_next_variant_serves_where_the_best_one_cannot_be_built(monkeypatch:
     found = build.library.__wrapped__()
     assert not isinstance(found, Refusal)
     assert found.mx_variant().decode() == ours.name
+
+
+def test_a_matrix_unit_that_the_system_keeps_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    (ours,) = variants.usable(best().name)  # type: ignore[misc]
+    kept = variants.Variant("kept", frozenset(), ("--no-such-option",), permitted=lambda: False)
+    monkeypatch.setattr(variants, "VARIANTS", (kept, ours))
+    assert variants.usable() == (ours,)
+    found = variants.usable("kept")
+    assert isinstance(found, Refusal)
+    assert "kept refused by the system" in found.reason
+
+
+@pytest.mark.skipif("amx_tile" in cpu_features(), reason="for CPUs without a matrix unit")
+def test_asking_for_a_matrix_unit_that_is_not_there() -> None:
+    assert abi.permit_matrix_unit() is False
 
 
 def test_the_key_has_flags_compiler_and_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

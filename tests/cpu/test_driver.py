@@ -72,6 +72,30 @@ def test_without_what_only_some_cpus_of_a_variant_have(tmp_path: Path) -> None:
     run(compiled(tmp_path, "cc", *found[0].flags))
 
 
+@pytest.mark.parametrize("options", [(), ("-DMXGEMM_AMX_EMULATED",)], ids=["vectors", "matrix unit"])
+def test_avx512_as_functions(options: tuple[str, ...], tmp_path: Path) -> None:
+    """Its bf16 products and byte permutations, on a CPU that has AVX2 alone."""
+    if isinstance(variants.usable("avx2"), Refusal) or not isinstance(variants.usable("avx512_vnni"), Refusal):
+        pytest.skip("for CPUs with AVX2 and without AVX-512")
+    if not Path("/usr/include/simde/x86/avx512.h").exists():
+        pytest.skip("Debian and Ubuntu: apt install libsimde-dev")
+    functions = DRIVER.with_name("simde.h")
+    run(
+        compiled(
+            tmp_path,
+            "cc",
+            "-mavx2",
+            "-mfma",
+            "-mf16c",
+            "-Wno-all",
+            "-Wno-extra",
+            "-Wno-error",
+            f"-include{functions}",
+            *options,
+        )
+    )
+
+
 def test_arm_in_an_emulator(tmp_path: Path) -> None:
     emulator = next((path for name in ARM[1] if (path := shutil.which(name))), None)
     if emulator is None or shutil.which(ARM[0]) is None:

@@ -39,7 +39,10 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(params=list(RUN_HERE) or ["none"])
+VARIANTS_HERE = [pytest.param(name, marks=[pytest.mark.slow] if name == EMULATED else []) for name in RUN_HERE]
+
+
+@pytest.fixture(params=VARIANTS_HERE or ["none"])
 def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[ctypes.CDLL]:
     """A variant's library, in place of the best one's."""
     opened = build.load(RUN_HERE[request.param])

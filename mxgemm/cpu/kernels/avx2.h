@@ -126,8 +126,8 @@ static inline int v_decode_block(const uint8_t *bytes, int scale, uint16_t *out)
         0, 0x3F, 0x3F, 0x3F, 0x40, 0x40, 0x40, 0x40, (char)0x80, (char)0xBF, (char)0xBF, (char)0xBF, (char)0xC0,
         (char)0xC0, (char)0xC0, (char)0xC0));
     const __m256i low = _mm256_broadcastsi128_si256(_mm_setr_epi8(
-        0, 0, (char)0x80, (char)0xC0, 0, 0x40, (char)0x80, (char)0xC0, 0, 0, (char)0x80, (char)0xC0, 0, 0x40, (char)0x80,
-        (char)0xC0));
+        0, 0, (char)0x80, (char)0xC0, 0, 0x40, (char)0x80, (char)0xC0, 0, 0, (char)0x80, (char)0xC0, 0, 0x40,
+        (char)0x80, (char)0xC0));
     __m128i pairs = _mm_loadu_si128((const __m128i *)bytes), mask = _mm_set1_epi8(15);
     __m128i even = _mm_and_si128(pairs, mask), odd = _mm_and_si128(_mm_srli_epi16(pairs, 4), mask);
     __m256i codes = _mm256_set_m128i(_mm_unpackhi_epi8(even, odd), _mm_unpacklo_epi8(even, odd));

@@ -36,14 +36,16 @@ static int64_t groups_of(const struct mx_call *c) { return (c->k / BLOCK + GROUP
 
 // Rows of A that are quantised at a time: all of them, or what A_BYTES hold.
 static int64_t rows_at_a_time(const struct mx_call *c) {
-    int64_t a_row = method_of(c) == MX_TILES ? c->k * (int64_t)sizeof(tile_element) : a_row_bytes(groups_of(c), is_float(c));
-    int64_t step = method_of(c) == MX_TILES ? TILE_M : 4 * PANEL_M;
-    return smaller(c->m, larger(A_BYTES / a_row / step * step, step));
+    int tiles = method_of(c) == MX_TILES;
+    int64_t row = tiles ? c->k * (int64_t)sizeof(tile_element) : a_row_bytes(groups_of(c), is_float(c));
+    int64_t step = tiles ? TILE_M : 4 * PANEL_M;
+    return smaller(c->m, larger(A_BYTES / row / step * step, step));
 }
 
 static int64_t a_bytes(const struct mx_call *c) {
     int64_t rows = rows_at_a_time(c);
-    return method_of(c) == MX_TILES ? tiled_a_bytes(c, rows) : round_up(rows * a_row_bytes(groups_of(c), is_float(c)), 64);
+    if (method_of(c) == MX_TILES) return tiled_a_bytes(c, rows);
+    return round_up(rows * a_row_bytes(groups_of(c), is_float(c)), 64);
 }
 
 // Threads that are worth waking: each has at least LEAST_WORK multiplications.
