@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#if defined(__AMX_BF16__) && !defined(MXGEMM_AMX_EMULATED)
+#if defined(__AMX_BF16__) && !defined(MX_EMULATED_AMX)
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -73,7 +73,7 @@ static int check(int64_t m, int64_t n, int64_t k, int64_t format, int64_t method
 }
 
 int main(void) {
-#if defined(__AMX_BF16__) && !defined(MXGEMM_AMX_EMULATED)
+#if defined(__AMX_BF16__) && !defined(MX_EMULATED_AMX)
     if (syscall(SYS_arch_prctl, 0x1023, 18)) return 2;  // see permit_matrix_unit() in mxgemm/cpu/abi.py
 #endif
     static const int64_t sizes[][3] = {{1, 1, 32},     {3, 35, 96},   {6, 33, 160},

@@ -48,9 +48,9 @@ def sanitizes(folder: Path, sanitizer: str) -> bool:
     [
         ("amx_bf16", "address,undefined", ()),
         ("avx512_vnni", "address,undefined", ()),
-        ("avx512_vnni", "address,undefined", ("-DMXGEMM_AMX_EMULATED",)),
+        ("avx512_vnni", "address,undefined", ("-DMX_EMULATED_AMX",)),
         ("avx2", "address,undefined", ()),
-        ("avx2", "address,undefined", ("-DMXGEMM_AMX_EMULATED",)),
+        ("avx2", "address,undefined", ("-DMX_EMULATED_AMX",)),
         ("avx2", "thread", ()),
     ],
 )
@@ -72,7 +72,7 @@ def test_without_what_only_some_cpus_of_a_variant_have(tmp_path: Path) -> None:
     run(compiled(tmp_path, "cc", *found[0].flags))
 
 
-@pytest.mark.parametrize("options", [(), ("-DMXGEMM_AMX_EMULATED",)], ids=["vectors", "matrix unit"])
+@pytest.mark.parametrize("options", [(), ("-DMX_EMULATED_AMX",)], ids=["vectors", "matrix unit"])
 def test_avx512_as_functions(options: tuple[str, ...], tmp_path: Path) -> None:
     """Its bf16 products and byte permutations, on a CPU that has AVX2 alone."""
     if isinstance(variants.usable("avx2"), Refusal) or not isinstance(variants.usable("avx512_vnni"), Refusal):

@@ -31,7 +31,7 @@ FOUND = variants.usable()
 RUN_HERE = {} if isinstance(FOUND, Refusal) else {variant.name: variant for variant in FOUND}
 EMULATED = "emulated amx_bf16"
 if "avx2" in RUN_HERE:  # the matrix unit's instructions as functions
-    RUN_HERE[EMULATED] = variants.Variant(EMULATED, frozenset(), (*RUN_HERE["avx2"].flags, "-DMXGEMM_AMX_EMULATED"))
+    RUN_HERE[EMULATED] = variants.Variant(EMULATED, frozenset(), (*RUN_HERE["avx2"].flags, "-DMX_EMULATED_AMX"))
 METHODS = [(fmt, method) for fmt in ("e2m1", "e4m3", "bf16") for method in abi.methods_of(fmt)]
 
 pytestmark = pytest.mark.skipif(

@@ -1,6 +1,6 @@
 // The engine of tiles on CPUs with a matrix unit for bf16 (AMX): sums of 16 x 16 stay in its registers.
 //
-// With MXGEMM_AMX_EMULATED its instructions are functions here, which any CPU runs: for tests.
+// With MX_EMULATED_AMX its instructions are functions here, which any CPU runs: for tests.
 #pragma once
 #include "bf16.h"
 
@@ -12,7 +12,7 @@ struct tile_config {
     uint8_t rows[16];
 };
 
-#ifdef MXGEMM_AMX_EMULATED
+#ifdef MX_EMULATED_AMX
 static _Thread_local struct {
     int rows, row_bytes;
     uint8_t bytes[16][64];

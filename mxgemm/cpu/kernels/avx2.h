@@ -159,7 +159,7 @@ static inline vfloat v_float_dot(vfloat sum, vweights w, const float_element *a)
     return _mm256_fmadd_ps(w, _mm256_loadu_ps(a), sum);
 }
 
-#ifdef MXGEMM_AMX_EMULATED
+#ifdef MX_EMULATED_AMX
 #include "amx.h"
 #else
 enum { TILE_VECTORS = 3 };
