@@ -145,11 +145,39 @@ def test_ends_of_the_scales(a_format: str, method: str, library: ctypes.CDLL) ->
     got = run(Case(a, weight, a64, b64, oracle.matmul(a64, b64)), a_format, method, out_dtype=torch.float32)
     with np.errstate(invalid="ignore"):
         ref, size = a64 @ b64.T, np.abs(a64) @ np.abs(b64).T
-        room = (32 + k / 64) * 2.0**-24 * size + (k + 1) * 2.0**-149 + 2.0**-23 * np.abs(ref)
-        right = np.where(np.isnan(ref), np.isnan(got.numpy()), np.abs(got.numpy().astype("f8") - ref) <= room)
+        right = np.where(
+            np.isnan(ref), np.isnan(got.numpy()), np.abs(got.numpy().astype("f8") - ref) <= room(ref, size, k)
+        )
     fits = np.isnan(ref) | (size < 2.0**126)
     assert fits.sum() > 250
     assert right[fits].all()
+
+
+def room(ref: oracle.Float64, size: oracle.Float64, k: int) -> oracle.Float64:
+    """What a sum of K products may be off, subnormals included."""
+    return (32 + k / 64) * 2.0**-24 * size + (k + 1) * 2.0**-149 + 2.0**-23 * np.abs(ref)
+
+
+@pytest.mark.parametrize("a_format", ["e2m1", "e4m3", "bf16"])
+def test_small_products_are_not_lost(a_format: str, library: ctypes.CDLL) -> None:
+    """Products that a bf16 unit flushes to zero, alone in a sum and beside others; rows near the ends of its range."""
+    m, n, k = 37, 40, 256
+    a = spread(m, k, torch.float32) * 2.0**-75
+    a[:, :32] *= 2.0**75
+    a *= torch.tensor([1, 2.0**-45, 2.0**60, 2.0**-20])[torch.arange(m) % 4][:, None]
+    a = a.to(torch.bfloat16)
+    weight = mxgemm.quantize(spread(n, k, seed=1))
+    weight.scales.copy_(torch.tensor([67, 87, 127, 127])[torch.arange(n) % 4][:, None])
+    weight.data[::3, :16] = 0
+    weight.scales[::3, 0] = 0  # as blocks of zeros are quantised
+    b64 = oracle.decode(bytes_of(weight.data), bytes_of(weight.scales), "e2m1")
+    a64 = a.double().numpy()
+    if a_format != "bf16":
+        a64 = oracle.decode(*oracle.encode(a.float().numpy(), a_format, "even"), a_format)
+    got = run(Case(a, weight, a64, b64, oracle.matmul(a64, b64)), a_format, "tiles", out_dtype=torch.float32)
+    ref, size = a64 @ b64.T, np.abs(a64) @ np.abs(b64).T
+    assert (size[size > 0] < 2.0**-120).sum() > 50
+    assert (np.abs(got.numpy().astype("f8") - ref) <= room(ref, size, k)).all()
 
 
 @pytest.mark.parametrize("method", abi.METHODS, indirect=True)
