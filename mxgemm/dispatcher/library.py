@@ -120,16 +120,26 @@ class Library:
         self._c.dispatcher_cleanup()
 
     def run(
-        self, a: Any, b: Any, c: Any, a_scales: Any, b_scales: Any, *, k_batch: int = 1, timed: bool = True
+        self,
+        a: Any,
+        b: Any,
+        c: Any,
+        a_scales: Any = None,
+        b_scales: Any = None,
+        *,
+        k_batch: int = 1,
+        timed: bool = True,
     ) -> float | None:
         """Multiply into ``c``.
 
         Args:
-            a: ``[m, k]`` bytes (``[m, k / 2]`` for fp4): numpy arrays or torch tensors, all on the host or on one GPU.
-            b: ``[n, k]`` bytes (``[n, k / 2]``).
-            c: ``[m, n]`` fp16, contiguous.
-            a_scales: scales of A: E8M0 ``[m, k / 32]`` (mx_gemm), fp32 ``[m]`` (rowcolquant).
-            b_scales: scales of B: E8M0 ``[n, k / 32]``, fp32 ``[n]``.
+            a: A as it lies: ``[m, k]`` bytes (``[m, k / 2]`` for fp4 and int4), column-major ``[k, m]``, bf16 ``[m, k]``:
+                numpy arrays or torch tensors, all on the host or on one GPU.
+            b: B as it lies: ``[n, k]`` bytes (``[n, k / 2]``), row-major ``[k, n]``.
+            c: ``[m, n]`` fp16, of the MX types of bquant bf16 (numpy: its bits, uint16), contiguous.
+            a_scales: scales of A, as ``config.scale_shapes(m, n, k)`` has them: E8M0 ``[m, k / 32]`` (mx_gemm), fp32
+                ``[m]`` (rowcolquant), ``[m, groups of k]`` (aquant); None where A has none.
+            b_scales: the same of B: BQ of bquant, column-major, is ``[groups of n, groups of k]``.
             k_batch: splits of K; the kernels take 1.
             timed: launch it many times and time it (``CK_TILE_BENCH_WARMUP``, ``CK_TILE_BENCH_REPEAT``).
 
@@ -150,7 +160,9 @@ class Library:
         self._call(operands, milliseconds)
         return None if milliseconds is None else float(milliseconds.value)
 
-    def bind(self, a: Any, b: Any, c: Any, a_scales: Any, b_scales: Any, *, k_batch: int = 1) -> Callable[[], None]:
+    def bind(
+        self, a: Any, b: Any, c: Any, a_scales: Any = None, b_scales: Any = None, *, k_batch: int = 1
+    ) -> Callable[[], None]:
         """Check a call once and return it as a function without arguments, for a benchmark to repeat.
 
         Raises:
@@ -169,7 +181,7 @@ class Library:
         return operands
 
     def _call(self, operands: Operands, milliseconds: ctypes.c_float | None) -> None:
-        arguments = self.operation.arguments(operands.at, operands.problem)
+        arguments = self.operation.arguments(self.config, operands.at, operands.problem)
         time_ms = None if milliseconds is None else ctypes.byref(milliseconds)
         if operands.device is None:
             code = self._host(*arguments, time_ms)

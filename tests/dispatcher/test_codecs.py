@@ -58,7 +58,7 @@ def test_what_the_format_does_not_hold_is_refused(wrong: float) -> None:
 def test_odd_k_cannot_be_packed() -> None:
     with pytest.raises(ValueError, match="got 3 along k, want an even number"):
         codecs.encode(np.ones((2, 3)), "fp4", "gfx950")
-    with pytest.raises(ValueError, match="dtype: got 'int4'"):
+    with pytest.raises(ValueError, match="dtype: got 'int5'"):
         codecs.storage_name("int4", "gfx950")
 
 
