@@ -1,9 +1,19 @@
 """CK-tile bridge: kernel configurations become compiled, callable kernels (docs/dispatcher.md)."""
 
+from mxgemm.dispatcher.abquant import ABQuantKernelConfig
+from mxgemm.dispatcher.aquant import AQuantKernelConfig
 from mxgemm.dispatcher.arch import detect_arch
+from mxgemm.dispatcher.bquant import BQuantKernelConfig
 from mxgemm.dispatcher.build import BuildResult, build
 from mxgemm.dispatcher.config import KernelConfig
 from mxgemm.dispatcher.errors import DispatcherError, DispatcherUnsupported, ToolchainMissing
+from mxgemm.dispatcher.grouped import (
+    GroupedABQuantKernelConfig,
+    GroupedAQuantKernelConfig,
+    GroupedBQuantKernelConfig,
+    GroupedRowColQuantKernelConfig,
+    GroupedTensorQuantKernelConfig,
+)
 from mxgemm.dispatcher.library import Library
 from mxgemm.dispatcher.mx_gemm import MxGemmKernelConfig
 from mxgemm.dispatcher.names import config_named
@@ -16,10 +26,18 @@ from mxgemm.errors import BuildError
 
 __all__ = [
     "OPERATIONS",
+    "ABQuantKernelConfig",
+    "AQuantKernelConfig",
+    "BQuantKernelConfig",
     "BuildError",
     "BuildResult",
     "DispatcherError",
     "DispatcherUnsupported",
+    "GroupedABQuantKernelConfig",
+    "GroupedAQuantKernelConfig",
+    "GroupedBQuantKernelConfig",
+    "GroupedRowColQuantKernelConfig",
+    "GroupedTensorQuantKernelConfig",
     "Inputs",
     "KernelConfig",
     "Library",

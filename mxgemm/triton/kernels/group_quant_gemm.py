@@ -164,7 +164,7 @@ def as_computed(raw, TYPE: tl.constexpr, COMPUTE: tl.constexpr, INTERPRETED: tl.
     if TYPE == "int4":
         first, second = raw >> 4, raw & 15
         number = (interleave(first, second).to(tl.int32) - 8).to(tl.float32)
-        return number if INTERPRETED else to_float8(number, COMPUTE)
+        return number if INTERPRETED else small_integer_to_float8(number, COMPUTE)
     elif TYPE == "e2m1":
         code = interleave(raw & 15, raw >> 4).to(tl.int32)
         return from_e2m1(code, COMPUTE, INTERPRETED)
@@ -184,16 +184,14 @@ def interleave(first, second):
 
 
 @triton.jit
-def to_float8(number, TYPE: tl.constexpr):
-    """fp32 -> one of the fp8 types."""
-    if TYPE == "e4m3":
-        return number.to(tl.float8e4nv)
-    elif TYPE == "e5m2":
-        return number.to(tl.float8e5)
-    elif TYPE == "e4m3fnuz":
-        return number.to(tl.float8e4b8)
-    else:
-        return number.to(tl.float8e5b16)
+def small_integer_to_float8(number, TYPE: tl.constexpr):
+    """Integers of up to 3 significant bits, as fp32 -> one of the fp8 types, by their bits: no rounding, no saturation."""
+    MANTISSA: tl.constexpr = 3 if TYPE == "e4m3" or TYPE == "e4m3fnuz" else 2
+    BIAS: tl.constexpr = (7 if MANTISSA == 3 else 15) + (1 if TYPE == "e4m3fnuz" or TYPE == "e5m2fnuz" else 0)
+    bits = number.to(tl.int32, bitcast=True)
+    magnitude = ((bits & 0x7FFFFFFF) >> (23 - MANTISSA)) - ((127 - BIAS) << MANTISSA)
+    code = tl.where(number == 0, 0, magnitude | ((bits >> 24) & 0x80))
+    return as_float8(code.to(tl.uint8), TYPE, False)
 
 
 @triton.jit
