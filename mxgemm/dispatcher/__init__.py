@@ -21,6 +21,7 @@ from mxgemm.dispatcher.operation import Inputs, Problem
 from mxgemm.dispatcher.operations import OPERATIONS, operation_of
 from mxgemm.dispatcher.rowcolquant import RowColQuantKernelConfig
 from mxgemm.dispatcher.runner import Verdict, judge, make_inputs, reference, verify
+from mxgemm.dispatcher.several import Call
 from mxgemm.dispatcher.tensor_quant import TensorQuantKernelConfig
 from mxgemm.errors import BuildError
 
@@ -31,6 +32,7 @@ __all__ = [
     "BQuantKernelConfig",
     "BuildError",
     "BuildResult",
+    "Call",
     "DispatcherError",
     "DispatcherUnsupported",
     "GroupedABQuantKernelConfig",
