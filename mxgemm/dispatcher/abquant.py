@@ -18,7 +18,7 @@ EIGHT_WAVES = {"tile_m": 192, "tile_n": 256, "tile_k": 128, "warp_m": 4, "warp_n
 
 @dataclass(frozen=True, kw_only=True)
 class ABQuantKernelConfig(QuantKernelConfig):
-    """A kernel of ``C[m, n] = sum over g of AQ[m, g] * BQ[g, n / gN] * sum over k in g of A[m, k] * B[k, n]``, C in fp16.
+    """A kernel of ``C[m, n] = sum over g of AQ[m, g] * BQ[g, n / gN] * sum over k in g of A[m, k] * B[k, n]``, in fp16.
 
     AQ is row-major ``[M, groups of K]``, column-major where eight waves share a tile and gN is 128; BQ is column-major
     ``[groups of K, groups of N]``.

@@ -67,7 +67,7 @@ class KernelConfig(ABC):
     dtype_field: ClassVar[str]
     """The field that holds the name of the types."""
     variants: ClassVar[tuple[str, ...]]
-    """The names of the types that there are, and below of layouts, pipelines, epilogues and schedulers, default first."""
+    """The names of the types that there are; below those of layouts, pipelines, epilogues and schedulers."""
     layouts: ClassVar[tuple[str, ...]] = ("rcr",)
     pipelines: ClassVar[tuple[str, ...]]
     epilogues: ClassVar[tuple[str, ...]] = ("cshuffle",)

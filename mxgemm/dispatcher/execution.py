@@ -45,7 +45,8 @@ class Execution(ABC):
         """Run it.
 
         Returns:
-            C ``[m, n]`` (fp16, or the bits of bf16) and the time of a launch in milliseconds, or None where that means nothing.
+            C ``[m, n]`` (fp16, or the bits of bf16) and the time of a launch in milliseconds, or None where that means
+            nothing.
         """
 
 
@@ -163,16 +164,9 @@ class TritonExecution(Execution):
 
     def run(self, config: KernelConfig, library: Path, inputs: Inputs) -> tuple[NDArray[Any], float | None]:
         """Run it on the default device, untimed: a time of another GPU would say nothing of the library."""
-        from mxgemm.dispatcher.jit import Tile, quant_gemm
-        from mxgemm.dispatcher.native_kernel import block_k, element_type, num_warps
+        from mxgemm.dispatcher.jit import run_config
 
-        tile = Tile(config.tile_m, config.tile_n, block_k(config, config.arch or ""), num_warps(config))
-        kind = element_type(config, config.arch or "")
-        device = default_device()
-        arrays = (inputs.a, inputs.b, inputs.a_scales, inputs.b_scales)
-        a, b, a_scales, b_scales = (torch.from_numpy(array).to(device) for array in arrays)
-        out: NDArray[Any] = quant_gemm(a, b, a_scales, b_scales, kind, tile).cpu().numpy()
-        return out, None
+        return run_config(config, inputs, default_device()), None
 
 
 def _result(config: KernelConfig, inputs: Inputs) -> NDArray[Any]:

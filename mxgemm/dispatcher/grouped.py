@@ -218,7 +218,7 @@ class GroupedBQuant(BQuant):
 
 @dataclass(frozen=True, kw_only=True)
 class GroupedABQuantKernelConfig(QuantKernelConfig):
-    """A kernel of ``C[m, n] = sum over g of AQ[m, g] * BQ[g, n / gN] * sum over k in g of A[m, k] * B[k, n]``, C in fp16.
+    """A kernel of ``C[m, n] = sum over g of AQ[m, g] * BQ[g, n / gN] * sum over k in g of A[m, k] * B[k, n]``, in fp16.
 
     AQ is row-major, BQ column-major.
 
@@ -273,7 +273,10 @@ class GroupedABQuantKernelConfig(QuantKernelConfig):
     @property
     def scheme(self) -> Scheme:
         """Scales of both operands by groups of K."""
-        a_scale, b_scale = Scale("fp32", 1, self.aquant_group_k), Scale("fp32", self.bquant_group_n, self.bquant_group_k)
+        a_scale, b_scale = (
+            Scale("fp32", 1, self.aquant_group_k),
+            Scale("fp32", self.bquant_group_n, self.bquant_group_k),
+        )
         return Scheme(self.variant_key, self.variant_key, a_scale, b_scale)
 
     @property

@@ -138,7 +138,7 @@ class Library:
         """Multiply into ``c``.
 
         Args:
-            a: A as it lies: ``[m, k]`` bytes (``[m, k / 2]`` for fp4 and int4), column-major ``[k, m]``, bf16 ``[m, k]``:
+            a: A as it lies: ``[m, k]`` bytes (``[m, k / 2]`` for fp4 and int4), bf16 ``[m, k]``, column-major ``[k, m]``;
                 numpy arrays or torch tensors, all on the host or on one GPU.
             b: B as it lies: ``[n, k]`` bytes (``[n, k / 2]``), row-major ``[k, n]``.
             c: ``[m, n]`` fp16, of the MX types of bquant bf16 (numpy: its bits, uint16), contiguous.
@@ -180,7 +180,7 @@ class Library:
         return lambda: self._call(operands, None)
 
     def run_several(self, calls: Sequence[Call], *, timed: bool = True) -> float | None:
-        """Multiply several problems in one launch, each into its ``c``; for kernels whose configuration says ``several``.
+        """Multiply several problems in one launch, each into its ``c``; the kernel's configuration says ``several``.
 
         Args:
             calls: the problems, of any sizes, empty ones too; all on the host or all on one GPU.

@@ -2,16 +2,17 @@
 
 | configuration | Triton |
 |---|---|
-| ``tile_m``, ``tile_n``, ``tile_k`` | the program's block, ``BLOCK_M``, ``BLOCK_N``, ``BLOCK_K``; a tile that is no power of two is cut (see ``blocks``) |
+| ``tile_m``, ``tile_n``, ``tile_k`` | the program's block; a tile that is no power of two is cut (see ``blocks``) |
 | ``warp_m * warp_n * warp_k`` | ``num_warps``; Triton deals the waves out over the block itself |
 | ``warp_tile_m`` | ``matrix_instr_nonkdim``; the depth follows from type and architecture, checked after the build |
 | ``k_block_per_cu`` above 1 | ``waves_per_eu``, so that this many workgroups fit a compute unit (four SIMDs) |
 | ``persistent`` | ``PROGRAMS``: ``k_block_per_cu`` a compute unit |
-| ``pad_n``, ``pad_k`` of mx_gemm | masks in every variant; otherwise there is one without, for sizes that fill the tile |
+| ``pad_n``, ``pad_k`` of mx_gemm | masks in every variant; otherwise one has none, for sizes that fill the tile |
 | ``double_smem_buffer`` | ``num_stages`` 3 instead of 2 |
 | ``layout``, types, groups | constants of the kernel |
 | ``preshuffle_*`` | nothing: the kernels read operands and scales as callers give them |
-| ``pipeline``, ``scheduler``, ``epilogue``, ``transpose_c``, other paddings | nothing: Triton schedules by itself; M and N may always be anything |
+| ``pipeline``, ``scheduler``, ``epilogue``, ``transpose_c`` | nothing: Triton schedules by itself |
+| other paddings | nothing: M and N may always be anything |
 | ``several`` | another kernel, ``several_gemm.py``, which finds its problem in a table |
 """
 
@@ -35,8 +36,8 @@ ARGUMENTS: Final = ("a", "b", "a_scales", "b_scales", "out", "m", "n", "k_blocks
 SEVERAL_ARGUMENTS: Final = ("problems", "count", "tiles")
 """The same of a kernel that takes several problems."""
 MOST_SUMS: Final = 2048
-"""Elements of C of a wave above which it is not told how many waves share its SIMD, where sums are kept twice, of a group
-and of all: registers would spill."""
+"""Elements of C of a wave above which it is not told how many waves share its SIMD, where sums are kept twice (of a
+group and of all): registers would spill."""
 BLOCK: Final = 32
 """K is a multiple of this in every native kernel."""
 SCALES: Final = {
@@ -187,7 +188,7 @@ def kernel_call(config: KernelConfig, gfx_arch: str, variant: Variant) -> Kernel
 
 def launch_of(
     config: KernelConfig, arch: str, variant: Variant, sizes: tuple[int, int, int], options: dict[str, Any], *,
-    programs: int = 0, xcds: int = 1, grid: int = 1, interpreted: bool = False,
+    programs: int = 0, xcds: int = 1, grid: int = 1, short_k: int = 0, interpreted: bool = False,
 ) -> KernelCall:  # fmt: skip
     """Return a launch of a configuration's kernel, for its own architecture or for the one that is here.
 
@@ -200,6 +201,7 @@ def launch_of(
         programs: see the kernels.
         xcds: of the machine.
         grid: programs.
+        short_k: elements of K after which sm_90's short fp8 sums are added to fp32 ones; 0: at the end.
         interpreted: for Triton's interpreter.
     """
     block = blocks(config, arch)
@@ -210,7 +212,7 @@ def launch_of(
         kind, scale = element_type(config, arch), SCALES[config.operation]
         constants = {"A_TYPE": kind, "B_TYPE": kind, "A_SCALE": scale, "B_SCALE": scale}
         constants |= {f"BLOCK_{axis.upper()}": size for axis, size in block._asdict().items()}
-        constants |= {"EVEN_N": variant.even, "EVEN_K": variant.even, "PROGRAMS": programs, **tail, "SHORT_K": 0}
+        constants |= {"EVEN_N": variant.even, "EVEN_K": variant.even, "PROGRAMS": programs, **tail, "SHORT_K": short_k}
         constants["INTERPRETED"] = interpreted
         scales = torch.uint8 if scale == "block" else torch.float32
         tensors = (torch.uint8, torch.uint8, scales, scales, torch.float16)

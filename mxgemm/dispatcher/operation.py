@@ -73,7 +73,15 @@ class Pointers(NamedTuple):
     b_scales: int
 
 
-POINTERS: Final = {"A": "a", "B": "b", "C": "c", "AQ": "a_scales", "BQ": "b_scales", "scale_a": "a_scales", "scale_b": "b_scales"}
+POINTERS: Final = {
+    "A": "a",
+    "B": "b",
+    "C": "c",
+    "AQ": "a_scales",
+    "BQ": "b_scales",
+    "scale_a": "a_scales",
+    "scale_b": "b_scales",
+}
 """The operand of each pointer that a C function takes."""
 SIZES: Final = {"M": "m", "N": "n", "K": "k", "k_batch": "k_batch"}
 
@@ -100,7 +108,7 @@ class Operation(ABC):
 
     @property
     def argument_types(self) -> tuple[Any, ...]:
-        """ctypes of the parameters."""
+        """Ctypes of the parameters."""
         size = ctypes.c_int if self.size_type == "int" else ctypes.c_int64
         return tuple(
             ctypes.c_void_p if name in POINTERS else ctypes.c_int if name == "k_batch" else size

@@ -15,6 +15,7 @@ from mxgemm.dispatcher.config import (
     tile_refusals,
     wrong,
     wrong_arch,
+    wrong_choice,
 )
 from mxgemm.dispatcher.operation import Operation
 from mxgemm.errors import Refusal
@@ -80,7 +81,7 @@ def instruction_refusals(config: QuantKernelConfig, arch: str) -> list[Refusal]:
     rows = (config.warp_tile_m, config.warp_tile_n)
     if rows not in ((16, 16), (32, 32)):
         return [wrong("warp_tile_m, warp_tile_n", rows, "(16, 16) or (32, 32)", str(rows))]
-    bf16 = config.variant_key in config.variants and config.scheme.compute == "bf16"
+    bf16 = not wrong_choice("", config.variant_key, config.variants) and config.scheme.compute == "bf16"
     wanted = (bf16_warp_tile_k if bf16 else fp8_warp_tile_k)(arch, config.warp_tile_m)
     if config.warp_tile_k in wanted:
         return []

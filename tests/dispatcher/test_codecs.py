@@ -58,7 +58,7 @@ def test_bf16_is_the_upper_half_of_fp32() -> None:
 
 
 def test_results_are_rounded_once_to_nearest_even() -> None:
-    sums = np.array([[1 + 2**-8, 1 + 3 * 2**-8, 1e39, -np.inf]], dtype=np.float32)
+    sums = np.array([[1 + 2**-8, 1 + 3 * 2**-8, 3.4e38, -np.inf]], dtype=np.float32)
     assert codecs.round_result(sums, "bf16").tolist() == [[0x3F80, 0x3F82, 0x7F80, 0xFF80]]
     assert codecs.decode_result(codecs.round_result(sums, "bf16"), "bf16")[0, :2].tolist() == [1.0, 1 + 2**-6]
     halves = codecs.round_result(np.array([[1 + 2**-11, 1e6]], dtype=np.float32), "fp16")

@@ -139,7 +139,11 @@ def test_padding_decides_the_variants() -> None:
             "gfx950",
             "tile_m: got 512, want a size whose largest power of two is from 16 to 256",
         ),
-        (AQuantKernelConfig(quant_group_k=192, tile_k=384), "gfx950", "group of K: got 192, want a power of two from 32"),
+        (
+            AQuantKernelConfig(quant_group_k=192, tile_k=384),
+            "gfx950",
+            "group of K: got 192, want a power of two from 32",
+        ),
         (
             BQuantKernelConfig(
                 variant_key="mx_bf16fp4", pipeline="microscale", quant_group_k=32, tile_m=32, tile_n=64, warp_tile_k=16

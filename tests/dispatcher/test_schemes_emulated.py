@@ -14,7 +14,7 @@ from tests.emulator import require_objdump
 
 
 def sizes(name: str) -> list[tuple[int, int, int]]:
-    """M of 1 and 33 (2 and 34 where two rows of A share a byte), N and K at the tile, at their least and beyond both."""
+    """M of 1 and 33 (2 and 34 where two rows of A share a byte), N and K at the tile, at their least and beyond."""
     config = SCHEMES[name]
     block = blocks(config, "gfx950")
     paired = name.endswith("i4-crr")

@@ -125,5 +125,8 @@ def test_what_is_refused(tmp_path_factory: pytest.TempPathFactory, runtime: Path
 
 def test_the_name_says_several() -> None:
     config = SEVERAL["several-mx"].pinned("gfx950")
-    assert config.name == "gemm_bquant_mx_bf16fp4_rcr_microscale_cshuffle_intrawave_32x64x128_1x4x1_16x16x32_qg1x1x32_several"
+    assert (
+        config.name
+        == "gemm_bquant_mx_bf16fp4_rcr_microscale_cshuffle_intrawave_32x64x128_1x4x1_16x16x32_qg1x1x32_several"
+    )
     assert config_named(config.name, "gfx950") == config

@@ -30,8 +30,8 @@ def group_quant_gemm_kernel(
 
     K is passed in blocks of 32. Types: "int4" (even k in the high nibble), "e2m1" (in the low one), "e4m3", "e5m2",
     "e4m3fnuz", "e5m2fnuz", "bf16"; scales: those of fp8, "fp32", "e8m0", "none". ``A_COLUMN``: memory is ``[K, M]``;
-    ``B_ROW``: ``[K, N]``, otherwise ``[N, K]``. ``EVEN``: N and K fill the tile, M too where ``A_COLUMN``. ``PROGRAMS``: the
-    most programs that are launched, each of which then takes several tiles; 0: one a tile.
+    ``B_ROW``: ``[K, N]``, otherwise ``[N, K]``. ``EVEN``: N and K fill the tile, M too where ``A_COLUMN``.
+    ``PROGRAMS``: the most programs that are launched, each of which then takes several tiles; 0: one a tile.
     """
     tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
     if EVEN:
@@ -80,8 +80,8 @@ def group_quant_tile(
     if not EVEN:
         if whole < K:  # the one step that needs masks along K
             acc = group_quant_step(
-                acc, a, b, a_scales, b_scales, pm, pn, whole, M, N, K, A_TYPE, B_TYPE, COMPUTE, A_COLUMN, B_ROW, A_SCALE,
-                A_ROWS, A_GROUP, A_K_SLOWEST, B_SCALE, B_ROWS, B_GROUP, B_K_SLOWEST, BLOCK_M, BLOCK_N, BLOCK_K, False,
+                acc, a, b, a_scales, b_scales, pm, pn, whole, M, N, K, A_TYPE, B_TYPE, COMPUTE, A_COLUMN, B_ROW,
+                A_SCALE, A_ROWS, A_GROUP, A_K_SLOWEST, B_SCALE, B_ROWS, B_GROUP, B_K_SLOWEST, BLOCK_M, BLOCK_N, BLOCK_K, False,
                 True, WIDE, INTERPRETED,
             )  # fmt: skip
     if A_SCALE != "none" and A_GROUP == 0:
@@ -185,7 +185,7 @@ def interleave(first, second):
 
 @triton.jit
 def small_integer_to_float8(number, TYPE: tl.constexpr):
-    """Integers of up to 3 significant bits, as fp32 -> one of the fp8 types, by their bits: no rounding, no saturation."""
+    """Integers of up to 3 significant bits, as fp32 -> one of the fp8 types, by their bits: nothing is rounded."""
     MANTISSA: tl.constexpr = 3 if TYPE == "e4m3" or TYPE == "e4m3fnuz" else 2
     BIAS: tl.constexpr = (7 if MANTISSA == 3 else 15) + (1 if TYPE == "e4m3fnuz" or TYPE == "e5m2fnuz" else 0)
     bits = number.to(tl.int32, bitcast=True)

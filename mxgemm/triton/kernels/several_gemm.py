@@ -7,7 +7,7 @@ from mxgemm.triton.kernels.block_order import contiguous_on_xcd
 from mxgemm.triton.kernels.group_quant_gemm import group_quant_tile
 
 FIELDS = tl.constexpr(9)
-"""Words of 64 bits a problem: addresses of A, B, scales of A, of B, C; M, N, blocks of 32 of K; the end of its tiles."""
+"""Words of 64 bits a problem: addresses of A, B, their scales and C; M, N, blocks of 32 of K; the end of its tiles."""
 CHUNK = tl.constexpr(64)
 
 
