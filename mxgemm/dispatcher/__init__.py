@@ -22,6 +22,7 @@ from mxgemm.dispatcher.operations import OPERATIONS, operation_of
 from mxgemm.dispatcher.rowcolquant import RowColQuantKernelConfig
 from mxgemm.dispatcher.runner import Verdict, judge, make_inputs, reference, verify
 from mxgemm.dispatcher.several import Call
+from mxgemm.dispatcher.sweeps import Sweep, document_of, read_config, read_sweep, sweep_of
 from mxgemm.dispatcher.tensor_quant import TensorQuantKernelConfig
 from mxgemm.errors import BuildError
 
@@ -46,15 +47,20 @@ __all__ = [
     "MxGemmKernelConfig",
     "Problem",
     "RowColQuantKernelConfig",
+    "Sweep",
     "TensorQuantKernelConfig",
     "ToolchainMissing",
     "Verdict",
     "build",
     "config_named",
     "detect_arch",
+    "document_of",
     "judge",
     "make_inputs",
     "operation_of",
+    "read_config",
+    "read_sweep",
     "reference",
+    "sweep_of",
     "verify",
 ]

@@ -101,13 +101,13 @@ class EmulatorExecution(Execution):
     def run(self, config: KernelConfig, library: Path, inputs: Inputs) -> tuple[NDArray[Any], float | None]:
         """Run it on host memory, waits and hazards checked; the emulator has no clock."""
         from gfx950emu.hip_runtime import EmulatedHip
-        from mxgemm.dispatcher.native import DESCRIPTION, argument_table
+        from mxgemm.dispatcher.native import argument_table
 
-        described = files.read_json(library.parent / DESCRIPTION)
+        description = files.read_json(described(library))
         out = _result(config, inputs)
         with tempfile.TemporaryDirectory() as folder:
             hip = EmulatedHip.build(Path(folder))
-            hip.emulate(argument_table(described["variants"][0]), strict=True)
+            hip.emulate(argument_table(description["variants"][0]), strict=True)
             kernel = Library(library, config)
             kernel.close()  # it may have a real runtime open
             before = os.environ.get(RUNTIME_VARIABLE)
@@ -167,6 +167,12 @@ class TritonExecution(Execution):
         from mxgemm.dispatcher.jit import run_config
 
         return run_config(config, inputs, default_device()), None
+
+
+def described(library: Path) -> Path:
+    """Return the file that says what is in a native library: beside it by its name, or in its build's folder."""
+    own = library.with_suffix(".native.json")
+    return own if own.is_file() else library.parent / "native.json"
 
 
 def _result(config: KernelConfig, inputs: Inputs) -> NDArray[Any]:

@@ -138,7 +138,7 @@ class Library:
         """Multiply into ``c``.
 
         Args:
-            a: A as it lies: ``[m, k]`` bytes (``[m, k / 2]`` for fp4 and int4), bf16 ``[m, k]``, column-major ``[k, m]``;
+            a: A as it lies: ``[m, k]`` bytes (``[m, k / 2]`` for fp4 and int4), column-major ``[k, m]``, bf16 values;
                 numpy arrays or torch tensors, all on the host or on one GPU.
             b: B as it lies: ``[n, k]`` bytes (``[n, k / 2]``), row-major ``[k, n]``.
             c: ``[m, n]`` fp16, of the MX types of bquant bf16 (numpy: its bits, uint16), contiguous.

@@ -57,8 +57,8 @@ def gather(
         operation: the operation.
         config: its kernel.
         arch: the architecture, which decides what fp8 bytes mean.
-        a: ``[m, k]``, column-major ``[k, m]``, two fp4 or int4 to a byte; numpy or torch; tensors on a GPU are used where
-            they lie.
+        a: ``[m, k]``, column-major ``[k, m]``, two fp4 or int4 to a byte; numpy or torch; tensors on a GPU are used
+            where they lie.
         b: ``[n, k]``, row-major ``[k, n]``.
         c: ``[m, n]`` fp16 or bf16, contiguous: written in place.
         a_scales: as ``config.scale_shapes`` says; None where A has none.

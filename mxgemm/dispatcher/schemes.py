@@ -57,7 +57,7 @@ class Scale:
         return (-(-rows // self.rows) if self.rows else 1), (-(-k // self.k) if self.k else 1)
 
     def shape(self, rows: int, k: int) -> tuple[int, ...]:
-        """Return the shape of the scales as they lie, the last index fastest; a vector where there are no groups of K."""
+        """Return the shape of the scales as they lie, the last index fastest; without groups of K a vector."""
         along_rows, along_k = self.counts(rows, k)
         if not self.k:
             return (along_rows,)

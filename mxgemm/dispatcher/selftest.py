@@ -114,7 +114,7 @@ def _run(result: BuildResult, places: Sequence[Execution]) -> list[Row]:
     rows = [_execute(result, place) for place in places if not missing[place.name]]
     if rows:
         return rows
-    why = "; ".join(f"{name}: {reason}" for name, reason in missing.items())
+    why = "; ".join(f"{name}: {reason}" for name, reason in missing.items()) or "nobody asked for it"
     try:
         said = _smoke(Library(result.path, config))
     except (ValueError, OSError) as error:

@@ -81,8 +81,8 @@ def group_quant_tile(
         if whole < K:  # the one step that needs masks along K
             acc = group_quant_step(
                 acc, a, b, a_scales, b_scales, pm, pn, whole, M, N, K, A_TYPE, B_TYPE, COMPUTE, A_COLUMN, B_ROW,
-                A_SCALE, A_ROWS, A_GROUP, A_K_SLOWEST, B_SCALE, B_ROWS, B_GROUP, B_K_SLOWEST, BLOCK_M, BLOCK_N, BLOCK_K, False,
-                True, WIDE, INTERPRETED,
+                A_SCALE, A_ROWS, A_GROUP, A_K_SLOWEST, B_SCALE, B_ROWS, B_GROUP, B_K_SLOWEST, BLOCK_M, BLOCK_N, BLOCK_K,
+                False, True, WIDE, INTERPRETED,
             )  # fmt: skip
     if A_SCALE != "none" and A_GROUP == 0:
         acc *= load_group_scale(a_scales, pm, 0, M, K, A_SCALE, A_ROWS, 0, False, BLOCK_M, WIDE, INTERPRETED)[:, None]
