@@ -7,6 +7,7 @@ import os
 import shutil
 from argparse import Namespace
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -30,12 +31,13 @@ def kernels(options: Namespace, archs: list[str]) -> list[KernelConfig]:
         return _defaults(options.op, archs)
     operation = _one_operation(options.op) if options.config or options.sweep else None
     found: dict[KernelConfig, None] = {}
-    for name in options.name:
-        found |= dict.fromkeys(_legal(lambda arch, name=name: [_named(name, arch)], archs))
-    for path in options.config:
-        found |= dict.fromkeys(_legal(lambda arch, path=path: [read_config(path, arch, operation)], archs))
-    for path in options.sweep:
-        found |= dict.fromkeys(_legal(lambda arch, path=path: _swept(path, arch, operation), archs))
+    readers: list[Callable[[str], list[KernelConfig]]] = [
+        *(partial(_named, name) for name in options.name),
+        *(partial(_one, path, operation) for path in options.config),
+        *(partial(_swept, path, operation) for path in options.sweep),
+    ]
+    for read in readers:
+        found |= dict.fromkeys(_legal(read, archs))
     return list(found)
 
 
@@ -45,13 +47,17 @@ def _one_operation(names: list[str]) -> str | None:
     return names[0] if names else None
 
 
-def _named(name: str, arch: str) -> KernelConfig:
+def _named(name: str, arch: str) -> list[KernelConfig]:
     config = config_named(name, arch)
     config.check()
-    return config
+    return [config]
 
 
-def _swept(path: Path, arch: str, operation: str | None) -> list[KernelConfig]:
+def _one(path: Path, operation: str | None, arch: str) -> list[KernelConfig]:
+    return [read_config(path, arch, operation)]
+
+
+def _swept(path: Path, operation: str | None, arch: str) -> list[KernelConfig]:
     sweep = read_sweep(path, arch, operation)
     if not sweep.configs:
         raise ValueError(f"{path}: got no kernel that may be built: {'; '.join(sweep.refused[:8]) or 'it names none'}")
@@ -97,19 +103,19 @@ def delivered(result: BuildResult, folder: Path) -> Path:
     _put(target.with_suffix(".json"), (json.dumps(document_of(result.config), indent=1) + "\n").encode())
     if result.source == "native":
         _put(target.with_suffix(NATIVE_SUFFIX), described(source).read_bytes())
-    partial = target.with_name(f".{target.name}.{os.getpid()}")
+    unfinished = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        shutil.copyfile(source, partial)
-        partial.replace(target)
+        shutil.copyfile(source, unfinished)
+        unfinished.replace(target)
     finally:
-        partial.unlink(missing_ok=True)
+        unfinished.unlink(missing_ok=True)
     return target
 
 
 def _put(path: Path, data: bytes) -> None:
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        partial.write_bytes(data)
-        partial.replace(path)
+        unfinished.write_bytes(data)
+        unfinished.replace(path)
     finally:
-        partial.unlink(missing_ok=True)
+        unfinished.unlink(missing_ok=True)

@@ -84,7 +84,7 @@ class GroupedRowColQuant(SumScaled):
     symbol = "dispatcher_run_rowcolquant_gemm"
     aliases = ("dispatcher_run_gemm",)
     parameters = _SUM_PARAMETERS
-    config_type = GroupedRowColQuantKernelConfig
+    config_type: ClassVar[type[QuantKernelConfig]] = GroupedRowColQuantKernelConfig
 
     def default_configs(self, gfx_arch: str) -> tuple[QuantKernelConfig, ...]:
         """Return the kernel of each type."""

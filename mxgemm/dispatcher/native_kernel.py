@@ -210,7 +210,7 @@ def launch_of(
         from mxgemm.triton.kernels.quant_gemm import quant_gemm_kernel
 
         kind, scale = element_type(config, arch), SCALES[config.operation]
-        constants = {"A_TYPE": kind, "B_TYPE": kind, "A_SCALE": scale, "B_SCALE": scale}
+        constants: dict[str, Any] = {"A_TYPE": kind, "B_TYPE": kind, "A_SCALE": scale, "B_SCALE": scale}
         constants |= {f"BLOCK_{axis.upper()}": size for axis, size in block._asdict().items()}
         constants |= {"EVEN_N": variant.even, "EVEN_K": variant.even, "PROGRAMS": programs, **tail, "SHORT_K": short_k}
         constants["INTERPRETED"] = interpreted

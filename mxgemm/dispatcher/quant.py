@@ -109,7 +109,20 @@ def permutes_n(config: KernelConfig, groups_n: int) -> bool:
 class SumScaled(Operation):
     """An operation whose fp32 scales of A and B multiply the sum over all of K."""
 
-    parameters = ("A", "B", "AQ", "BQ", "C", "M", "N", "K", "stride_A", "stride_B", "stride_C", "k_batch")
+    parameters: ClassVar[tuple[str, ...]] = (
+        "A",
+        "B",
+        "AQ",
+        "BQ",
+        "C",
+        "M",
+        "N",
+        "K",
+        "stride_A",
+        "stride_B",
+        "stride_C",
+        "k_batch",
+    )
     config_type: ClassVar[type[QuantKernelConfig]]
 
     def default_configs(self, gfx_arch: str) -> tuple[QuantKernelConfig, ...]:
