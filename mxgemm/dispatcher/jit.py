@@ -84,6 +84,7 @@ def quant_gemm(
     check_bool("fast_accumulation", fast_accumulation)
     m, n, k = _check(a, b, a_scales, b_scales, kind)
     check_no_grad(a_scales=a_scales, b_scales=b_scales)
+    a_scales, b_scales = (scales if scales.data_ptr() % 4 == 0 else scales.clone() for scales in (a_scales, b_scales))
     out = torch.empty((m, n), dtype=torch.float16, device=a.device)
     launch = launcher(a, b, a_scales, b_scales, kind, tile or Tile(), (m, n, k), fast_accumulation)
     with torch.cuda.device_of(a):  # type: ignore[no-untyped-call]  # triton launches on the current device, whatever the tensors'
