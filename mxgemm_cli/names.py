@@ -14,7 +14,10 @@ SCALE_ROUNDINGS: Final = ("even", "floor", "ceil", "rceil")
 CHECKPOINTS: Final = (*("quark", "compressed-tensors", "torchao", "torchao-swizzled", "gpt-oss", "gguf", "dense"),)
 DTYPES: Final = ("bfloat16", "float16", "float32")
 FORMS: Final = ("hip", "triton", "aiter")
-OPERATIONS: Final = ("mx_gemm", "rowcolquant", "tensor_quant")
+OPERATIONS: Final = (
+    *("mx_gemm", "rowcolquant", "tensor_quant", "aquant", "abquant", "bquant"),
+    *("grouped_rowcolquant", "grouped_tensorquant", "grouped_aquant", "grouped_abquant", "grouped_bquant"),
+)
 SOURCES: Final = ("native", "ck_tile")
 PEERS: Final = ("torch_mm", "scaled_mm_fp8", "aiter_a4w4", "aiter_a16wfp4", "triton_kernels", "humming")
 MACHINES: Final = ("cpu", "gfx950", "gfx942", "sm_90", "sm_100")

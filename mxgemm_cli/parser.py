@@ -250,8 +250,8 @@ def _dispatcher(commands: Any) -> None:
     summary = "The CK bridge: kernel configurations to callable kernels."
     actions = _command(commands, "dispatcher", summary).add_subparsers(dest="action", metavar="ACTION", required=True)
     for name, what in (
-        ("names", "Print the names of the default kernels."),
-        ("build", "Build the default kernels and print where they are."),
+        ("names", "Print the names of the default kernels, or of those asked for."),
+        ("build", "Build kernels, the default ones or those asked for, and print where they are."),
         (
             "selftest",
             "Build the default kernels, run what can run here, and say what could not. Status 1 if anything failed.",
@@ -272,6 +272,33 @@ def _dispatcher(commands: Any) -> None:
             parser.add_argument(
                 "--jobs", type=values.count, metavar="N", help="kernels compiled at a time; default: one a processor"
             )
+            parser.add_argument("--build-only", action="store_true", help=_BUILD_ONLY[name])
+        if name != "selftest":
+            _add_kernels(parser)
+        if name == "build":
+            parser.add_argument("--list-names", action="store_true", help="print the kernels' names and build nothing")
+            parser.add_argument(
+                "--output-dir", type=Path, metavar="FOLDER",
+                help="copy each library there as lib_NAME_ARCH.so, its configuration beside it as JSON",
+            )  # fmt: skip
+
+
+_BUILD_ONLY: Final = {
+    "build": "do not open the libraries afterwards and ask them what they are",
+    "selftest": "build the kernels and run none",
+}
+
+
+def _add_kernels(parser: argparse.ArgumentParser) -> None:
+    for option, metavar, text in (
+        ("--name", "NAME", "a kernel by its name"),
+        ("--config", "FILE", "a kernel by CK's JSON, which says its operation or --op does"),
+        ("--sweep", "FILE", "all kernels of such a file that may be built"),
+    ):
+        parser.add_argument(
+            option, action="append", default=[], metavar=metavar, type=str if option == "--name" else Path,
+            help=f"{text}; repeat for more; default: the default kernels",
+        )  # fmt: skip
 
 
 def _add_choice(parser: argparse.ArgumentParser, option: str, choices: Sequence[str], text: str, **more: Any) -> None:

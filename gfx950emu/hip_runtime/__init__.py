@@ -14,7 +14,7 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gfx950emu import Stats, run_code_object
+from gfx950emu.device_memory import Memory
 
 SOURCE: Final = Path(__file__).with_name("hip.c")
 FLAGS: Final = ("-std=gnu11", "-O1", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror")
@@ -188,7 +189,7 @@ class EmulatedHip:
 
         def run(launch: Launch) -> None:
             values = table.unpack(launch.kernarg)
-            arrays = {name: self.memory(values[name]) for name in POINTERS}
+            arrays = {name: self.memory(values[name]) for name in POINTERS if values.get(name)}
             after, stats = run_code_object(
                 launch.code,
                 launch.kernel,
@@ -201,6 +202,44 @@ class EmulatedHip:
                 read_only=set(POINTERS) - {"out"},
             )
             arrays["out"][:] = after["out"]
+            self.stats.append(stats)
+
+        self.on_launch(run)
+
+    def emulate_several(self, table: Arguments, *, outputs: Sequence[int], fields: int, strict: bool = False) -> None:
+        """Run launches whose operands are addresses in a table of device memory, ``problems``.
+
+        Args:
+            table: the argument table of the library's kernels.
+            outputs: which of a row's words are addresses of memory that may be written.
+            fields: words of 64 bits of a row.
+            strict: see the emulator.
+        """
+
+        def run(launch: Launch) -> None:
+            values = table.unpack(launch.kernarg)
+            rows = self.memory(values["problems"]).view(np.uint64).reshape(-1, fields).copy()
+            arrays = {str(address): self.memory(address) for address in self.allocations()}
+            written = {str(rows[row, word]) for row in range(len(rows)) for word in outputs}
+            probe = Memory()  # which deals out the same addresses, in the same order
+            moved = {name: probe.add(name, array) for name, array in arrays.items()}
+            for row in rows:
+                for word, value in enumerate(row):
+                    row[word] = moved.get(str(value), value)
+            arrays[str(values["problems"])] = rows
+            after, stats = run_code_object(
+                launch.code,
+                launch.kernel,
+                launch.grid,
+                launch.block,
+                lambda addresses: table.pack(values | {"problems": addresses[str(values["problems"])]}),
+                arrays,
+                dynamic_lds=launch.lds,
+                strict=strict,
+                read_only=set(arrays) - written,
+            )
+            for name in written:
+                arrays[name][:] = after[name]
             self.stats.append(stats)
 
         self.on_launch(run)

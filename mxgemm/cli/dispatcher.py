@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from pathlib import Path
 
 from mxgemm.arguments import one_of
+from mxgemm.cli.dispatcher_kernels import delivered, kernels
 from mxgemm.cli.terminal import progress, say, say_table
-from mxgemm.dispatcher import OPERATIONS, BuildResult, KernelConfig, build
+from mxgemm.dispatcher import OPERATIONS, BuildResult, Library, build
 from mxgemm.dispatcher import selftest as check
 from mxgemm.dispatcher.arch import KNOWN, bare_arch
 from mxgemm.measure import text
@@ -29,30 +31,54 @@ def _bare(name: str) -> str:
 
 
 def _names(options: Namespace, archs: list[str]) -> int:
-    for config in _defaults(options.op, archs):
+    for config in kernels(options, archs):
         say(config.name)
     return 0
 
 
 def _build(options: Namespace, archs: list[str]) -> int:
-    configs = _defaults(options.op, archs)
+    configs = kernels(options, archs)
+    if options.list_names:
+        return _names(options, archs)
+    if options.output_dir is not None:
+        options.output_dir.mkdir(parents=True, exist_ok=True)  # before the work, if it cannot be
     with progress(len(configs)) as shown:
 
         def advance(done: int, total: int, result: BuildResult) -> None:
             shown.done(f"{result.config.operation} {result.config.arch} {options.source}")
 
         results = build(configs, source=options.source, jobs=options.jobs, progress=advance)
+    failed = False
     for result in results:
         say(f"{result.config.name} {result.config.arch}")
-        failed = result.path is None
-        say(f"  failed: {result.error}" if failed else f"  {result.path} ({result.seconds:.1f} s)")
-    return int(any(result.path is None for result in results))
+        complaint = result.error if result.path is None else _complaint(result, options)
+        failed |= bool(complaint)
+        say(f"  failed: {complaint}" if complaint else f"  {_place(result, options)} ({result.seconds:.1f} s)")
+    return int(failed)
+
+
+def _complaint(result: BuildResult, options: Namespace) -> str:
+    """Open a library, which needs no device, and say what is wrong with it; "" if it is what was asked for."""
+    if options.build_only:
+        return ""
+    try:
+        Library(result.library(), result.config)
+    except (ValueError, OSError) as error:
+        return str(error)
+    return ""
+
+
+def _place(result: BuildResult, options: Namespace) -> Path:
+    """Return where a library is: in the cache, or where a copy was asked for."""
+    if options.output_dir is None:
+        return result.library()
+    return delivered(result, options.output_dir)
 
 
 def _selftest(options: Namespace, archs: list[str]) -> int:
     names = options.op or list(OPERATIONS)
-    kernels = sum(len(OPERATIONS[name].default_configs(arch)) for name in names for arch in archs)
-    with progress(kernels) as shown:
+    count = sum(len(OPERATIONS[name].default_configs(arch)) for name in names for arch in archs)
+    with progress(count) as shown:
         seen: set[tuple[str, str]] = set()
 
         def tell(row: check.Row) -> None:
@@ -60,7 +86,10 @@ def _selftest(options: Namespace, archs: list[str]) -> int:
                 seen.add((row.kernel, row.arch))
                 shown.done(f"{row.operation} {row.dtype} {row.arch}")
 
-        rows = check.selftest(operations=names, archs=archs, source=options.source, jobs=options.jobs, report=tell)
+        places = () if options.build_only else None
+        rows = check.selftest(
+            operations=names, archs=archs, source=options.source, jobs=options.jobs, executions=places, report=tell
+        )
     say_table(
         _COLUMNS,
         [_cells(row) for row in rows],
@@ -86,13 +115,3 @@ def _cells(row: check.Row) -> tuple[str, ...]:
         text.duration(None if row.time_ms is None else row.time_ms * 1e3),
         row.status,
     )
-
-
-def _defaults(names: list[str], archs: list[str]) -> list[KernelConfig]:
-    configs = [
-        config for arch in archs for name in names or OPERATIONS for config in OPERATIONS[name].default_configs(arch)
-    ]
-    valid = [config for config in configs if config.is_valid()]
-    if not valid:
-        raise ValueError("; ".join(f"{config.name}: {why}" for config in configs for why in config.refusals()))
-    return valid

@@ -19,6 +19,10 @@ _FP8_DEPTHS: Final[dict[str, dict[int, tuple[int, ...]]]] = {
     "gfx950": {16: (128, 32, 64), 32: (64, 16, 32)},
 }
 """Depths of fp8 and bf8 instructions by rows, CK's own choice first: ``arch_specs.json`` of CK's dispatcher."""
+_BF16_DEPTHS: Final[dict[str, dict[int, tuple[int, ...]]]] = {
+    "gfx942": {16: (16, 32), 32: (8, 16)},
+    "gfx950": {16: (32, 16, 64), 32: (16, 8, 32)},
+}
 
 
 def bare_arch(arch: str) -> str:
@@ -77,3 +81,8 @@ def fp8_warp_tile_k(arch: str, warp_tile_m: int) -> tuple[int, ...]:
     CK compiles others without a word; 16x16x128 on gfx942 is known to give zeros.
     """
     return _FP8_DEPTHS[bare_arch(arch)][warp_tile_m]
+
+
+def bf16_warp_tile_k(arch: str, warp_tile_m: int) -> tuple[int, ...]:
+    """Return the same of bf16's instructions."""
+    return _BF16_DEPTHS[bare_arch(arch)][warp_tile_m]

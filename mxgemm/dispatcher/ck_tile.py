@@ -1,7 +1,7 @@
 """The ``ck_tile`` source: a kernel as CK tile's own templates make it, compiled where CK and ``hipcc`` are given.
 
 The C++ is in ``ck_tile_csrc``: one file an operation, one for the C interface. What a configuration decides is the
-header written here, force-included before it. Evidence: the header and the C++ are compiled and run against small
+header of ``ck_tile_header.py``, force-included before it. Evidence: header and C++ are compiled and run against small
 stand-ins for CK and HIP in the tests; no real CK, no AMD GPU has seen them (docs/dispatcher.md, "not verified").
 """
 
@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from mxgemm.dispatcher.arch import bare_arch, fp8_is_ocp
-from mxgemm.dispatcher.config import KernelConfig
+from mxgemm.dispatcher.ck_tile_header import SOURCES, ck_tile_refusals, header
+from mxgemm.dispatcher.config import KernelConfig, joined
 from mxgemm.dispatcher.errors import ToolchainMissing
 from mxgemm.errors import BuildError
 from mxgemm.hip.build import FLAGS_FROM
@@ -26,10 +27,6 @@ INCLUDE_VARIABLE: Final = "MXGEMM_CK_INCLUDE"
 HIPCC_VARIABLE: Final = "MXGEMM_HIPCC"
 CSRC: Final = Path(__file__).parent / "ck_tile_csrc"
 COMPILE_SECONDS: Final = 1800
-
-_TYPES: Final = {"fp8": "ck_tile::fp8_t", "bf8": "ck_tile::bf8_t", "fp4": "ck_tile::pk_fp4_t"}
-_TILE: Final = ("tile", "warp", "warp_tile")
-_TRAITS: Final = ("pad_m", "pad_n", "pad_k", "persistent", "double_smem_buffer")
 
 # CK's tile engine compiles its kernels with these; without them registers spill, and the same source is slower.
 _OPTIMISATION: Final = (
@@ -76,31 +73,9 @@ def find_toolchain(include: Path | None = None, hipcc: Path | None = None) -> To
     return Toolchain(tree, Path(found))
 
 
-def header(config: KernelConfig) -> str:
-    """Return the C++ header that tells ``ck_tile_csrc`` which kernel is meant. The same text for the same kernel."""
-    sizes = [f"{part}_{axis}" for part in _TILE for axis in "mnk"]
-    traits = [name for name in _TRAITS if hasattr(config, name)]
-    lines = [
-        f"// {config.name}: written by mxgemm.dispatcher, force-included before the operation's source.",
-        "#pragma once",
-        '#include "ck_tile/core.hpp"',
-        "",
-        "struct Config",
-        "{",
-        f"    using Data = {_TYPES[config.dtype]};",
-        f'    static constexpr const char* name = "{config.name}";',
-        *(f"    static constexpr int {name} = {getattr(config, name)};" for name in sizes),
-        f"    static constexpr int blocks_per_cu = {config.k_block_per_cu};",
-        *(f"    static constexpr bool {name} = {str(getattr(config, name)).lower()};" for name in traits),
-        "};",
-        "",
-    ]
-    return "\n".join(lines)
-
-
 def source_file(config: KernelConfig) -> Path:
     """Return the operation's C++ source."""
-    return CSRC / f"{config.operation}.cpp"
+    return CSRC / f"{SOURCES.get(config.operation, config.operation)}.cpp"
 
 
 @cache
@@ -141,8 +116,12 @@ def build_ck_tile(config: KernelConfig, gfx_arch: str, folder: Path, toolchain: 
     """Compile a kernel's library into a folder and return its path.
 
     Raises:
+        ValueError: CK has no such kernel; every reason is named.
         BuildError: the compiler failed; the text ends with what it said.
     """
+    refusals = ck_tile_refusals(config)
+    if refusals:
+        raise ValueError(f"{config.name}: {joined(refusals)}")
     included = folder / "kernel.hpp"
     included.write_text(header(config), encoding="utf-8")
     library = folder / "kernel.so"

@@ -11,14 +11,29 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 from mxgemm.arguments import as_int, shown
 from mxgemm.dispatcher.arch import bare_arch
+from mxgemm.dispatcher.codecs import PACK
+from mxgemm.dispatcher.schemes import ONE, Extent, Scheme
 from mxgemm.errors import Refusal
 
 _INT_MAX: Final = 2**31 - 1
+SEVERAL: Final = ("several", "several")
 Config = TypeVar("Config", bound="KernelConfig")
+
+
+class Segment(NamedTuple):
+    """A part of a name that holds three sizes of groups: ``qg1x1x128``.
+
+    Attributes:
+        prefix: what it starts with.
+        fields: the fields that hold the sizes along M, N and K; an int stands for itself.
+    """
+
+    prefix: str
+    fields: tuple[str | int, str | int, str | int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,14 +56,26 @@ class KernelConfig(ABC):
         warp_tile_n: columns of a matrix instruction.
         warp_tile_k: elements of K of a matrix instruction.
         k_block_per_cu: workgroups a compute unit is to hold; not part of the name.
+        several: one launch multiplies several problems, each with its own operands and sizes. Ours, not CK's; the name
+            ends with ``_several``.
     """
 
     operation: ClassVar[str]
-    """The operation: ``mx_gemm``, ``rowcolquant``, ``tensor_quant``."""
+    """The operation: ``mx_gemm``, ``rowcolquant``, ..."""
     arch_field: ClassVar[str]
     """The field that holds the architecture (the operations call it differently)."""
     dtype_field: ClassVar[str]
-    """The field that holds the type of A and B."""
+    """The field that holds the name of the types."""
+    variants: ClassVar[tuple[str, ...]]
+    """The names of the types that there are; below those of layouts, pipelines, epilogues and schedulers."""
+    layouts: ClassVar[tuple[str, ...]] = ("rcr",)
+    pipelines: ClassVar[tuple[str, ...]]
+    epilogues: ClassVar[tuple[str, ...]] = ("cshuffle",)
+    schedulers: ClassVar[tuple[str, ...]] = ("intrawave",)
+    segments: ClassVar[tuple[Segment, ...]] = ()
+    """The groups that the name holds after the tile."""
+    tail_flags: ClassVar[tuple[tuple[str, str], ...]] = ()
+    """Flags that the name holds at its end, where they are on: field and word."""
     flag_fields: ClassVar[tuple[str, ...]] = ()
     """Fields that the name holds as True or False, in its order; the last may be left out where it is off."""
     prefix: ClassVar[str]
@@ -68,6 +95,7 @@ class KernelConfig(ABC):
     warp_tile_n: int
     warp_tile_k: int
     k_block_per_cu: int = 1
+    several: bool = False
 
     def __post_init__(self) -> None:
         """Make plain ints of numpy's and others'; what is no integer stays, for :meth:`refusals` to name."""
@@ -77,9 +105,65 @@ class KernelConfig(ABC):
 
     @property
     def dtype(self) -> str:
-        """CK's name of the type of A and B: ``fp8`` (e4m3), ``bf8`` (e5m2) or ``fp4`` (e2m1)."""
+        """The name of the types in the kernel's name: ``fp8``, ``bf8``, ``fp4``, ``fp8i4``, ``mx_bf16fp4``, ..."""
         dtype: str = getattr(self, self.dtype_field)
         return dtype
+
+    @property
+    @abstractmethod
+    def scheme(self) -> Scheme:
+        """The operands' types and scales; of a configuration without refusals."""
+
+    @property
+    def effective_epilogue(self) -> str:
+        """The epilogue that the name holds: the one that CK's generator emits, which need not be the one asked for."""
+        return self.epilogue
+
+    @property
+    def instruction(self) -> tuple[int, int, int]:
+        """Rows, columns and depth of the matrix instruction."""
+        return self.warp_tile_m, self.warp_tile_n, self.warp_tile_k
+
+    @property
+    def waves(self) -> int:
+        """Waves of a workgroup."""
+        return self.warp_m * self.warp_n * self.warp_k
+
+    @property
+    def a_is_column_major(self) -> bool:
+        """Whether memory holds A as ``[K, M]``."""
+        return self.layout.startswith("c")
+
+    @property
+    def b_is_row_major(self) -> bool:
+        """Whether memory holds B as ``[K, N]``."""
+        return self.layout[1:2] == "r"
+
+    def operand_shapes(self, m: int, n: int, k: int) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Return the shapes of A and B as they lie in memory, in stored values (two packed elements are one)."""
+        scheme = self.scheme
+        a = (k, m) if self.a_is_column_major else (m, k)
+        b = (k, n) if self.b_is_row_major else (n, k)
+        return (a[0], a[1] // PACK[scheme.a]), (b[0], b[1] // PACK[scheme.b])
+
+    def scale_shapes(self, m: int, n: int, k: int) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
+        """Return the shapes of the scales of A and of B; None where there are none."""
+        a, b = self.scheme.a_scale, self.scheme.b_scale
+        return (a.shape(m, k) if a else None), (b.shape(n, k) if b else None)
+
+    def extents(self) -> dict[str, Extent]:
+        """Return what a call's strides and counts must be, by the names of the C function's parameters."""
+        found = {
+            "stride_A": Extent("m" if self.a_is_column_major else "k"),
+            "stride_B": Extent("n" if self.b_is_row_major else "k"),
+            "stride_C": Extent("n"),
+        }
+        for scale, letter, size in ((self.scheme.a_scale, "A", "m"), (self.scheme.b_scale, "B", "n")):
+            if scale:
+                along_k = Extent("k", scale.k) if scale.k else ONE
+                found[f"stride_{letter}Q"] = scale.extent(size) if scale.k_slowest else along_k
+                found |= {f"QK_{letter}": along_k, f"Q{size.upper()}_{letter}": scale.extent(size)}
+        return found
 
     @property
     def arch(self) -> str | None:
@@ -90,8 +174,17 @@ class KernelConfig(ABC):
     @property
     def name(self) -> str:
         """The kernel's name, byte for byte CK's."""
-        parts = [self.prefix, self.dtype, self.layout, self.pipeline, self.epilogue, self.scheduler, *self.flags()]
-        return "_".join([*(part if isinstance(part, str) else shown(part) for part in parts), self.tile_text()])
+        parts = [self.prefix, self.dtype, self.layout, self.pipeline, self._epilogue_word(), self.scheduler]
+        words = [part if isinstance(part, str) else shown(part) for part in (*parts, *self.flags())]
+        groups = [f"{prefix}{'x'.join(map(self._size_word, fields))}" for prefix, fields in self.segments]
+        tail = [word for field, word in (*self.tail_flags, SEVERAL) if getattr(self, field) is True]
+        return "_".join([*words, self.tile_text(), *groups, *tail])
+
+    def _epilogue_word(self) -> Any:
+        return self.effective_epilogue if not size_refusals(self) else self.epilogue
+
+    def _size_word(self, field: str | int) -> str:
+        return str(field) if isinstance(field, int) else shown(getattr(self, field))
 
     def flags(self) -> tuple[bool, ...]:
         """Return what the name holds as True or False: values of ``flag_fields``."""
@@ -149,6 +242,18 @@ def wrong_choice(field: str, value: object, choices: tuple[str, ...]) -> list[Re
     """Return the refusal of a field that takes one of a few names, or nothing."""
     right = isinstance(value, str) and value in choices
     return [] if right else [wrong(field, value, " or ".join(map(repr, choices)))]
+
+
+def choice_refusals(config: KernelConfig) -> list[Refusal]:
+    """Return the refusals of types, layout, pipeline, epilogue and scheduler that the operation does not have."""
+    fields = (
+        (config.dtype_field, config.variants),
+        ("layout", config.layouts),
+        ("pipeline", config.pipelines),
+        ("epilogue", config.epilogues),
+        ("scheduler", config.schedulers),
+    )
+    return [why for field, choices in fields for why in wrong_choice(field, getattr(config, field), choices)]
 
 
 def wrong_arch(field: str, arch: str, choices: tuple[str, ...]) -> list[Refusal]:

@@ -7,7 +7,7 @@ import os
 import tempfile
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from mxgemm import files
 from mxgemm.device import default_device, machine_of
 from mxgemm.dispatcher.arch import fp8_is_ocp
+from mxgemm.dispatcher.codecs import RESULTS
 from mxgemm.dispatcher.config import KernelConfig
 from mxgemm.dispatcher.errors import DispatcherError
 from mxgemm.dispatcher.library import Library
@@ -40,11 +41,12 @@ class Execution(ABC):
         """Say what is missing to run a kernel here, or None."""
 
     @abstractmethod
-    def run(self, config: KernelConfig, library: Path, inputs: Inputs) -> tuple[NDArray[np.float16], float | None]:
+    def run(self, config: KernelConfig, library: Path, inputs: Inputs) -> tuple[NDArray[Any], float | None]:
         """Run it.
 
         Returns:
-            C ``[m, n]`` and the time of a launch in milliseconds, or None where that means nothing.
+            C ``[m, n]`` (fp16, or the bits of bf16) and the time of a launch in milliseconds, or None where that means
+            nothing.
         """
 
 
@@ -65,9 +67,9 @@ class LibraryExecution(Execution):
             return None
         return _missing("arch", here, str(config.arch), f"the GPU is {here}, the kernel is for {config.arch}")
 
-    def run(self, config: KernelConfig, library: Path, inputs: Inputs) -> tuple[NDArray[np.float16], float | None]:
+    def run(self, config: KernelConfig, library: Path, inputs: Inputs) -> tuple[NDArray[Any], float | None]:
         """Run it on host memory, timed by the library."""
-        out = np.zeros((inputs.problem.m, inputs.problem.n), dtype=np.float16)
+        out = _result(config, inputs)
         kernel = Library(library, config)
         operands = (inputs.a, inputs.b, out, inputs.a_scales, inputs.b_scales)
         try:
@@ -96,16 +98,16 @@ class EmulatorExecution(Execution):
         words = "the emulator (gfx950emu) is not in this installation; run from the source tree"
         return None if found else _missing("gfx950emu", "not installed", "the source tree", words)
 
-    def run(self, config: KernelConfig, library: Path, inputs: Inputs) -> tuple[NDArray[np.float16], float | None]:
+    def run(self, config: KernelConfig, library: Path, inputs: Inputs) -> tuple[NDArray[Any], float | None]:
         """Run it on host memory, waits and hazards checked; the emulator has no clock."""
         from gfx950emu.hip_runtime import EmulatedHip
-        from mxgemm.dispatcher.native import DESCRIPTION, argument_table
+        from mxgemm.dispatcher.native import argument_table
 
-        described = files.read_json(library.parent / DESCRIPTION)
-        out = np.zeros((inputs.problem.m, inputs.problem.n), dtype=np.float16)
+        description = files.read_json(described(library))
+        out = _result(config, inputs)
         with tempfile.TemporaryDirectory() as folder:
             hip = EmulatedHip.build(Path(folder))
-            hip.emulate(argument_table(described["variants"][0]), strict=True)
+            hip.emulate(argument_table(description["variants"][0]), strict=True)
             kernel = Library(library, config)
             kernel.close()  # it may have a real runtime open
             before = os.environ.get(RUNTIME_VARIABLE)
@@ -153,25 +155,28 @@ class TritonExecution(Execution):
         if (
             torch.version.hip is None
             and config.arch is not None
-            and config.dtype != "fp4"
+            and {"fp8", "bf8"} & {config.scheme.a, config.scheme.b, config.scheme.compute}
             and not fp8_is_ocp(config.arch)
         ):
             needed = "one of AMD's, or an architecture with OCP types"
             return _missing("device", "one of NVIDIA's", needed, "NVIDIA's GPUs have no FNUZ types")
         return None
 
-    def run(self, config: KernelConfig, library: Path, inputs: Inputs) -> tuple[NDArray[np.float16], float | None]:
+    def run(self, config: KernelConfig, library: Path, inputs: Inputs) -> tuple[NDArray[Any], float | None]:
         """Run it on the default device, untimed: a time of another GPU would say nothing of the library."""
-        from mxgemm.dispatcher.jit import Tile, quant_gemm
-        from mxgemm.dispatcher.native_kernel import block_k, element_type, num_warps
+        from mxgemm.dispatcher.jit import run_config
 
-        tile = Tile(config.tile_m, config.tile_n, block_k(config, config.arch or ""), num_warps(config))
-        kind = element_type(config, config.arch or "")
-        device = default_device()
-        arrays = (inputs.a, inputs.b, inputs.a_scales, inputs.b_scales)
-        a, b, a_scales, b_scales = (torch.from_numpy(array).to(device) for array in arrays)
-        out: NDArray[np.float16] = quant_gemm(a, b, a_scales, b_scales, kind, tile).cpu().numpy()
-        return out, None
+        return run_config(config, inputs, default_device()), None
+
+
+def described(library: Path) -> Path:
+    """Return the file that says what is in a native library: beside it by its name, or in its build's folder."""
+    own = library.with_suffix(".native.json")
+    return own if own.is_file() else library.parent / "native.json"
+
+
+def _result(config: KernelConfig, inputs: Inputs) -> NDArray[Any]:
+    return np.zeros((inputs.problem.m, inputs.problem.n), dtype=RESULTS[config.scheme.c])
 
 
 def _missing(field: str, value: object, needed: str, words: str) -> Refusal:

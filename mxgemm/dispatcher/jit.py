@@ -6,14 +6,17 @@ For GPUs that the libraries are not built for (NVIDIA's), for ROCm without a bui
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from mxgemm.ambient import check_no_grad
 from mxgemm.arguments import as_int, check_bool, check_type, one_of, shown
 from mxgemm.device import machine_of
+from mxgemm.dispatcher.config import KernelConfig
+from mxgemm.dispatcher.operation import Inputs
 from mxgemm.memory import check_memory
 from mxgemm.triton.launch import KernelCall, Launcher
 from mxgemm.triton.support import interpreting, is_power_of_two
@@ -81,11 +84,49 @@ def quant_gemm(
     check_bool("fast_accumulation", fast_accumulation)
     m, n, k = _check(a, b, a_scales, b_scales, kind)
     check_no_grad(a_scales=a_scales, b_scales=b_scales)
+    a_scales, b_scales = (scales if scales.data_ptr() % 4 == 0 else scales.clone() for scales in (a_scales, b_scales))
     out = torch.empty((m, n), dtype=torch.float16, device=a.device)
     launch = launcher(a, b, a_scales, b_scales, kind, tile or Tile(), (m, n, k), fast_accumulation)
     with torch.cuda.device_of(a):  # type: ignore[no-untyped-call]  # triton launches on the current device, whatever the tensors'
         launch(a, b, a_scales, b_scales, out)
     return out
+
+
+def run_config(config: KernelConfig, inputs: Inputs, device: torch.device) -> NDArray[Any]:
+    """Run the kernel that a native library of a configuration holds, compiled for a device that is here.
+
+    Args:
+        config: the kernel, pinned to its architecture, which decides what fp8 bytes are.
+        inputs: operands on the host, as they lie.
+        device: a GPU, or the CPU in Triton's interpreter.
+
+    Returns:
+        C ``[m, n]``, fp16 or the bits of bf16.
+    """
+    from mxgemm.dispatcher.native_kernel import Variant, blocks, launch_of, num_warps
+
+    arch, (m, n, k) = config.arch or "", (inputs.problem.m, inputs.problem.n, inputs.problem.k)
+    block = blocks(config, arch)
+    fills = n % block.n == 0 and k % block.k == 0 and (not config.a_is_column_major or m % block.m == 0)
+    reach = max((m + block.m) * max(2 * k, 2 * n), (n + block.n) * 2 * k)
+    variant = Variant("here", even=fills, wide=reach >= SMALL)
+    grid = -(-m // block.m) * -(-n // block.n)
+    machine = machine_of(device)
+    call = launch_of(
+        config, arch, variant, (m, n, k // 32), {"num_warps": num_warps(config), "num_stages": 2}, xcds=machine.xcds,
+        grid=grid, short_k=min(block.k, 128) if machine.arch == "sm_90" else 0, interpreted=interpreting(),
+    )  # fmt: skip
+    bf16 = config.scheme.c == "bf16"
+    out = torch.empty((m, n), dtype=torch.bfloat16 if bf16 else torch.float16, device=device)
+    arrays = (inputs.a, inputs.b, inputs.a_scales, inputs.b_scales)
+    none = torch.empty(0, dtype=torch.float32, device=device)
+    tensors = [none if array is None else torch.from_numpy(array).to(device) for array in arrays]
+    tensors = [t.view(torch.bfloat16) if t.dtype == torch.uint16 else t for t in tensors]
+    with torch.cuda.device_of(out):  # type: ignore[no-untyped-call]
+        Launcher(call)(*tensors, out)
+    result = out.cpu()
+    found: NDArray[Any] = (result.view(torch.uint16) if bf16 else result).numpy()
+    return found
 
 
 def launcher(

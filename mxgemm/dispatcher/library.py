@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +18,7 @@ from mxgemm.dispatcher.config import KernelConfig
 from mxgemm.dispatcher.errors import DispatcherError, DispatcherUnsupported
 from mxgemm.dispatcher.operands import Operands, gather
 from mxgemm.dispatcher.operations import operation_of
+from mxgemm.dispatcher.several import SYMBOL, Call, CProblem, c_problems, gather_several
 
 UNSUPPORTED: Final = -2
 
@@ -64,10 +65,14 @@ class Library:
         self._c.dispatcher_initialize.restype = ctypes.c_int
         self._c.dispatcher_cleanup.restype = None
         time_ms = ctypes.POINTER(ctypes.c_float)
-        self._host = getattr(self._c, self.operation.symbol)
-        self._host.argtypes = [*self.operation.argument_types, time_ms]
-        self._device = getattr(self._c, f"{self.operation.symbol}_device")
-        self._device.argtypes = [*self.operation.argument_types, ctypes.c_void_p, time_ms]
+        several = (ctypes.POINTER(CProblem), ctypes.c_int)
+        symbol, types = self.operation.symbol, self.operation.argument_types
+        if self.config.several:
+            symbol, types = SYMBOL, several
+        self._host = getattr(self._c, symbol)
+        self._host.argtypes = [*types, time_ms]
+        self._device = getattr(self._c, f"{symbol}_device")
+        self._device.argtypes = [*types, ctypes.c_void_p, time_ms]
 
     def _check_identity(self) -> None:
         if self.name != self.config.name:
@@ -120,16 +125,26 @@ class Library:
         self._c.dispatcher_cleanup()
 
     def run(
-        self, a: Any, b: Any, c: Any, a_scales: Any, b_scales: Any, *, k_batch: int = 1, timed: bool = True
+        self,
+        a: Any,
+        b: Any,
+        c: Any,
+        a_scales: Any = None,
+        b_scales: Any = None,
+        *,
+        k_batch: int = 1,
+        timed: bool = True,
     ) -> float | None:
         """Multiply into ``c``.
 
         Args:
-            a: ``[m, k]`` bytes (``[m, k / 2]`` for fp4): numpy arrays or torch tensors, all on the host or on one GPU.
-            b: ``[n, k]`` bytes (``[n, k / 2]``).
-            c: ``[m, n]`` fp16, contiguous.
-            a_scales: scales of A: E8M0 ``[m, k / 32]`` (mx_gemm), fp32 ``[m]`` (rowcolquant).
-            b_scales: scales of B: E8M0 ``[n, k / 32]``, fp32 ``[n]``.
+            a: A as it lies: ``[m, k]`` bytes (``[m, k / 2]`` for fp4 and int4), column-major ``[k, m]``, bf16 values;
+                numpy arrays or torch tensors, all on the host or on one GPU.
+            b: B as it lies: ``[n, k]`` bytes (``[n, k / 2]``), row-major ``[k, n]``.
+            c: ``[m, n]`` fp16, of the MX types of bquant bf16 (numpy: its bits, uint16), contiguous.
+            a_scales: scales of A, as ``config.scale_shapes(m, n, k)`` has them: E8M0 ``[m, k / 32]`` (mx_gemm), fp32
+                ``[m]`` (rowcolquant), ``[m, groups of k]`` (aquant); None where A has none.
+            b_scales: the same of B: BQ of bquant, column-major, is ``[groups of n, groups of k]``.
             k_batch: splits of K; the kernels take 1.
             timed: launch it many times and time it (``CK_TILE_BENCH_WARMUP``, ``CK_TILE_BENCH_REPEAT``).
 
@@ -150,7 +165,9 @@ class Library:
         self._call(operands, milliseconds)
         return None if milliseconds is None else float(milliseconds.value)
 
-    def bind(self, a: Any, b: Any, c: Any, a_scales: Any, b_scales: Any, *, k_batch: int = 1) -> Callable[[], None]:
+    def bind(
+        self, a: Any, b: Any, c: Any, a_scales: Any = None, b_scales: Any = None, *, k_batch: int = 1
+    ) -> Callable[[], None]:
         """Check a call once and return it as a function without arguments, for a benchmark to repeat.
 
         Raises:
@@ -162,25 +179,61 @@ class Library:
         operands = self._prepare(a, b, c, a_scales, b_scales, k_batch)
         return lambda: self._call(operands, None)
 
+    def run_several(self, calls: Sequence[Call], *, timed: bool = True) -> float | None:
+        """Multiply several problems in one launch, each into its ``c``; the kernel's configuration says ``several``.
+
+        Args:
+            calls: the problems, of any sizes, empty ones too; all on the host or all on one GPU.
+            timed: launch it many times and time it.
+
+        Returns:
+            The mean time of a launch in milliseconds, or None if not timed. It waits for the kernel either way.
+
+        Raises:
+            TypeError: no sequence of calls, or an operand of a wrong type.
+            ValueError: an operand of a wrong shape, device or memory, or the kernel takes one problem.
+            RuntimeError: an operand requires grad while gradients are recorded, or carries a forward-mode tangent.
+            DispatcherUnsupported: the kernel cannot take these sizes.
+            DispatcherError: no usable device, or a HIP call failed.
+        """
+        check_bool("timed", timed)
+        if not self.config.several:
+            raise ValueError(f"calls: {self.name} takes one problem; want a configuration with several=True")
+        problems = gather_several(self.operation, self.config, self.arch, calls)
+        device = problems[0].device if problems else None
+        with _current(device):
+            self.initialize()
+        milliseconds = ctypes.c_float() if timed else None
+        self._invoke((c_problems(problems), len(problems)), device, milliseconds)
+        for problem in problems:
+            _written(problem)
+        return None if milliseconds is None else float(milliseconds.value)
+
     def _prepare(self, a: Any, b: Any, c: Any, a_scales: Any, b_scales: Any, k_batch: int) -> Operands:
+        if self.config.several:
+            raise ValueError(f"a: {self.name} takes several problems: call run_several")
         operands = gather(self.operation, self.config, self.arch, a, b, c, a_scales, b_scales, k_batch)
         with _current(operands.device):
             self.initialize()
         return operands
 
     def _call(self, operands: Operands, milliseconds: ctypes.c_float | None) -> None:
-        arguments = self.operation.arguments(operands.at, operands.problem)
+        self._invoke(
+            self.operation.arguments(self.config, operands.at, operands.problem), operands.device, milliseconds
+        )
+        _written(operands)
+
+    def _invoke(
+        self, arguments: tuple[Any, ...], device: torch.device | None, milliseconds: ctypes.c_float | None
+    ) -> None:
         time_ms = None if milliseconds is None else ctypes.byref(milliseconds)
-        if operands.device is None:
+        if device is None:
             code = self._host(*arguments, time_ms)
         else:
-            stream = torch.cuda.current_stream(operands.device).cuda_stream
-            with _current(operands.device):
+            stream = torch.cuda.current_stream(device).cuda_stream
+            with _current(device):
                 code = self._device(*arguments, stream, time_ms)
-        self._require(code, self.operation.symbol)
-        written = operands.keep[2]
-        if isinstance(written, torch.Tensor):
-            increment_version(written)  # torch does not see the kernel write, and autograd may have saved this tensor
+        self._require(code, SYMBOL if self.config.several else self.operation.symbol)
 
     def _require(self, code: int, what: str) -> None:
         if code == 0:
@@ -188,6 +241,12 @@ class Library:
         said = self.last_error or f"failed with code {code} and no text"
         text = said if self.config.name in said else f"{self.config.name}: {what}: {said}"
         raise DispatcherUnsupported(text) if code == UNSUPPORTED else DispatcherError(text)
+
+
+def _written(operands: Operands) -> None:
+    written = operands.keep[2]
+    if isinstance(written, torch.Tensor):
+        increment_version(written)  # torch does not see the kernel write, and autograd may have saved this tensor
 
 
 def _current(device: torch.device | None) -> AbstractContextManager[Any]:

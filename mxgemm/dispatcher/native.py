@@ -19,15 +19,20 @@ from typing import Any, Final
 
 from mxgemm.device import KNOWN_MACHINES
 from mxgemm.dispatcher.arch import bare_arch
+from mxgemm.dispatcher.c_interface import NO_EXTENTS, interface, scale_macros
+from mxgemm.dispatcher.codecs import BITS
 from mxgemm.dispatcher.config import KernelConfig, joined
 from mxgemm.dispatcher.errors import ToolchainMissing
 from mxgemm.dispatcher.kernel_arguments import Argument, ArgumentTable
 from mxgemm.dispatcher.native_kernel import (
-    ARGUMENTS,
+    BLOCK,
+    arguments,
+    blocks,
     native_refusals,
     persistent_programs,
     wanted_instruction,
 )
+from mxgemm.dispatcher.operations import operation_of
 from mxgemm.errors import BuildError
 from mxgemm.import_closure import sources_of
 
@@ -194,19 +199,24 @@ def _check_variant(config: KernelConfig, arch: str, variant: dict[str, Any]) -> 
 
 
 def _header(config: KernelConfig, arch: str, described: dict[str, Any], folder: Path) -> str:
-    mx = config.operation == "mx_gemm"
+    scheme, block = config.scheme, blocks(config, arch)
+    names = arguments(config)
     lines = [
+        "#include <stdint.h>",
         f'#define KERNEL_NAME "{config.name}"',
         f'#define KERNEL_ARCH "{arch}"',
-        f"#define OPERATION_{config.operation.upper()} 1",
-        f"#define TILE_M {config.tile_m}",
-        f"#define TILE_N {config.tile_n}",
-        f"#define TILE_K {config.tile_k}",
-        f"#define ELEMENTS_PER_BYTE {2 if config.dtype == 'fp4' else 1}",
-        f"#define SCALE_BYTES {1 if mx else 4}",
-        f"#define ONE_SCALE {int(config.operation == 'tensor_quant')}",
+        *(["#define SEVERAL 1"] if config.several else []),
+        f"#define TILE_M {block.m}",
+        f"#define TILE_N {block.n}",
+        f"#define TILE_K {block.k}",
+        f"#define A_BITS {BITS[scheme.a]}",
+        f"#define B_BITS {BITS[scheme.b]}",
+        f"#define A_COLUMN {int(config.a_is_column_major)}",
+        *scale_macros(config),
+        f"#define K_BLOCKS_SHARE_SCALES {int(operation_of(config).least_k == BLOCK)}",
         f"#define PROGRAMS {persistent_programs(config, arch)}",
-        "enum value { " + ", ".join(f"VALUE_{name.upper()}" for name in ARGUMENTS) + ", VALUES };",
+        *(["enum { EXTENTS = 0 };", NO_EXTENTS] if config.several else interface(config, operation_of(config))),
+        "enum value { " + ", ".join(f"VALUE_{name.upper()}" for name in names) + ", VALUES };",
         "struct argument { unsigned offset, size; enum value value; };",
         "struct variant { const char *name, *kernel; const unsigned char *code; int even, wide; unsigned threads, lds;",
         "                 unsigned kernarg_size, arguments; const struct argument *table; };",

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from mxgemm.dispatcher.config import KernelConfig
 from mxgemm.dispatcher.kernel_arguments import read_arguments
-from mxgemm.dispatcher.native_kernel import ARGUMENTS, Variant, kernel_call, variants
+from mxgemm.dispatcher.native_kernel import Variant, arguments, blocks, kernel_call, variants
 from mxgemm.dispatcher.operations import OPERATIONS
 from mxgemm.triton.compile import compile_call
 
@@ -36,7 +36,7 @@ def compile_variant(config: KernelConfig, arch: str, variant: Variant, folder: P
     if any(scratch):
         raise RuntimeError(f"the kernel wants scratch memory from its launcher: {scratch} bytes")
     (folder / f"{variant.name}.hsaco").write_bytes(compiled.asm["hsaco"])
-    table = read_arguments(assembly, ARGUMENTS)
+    table = read_arguments(assembly, arguments(config))
     return {
         "name": variant.name,
         "even": variant.even,
@@ -77,7 +77,8 @@ def main() -> None:
         config = OPERATIONS[job["operation"]].config_type(**job["config"])
         folder = Path(job["folder"])
         found = [compile_variant(config, job["arch"], variant, folder) for variant in variants(config)]
-        print(json.dumps({"triton": triton.__version__, "variants": found}), flush=True)
+        described = {"triton": triton.__version__, "blocks": blocks(config, job["arch"])._asdict(), "variants": found}
+        print(json.dumps(described), flush=True)
 
 
 if __name__ == "__main__":

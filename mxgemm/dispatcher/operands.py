@@ -13,9 +13,10 @@ import numpy as np
 import torch
 
 from mxgemm.ambient import check_no_grad
-from mxgemm.dispatcher.codecs import PACK, check_real, storage_name
+from mxgemm.dispatcher.codecs import PACK, check_real, raw_dtype, storage_name
 from mxgemm.dispatcher.config import KernelConfig
 from mxgemm.dispatcher.operation import Operation, Pointers, Problem
+from mxgemm.dispatcher.schemes import Scale
 from mxgemm.memory import check_memory
 
 ALIGNMENT: Final = 16
@@ -50,49 +51,68 @@ def gather(
     b_scales: Any,
     k_batch: int,
 ) -> Operands:
-    """Check a call's operands and return their addresses.
+    """Check a call's operands, as they lie in memory, and return their addresses.
 
     Args:
         operation: the operation.
         config: its kernel.
         arch: the architecture, which decides what fp8 bytes mean.
-        a: ``[m, k]`` bytes (``[m, k / 2]`` for fp4), numpy or torch; torch tensors on a GPU are used where they lie.
-        b: ``[n, k]`` bytes (``[n, k / 2]``).
-        c: ``[m, n]`` fp16, contiguous: written in place.
-        a_scales: as ``operation.scale_shapes`` says.
-        b_scales: as ``operation.scale_shapes`` says.
+        a: ``[m, k]``, column-major ``[k, m]``, two fp4 or int4 to a byte; numpy or torch; tensors on a GPU are used
+            where they lie.
+        b: ``[n, k]``, row-major ``[k, n]``.
+        c: ``[m, n]`` fp16 or bf16, contiguous: written in place.
+        a_scales: as ``config.scale_shapes`` says; None where A has none.
+        b_scales: as ``config.scale_shapes`` says; None where B has none.
         k_batch: splits of K.
 
     Raises:
-        TypeError: an operand is no array, or of a type that the kernel would misread.
+        TypeError: an operand is no array, or of a type that the kernel would misread; scales are missing or not wanted.
         ValueError: a shape, a device or the memory of ``c`` is wrong, or an operand's storage was freed.
         RuntimeError: an operand requires grad while gradients are recorded, or carries a forward-mode tangent.
     """
-    given = {"a": a, "b": b, "c": c, "a_scales": a_scales, "b_scales": b_scales}
+    scheme = config.scheme
+    given = {"a": a, "b": b, "c": c}
+    for name, value, scale in (("a_scales", a_scales, scheme.a_scale), ("b_scales", b_scales, scheme.b_scale)):
+        if scale is not None:
+            given[name] = value
+        elif value is not None:
+            raise TypeError(f"{name}: got {type(value).__name__}, want None: {config.operation} has no such scales")
     device = _common_device(given)
     for name, value in given.items():
         if isinstance(value, torch.Tensor):
             check_memory(name, value, as_it_lies=name == "c")
     check_no_grad(**given)
-    a, b, a_scales, b_scales = map(_resolved, (a, b, a_scales, b_scales))
-    names = ("uint8", storage_name(config.dtype, arch))
-    a, b = (_bytes(name, value, names) for name, value in (("a", a), ("b", b)))
-    pack = PACK[config.dtype]
-    if a.shape[1] != b.shape[1]:
-        raise ValueError(f"b: got {tuple(b.shape)}, want [n, {a.shape[1]}] like a: both are packed along k")
-    problem = Problem(int(a.shape[0]), int(b.shape[0]), int(a.shape[1]) * pack, k_batch)
-    operation.check(problem)
-    shapes = operation.scale_shapes(problem)
-    a_scales = _scales("a_scales", a_scales, operation.scale_dtype, shapes[0])
-    b_scales = _scales("b_scales", b_scales, operation.scale_dtype, shapes[1])
-    _check_output(c, (problem.m, problem.n), device)
-    for name, value in (("a", a), ("b", b), ("a_scales", a_scales), ("b_scales", b_scales)):
+    given |= {name: _resolved(value) for name, value in given.items() if name != "c"}
+    a, b = (_stored(name, given[name], dtype, arch) for name, dtype in (("a", scheme.a), ("b", scheme.b)))
+    problem = _problem(config, a, b, k_batch)
+    operation.check(config, problem)
+    shapes = config.scale_shapes(problem.m, problem.n, problem.k)
+    inputs = {"a": a, "b": b}
+    for name, scale, shape in (("a_scales", scheme.a_scale, shapes[0]), ("b_scales", scheme.b_scale, shapes[1])):
+        if scale is not None and shape is not None:
+            inputs[name] = _scales(name, given[name], scale, shape, arch)
+    _check_output(c, (problem.m, problem.n), scheme.c, device)
+    for name, value in inputs.items():
         if _share(c, value):
             raise ValueError(f"c: shares memory with {name}, want memory of its own")
     if device is not None:
-        a, b, a_scales, b_scales = map(_aligned, (a, b, a_scales, b_scales))
-    keep = (a, b, c, a_scales, b_scales)
+        inputs = {name: _aligned(value) for name, value in inputs.items()}
+    keep = (inputs["a"], inputs["b"], c, inputs.get("a_scales"), inputs.get("b_scales"))
     return Operands(problem, Pointers(*map(_address, keep)), device, keep)
+
+
+def _problem(config: KernelConfig, a: Any, b: Any, k_batch: int) -> Problem:
+    """Return the sizes that A and B have, each as it lies; both must have the same K."""
+    scheme = config.scheme
+    a_rows, a_k = (a.shape[1], a.shape[0]) if config.a_is_column_major else a.shape
+    b_rows, b_k = (b.shape[1], b.shape[0]) if config.b_is_row_major else b.shape
+    m, k = (a_rows * PACK[scheme.a], a_k) if config.a_is_column_major else (a_rows, a_k * PACK[scheme.a])
+    n, other = (b_rows * PACK[scheme.b], b_k) if config.b_is_row_major else (b_rows, b_k * PACK[scheme.b])
+    if k != other:
+        columns = k // PACK[scheme.b] if not config.b_is_row_major else k
+        want = f"[{columns}, n]" if config.b_is_row_major else f"[n, {columns}]"
+        raise ValueError(f"b: got {tuple(b.shape)}, want {want} like a: both are packed along k")
+    return Problem(int(m), int(n), int(k), k_batch)
 
 
 def _common_device(operands: dict[str, Any]) -> torch.device | None:
@@ -127,10 +147,12 @@ def _dtype_name(value: Any) -> str:
     return str(value.dtype).removeprefix("torch.")
 
 
-def _bytes(name: str, value: Any, allowed: tuple[str, ...]) -> Any:
+def _stored(name: str, value: Any, dtype: str, arch: str) -> Any:
+    """Return an operand's stored values, contiguous: of the very type that the kernel reads, or raw integers."""
+    allowed = (raw_dtype(dtype).name, storage_name(dtype, arch))
     got = _dtype_name(value)
     if got not in allowed:
-        raise TypeError(f"{name}: got {got}, want {' or '.join(allowed)}: the kernel reads raw bytes")
+        raise TypeError(f"{name}: got {got}, want {' or '.join(dict.fromkeys(allowed))}: the kernel reads raw bytes")
     if value.ndim != 2 or 0 in value.shape:
         raise ValueError(f"{name}: got {tuple(value.shape)}, want two dimensions, none of them zero")
     if isinstance(value, torch.Tensor):
@@ -138,19 +160,21 @@ def _bytes(name: str, value: Any, allowed: tuple[str, ...]) -> Any:
     return np.ascontiguousarray(value)
 
 
-def _scales(name: str, value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
+def _scales(name: str, value: Any, scale: Scale, shape: tuple[int, ...], arch: str) -> Any:
     check_real(name, value)
     if not _same_shape(tuple(value.shape), shape):
         raise ValueError(f"{name}: got {tuple(value.shape)}, want {shape}")
-    if dtype != np.uint8:
-        return _as_type(value, dtype)
-    if _dtype_name(value) == "float8_e8m0fnu":
+    if scale.dtype == "fp32":
+        return _as_type(value, np.dtype(np.float32))
+    own = "float8_e8m0fnu" if scale.dtype == "e8m0" else storage_name(scale.dtype, arch)
+    kind = "E8M0" if scale.dtype == "e8m0" else own
+    if _dtype_name(value) == own:
         value = value.view(torch.uint8 if isinstance(value, torch.Tensor) else np.uint8)
-    if _dtype_name(value).startswith(("float", "bfloat")):  # 1.0 is byte 127, and would become byte 1
-        raise TypeError(f"{name}: got {_dtype_name(value)} numbers, want E8M0 bytes (uint8)")
-    coerced = _as_type(value, dtype)
+    if _dtype_name(value).startswith(("float", "bfloat")):  # 1.0 is byte 127 of E8M0, and would become byte 1
+        raise TypeError(f"{name}: got {_dtype_name(value)} numbers, want {kind} bytes (uint8)")
+    coerced = _as_type(value, np.dtype(np.uint8))
     if not bool((coerced == value).all()):
-        raise TypeError(f"{name}: got {_dtype_name(value)} numbers that are no bytes, want E8M0 bytes (uint8)")
+        raise TypeError(f"{name}: got {_dtype_name(value)} numbers that are no bytes, want {kind} bytes (uint8)")
     return coerced
 
 
@@ -170,9 +194,10 @@ def _aligned(value: Any) -> Any:
     return value if value.data_ptr() % ALIGNMENT == 0 else value.clone()
 
 
-def _check_output(c: Any, shape: tuple[int, int], device: torch.device | None) -> None:
-    if _dtype_name(c) != "float16":
-        raise TypeError(f"c: got {_dtype_name(c)}, want float16")
+def _check_output(c: Any, shape: tuple[int, int], dtype: str, device: torch.device | None) -> None:
+    allowed = ("float16",) if dtype == "fp16" else ("bfloat16", "uint16")
+    if _dtype_name(c) not in allowed:
+        raise TypeError(f"c: got {_dtype_name(c)}, want {' or '.join(allowed)}")
     if tuple(c.shape) != shape:
         raise ValueError(f"c: got {tuple(c.shape)}, want {shape}")
     contiguous = c.is_contiguous() if isinstance(c, torch.Tensor) else c.flags["C_CONTIGUOUS"]
@@ -185,4 +210,6 @@ def _check_output(c: Any, shape: tuple[int, int], device: torch.device | None) -
 
 
 def _address(value: Any) -> int:
+    if value is None:
+        return 0
     return int(value.data_ptr() if isinstance(value, torch.Tensor) else value.ctypes.data)

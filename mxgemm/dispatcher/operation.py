@@ -1,7 +1,8 @@
-"""What an operation of the bridge is: all that differs from one to the next, said once.
+"""What an operation of the bridge is: all that differs from one to the next, said once, as data.
 
 Building, loading, guarding, running and checking are the same for every operation; each of them asks the operation's
-own object, which lives in the operation's file beside its configuration.
+own object, which lives in the operation's file beside its configuration. What its numbers are is its configuration's
+:class:`Scheme`.
 """
 
 from __future__ import annotations
@@ -11,11 +12,10 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 
 from mxgemm.arguments import as_int, shown
-from mxgemm.dispatcher.codecs import Bytes, Float32
+from mxgemm.dispatcher.codecs import PACK
 from mxgemm.dispatcher.config import KernelConfig
 
 INT_MAX: Final = 2**31 - 1
@@ -46,25 +46,25 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Operands of a call, on the host.
+    """Operands of a call, on the host, as they lie in memory.
 
     Attributes:
         problem: the sizes.
-        a: ``[m, k]`` bytes, ``[m, k / 2]`` for fp4.
-        b: ``[n, k]`` bytes, ``[n, k / 2]`` for fp4.
-        a_scales: scales of A.
-        b_scales: scales of B.
+        a: ``[m, k]`` bytes, ``[m, k / 2]`` for fp4 and int4; column-major ``[k, m]``. bf16: uint16.
+        b: ``[n, k]``, row-major ``[k, n]``; the same of B.
+        a_scales: scales of A, or None.
+        b_scales: scales of B, or None.
     """
 
     problem: Problem
-    a: Bytes
-    b: Bytes
-    a_scales: NDArray[Any]
-    b_scales: NDArray[Any]
+    a: NDArray[Any]
+    b: NDArray[Any]
+    a_scales: NDArray[Any] | None
+    b_scales: NDArray[Any] | None
 
 
 class Pointers(NamedTuple):
-    """Addresses of a call's operands, on the host or on the device."""
+    """Addresses of a call's operands, on the host or on the device; 0 where there is none."""
 
     a: int
     b: int
@@ -73,43 +73,64 @@ class Pointers(NamedTuple):
     b_scales: int
 
 
+POINTERS: Final = {
+    "A": "a",
+    "B": "b",
+    "C": "c",
+    "AQ": "a_scales",
+    "BQ": "b_scales",
+    "scale_a": "a_scales",
+    "scale_b": "b_scales",
+}
+"""The operand of each pointer that a C function takes."""
+SIZES: Final = {"M": "m", "N": "n", "K": "k", "k_batch": "k_batch"}
+
+
 class Operation(ABC):
-    """One operation: its C function, its scales, its reference."""
+    """One operation: its C function, as data, and its default kernels."""
 
     name: ClassVar[str]
     symbol: ClassVar[str]
     """The C function for host pointers; ``<symbol>_device`` takes device pointers."""
-    argument_types: ClassVar[tuple[Any, ...]]
-    """ctypes of its arguments before ``time_ms`` (and before ``stream`` of the device function)."""
+    aliases: ClassVar[tuple[str, ...]] = ()
+    """Other names under which the library exports the same functions."""
+    parameters: ClassVar[tuple[str, ...]]
+    """The C function's parameters before ``time_ms`` (and before ``stream`` of the device function), in order."""
+    size_type: ClassVar[str] = "int64_t"
+    """C's type of sizes, strides and counts; ``k_batch`` is an int."""
     config_type: ClassVar[type[KernelConfig]]
-    scale_dtype: ClassVar[np.dtype[Any]]
-    least_k: ClassVar[int]
+    least_k: ClassVar[int] = 1
     """K must be a multiple of this."""
 
     @abstractmethod
     def default_configs(self, gfx_arch: str) -> tuple[KernelConfig, ...]:
         """Return the kernel of each type that the self-test builds for an architecture."""
 
-    @abstractmethod
-    def scale_shapes(self, problem: Problem) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the shapes of the scales of A and of B."""
+    @property
+    def argument_types(self) -> tuple[Any, ...]:
+        """Ctypes of the parameters."""
+        size = ctypes.c_int if self.size_type == "int" else ctypes.c_int64
+        return tuple(
+            ctypes.c_void_p if name in POINTERS else ctypes.c_int if name == "k_batch" else size
+            for name in self.parameters
+        )
 
-    @abstractmethod
-    def arguments(self, at: Pointers, problem: Problem) -> tuple[Any, ...]:
-        """Return the C function's arguments, in the order of ``argument_types``."""
+    def arguments(self, config: KernelConfig, at: Pointers, problem: Problem) -> tuple[Any, ...]:
+        """Return the C function's arguments, in the order of its parameters."""
+        given: dict[str, int] = {name: getattr(at, operand) for name, operand in POINTERS.items()}
+        given |= {name: getattr(problem, size) for name, size in SIZES.items()}
+        given |= {name: extent.of(problem.m, problem.n, problem.k) for name, extent in config.extents().items()}
+        return tuple(given[name] for name in self.parameters)
 
-    @abstractmethod
-    def draw_scales(self, random: np.random.Generator, shape: tuple[int, ...]) -> NDArray[Any]:
-        """Return scales that differ from one another and keep sums within fp16."""
-
-    @abstractmethod
-    def scaled_product(self, a: Float32, b: Float32, a_scales: NDArray[Any], b_scales: NDArray[Any]) -> Float32:
-        """Return C in fp32 from decoded operands ``[m, k]`` and ``[n, k]``."""
-
-    def check(self, problem: Problem) -> None:
+    def check(self, config: KernelConfig, problem: Problem) -> None:
         """Raise ValueError if no kernel of this operation can take the problem."""
         if problem.k % self.least_k:
             raise ValueError(f"k: got {problem.k}, want a positive multiple of {self.least_k}")
-
-
-POINTER = ctypes.c_void_p
+        scheme = config.scheme
+        packed_by_rows = config.a_is_column_major and PACK[scheme.a] > 1
+        for name, size, packed in (
+            ("m", problem.m, packed_by_rows),
+            ("k", problem.k, max(PACK[scheme.a], PACK[scheme.b]) > 1),
+        ):
+            if packed and size % 2:
+                raise ValueError(f"{name}: got {size}, want an even number: two elements share a byte")

@@ -1,12 +1,12 @@
-"""``rowcolquant``: fp8 or bf8 operands, an fp32 scale per row of A and per column of B."""
+"""``rowcolquant``: fp8 or bf8 operands, one fp32 scale per row of A and column of B."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from mxgemm.dispatcher.operation import Problem
-from mxgemm.dispatcher.quant import QuantKernelConfig, QuantOperation
+from mxgemm.dispatcher.quant import QuantKernelConfig, SumScaled
+from mxgemm.dispatcher.schemes import Scale, Scheme
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,14 +19,16 @@ class RowColQuantKernelConfig(QuantKernelConfig):
     operation: ClassVar[str] = "rowcolquant"
     prefix: ClassVar[str] = "gemm_rowcolquant"
 
+    @property
+    def scheme(self) -> Scheme:
+        """A scale a row of A and a column of B."""
+        scale = Scale("fp32", 1)
+        return Scheme(self.variant_key, self.variant_key, scale, scale)
 
-class RowColQuant(QuantOperation):
+
+class RowColQuant(SumScaled):
     """``C[m, n] = aq[m] * bq[n] * sum over k of A[m, k] * B[n, k]``."""
 
     name = "rowcolquant"
     symbol = "dispatcher_run_rowcolquant_gemm"
     config_type = RowColQuantKernelConfig
-
-    def scale_shapes(self, problem: Problem) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return ``[m]`` and ``[n]``."""
-        return (problem.m,), (problem.n,)

@@ -9,19 +9,25 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mxgemm.arguments import as_int, as_path, check_type, shown
+from mxgemm.arguments import as_int, as_path, check_type, one_of, shown
 from mxgemm.dispatcher import codecs
 from mxgemm.dispatcher.config import KernelConfig
 from mxgemm.dispatcher.execution import Execution
 from mxgemm.dispatcher.operation import Inputs, Problem
 from mxgemm.dispatcher.operations import operation_of
+from mxgemm.dispatcher.schemes import Scale, scaled_product
+from mxgemm.mx.formats import E8M0_BIAS
 
 TOLERANCE: Final = 2.0**-10
 """One fp16 ulp, relative: sums of grid values are exact in fp32, so only the scales and the last rounding differ."""
 LEAST_NORMAL: Final = 2.0**-14
 """fp16's smallest normal number: errors of smaller results are measured against it."""
+TOLERANCES: Final = {"fp16": TOLERANCE, "bf16": 2.0**-7}
+"""One ulp, relative, of each type of C."""
 GRID: Final = np.arange(-2.0, 2.5, 0.5)
-"""Values that fp8, bf8 and fp4 hold exactly, in every flavour."""
+"""Values that fp8, bf8, fp4 and bf16 hold exactly, in every flavour; of int4, its own from -4 to 4."""
+SCALE_GRID: Final = np.array([m * 2.0**e for e in (-2, -1, 0) for m in (1.0, 1.25, 1.5, 1.75)])
+"""Scales that fp8 and bf8 hold exactly."""
 
 
 def make_inputs(config: KernelConfig, problem: Problem, *, seed: int = 0) -> Inputs:
@@ -31,40 +37,69 @@ def make_inputs(config: KernelConfig, problem: Problem, *, seed: int = 0) -> Inp
         TypeError: an argument of a wrong type.
         ValueError: the configuration names no architecture, or the operation cannot take the problem.
     """
-    operation = operation_of(config)
-    operation.check(check_type("problem", problem, Problem, "a Problem"))
-    random = np.random.default_rng(_seed(seed))
-    a, b = (
-        codecs.encode(random.choice(GRID, size=(rows, problem.k)), config.dtype, _arch(config))
-        for rows in (problem.m, problem.n)
+    operation, scheme = operation_of(config), config.scheme
+    operation.check(config, check_type("problem", problem, Problem, "a Problem"))
+    random, arch = np.random.default_rng(_seed(seed)), _arch(config)
+    m, n, k = problem.m, problem.n, problem.k
+    a = _drawn(random, (m, k), scheme.a, config.a_is_column_major, arch)
+    b = _drawn(random, (n, k), scheme.b, config.b_is_row_major, arch)
+    shapes = config.scale_shapes(m, n, k)
+    a_scales, b_scales = (
+        _drawn_scales(random, scale, shape, arch)
+        for scale, shape in zip((scheme.a_scale, scheme.b_scale), shapes, strict=True)
     )
-    a_scales, b_scales = (operation.draw_scales(random, shape) for shape in operation.scale_shapes(problem))
     return Inputs(problem, a, b, a_scales, b_scales)
 
 
-def reference(config: KernelConfig, inputs: Inputs) -> NDArray[np.float16]:
-    """Return ``[m, n]``: decoded operands, fp32 accumulation, one rounding to fp16.
+def _drawn(
+    random: np.random.Generator, shape: tuple[int, int], dtype: str, transposed: bool, arch: str
+) -> NDArray[Any]:
+    values = random.integers(-4, 5, size=shape) if dtype == "int4" else random.choice(GRID, size=shape)
+    return codecs.encode(values.T if transposed else values, dtype, arch)
+
+
+def _drawn_scales(
+    random: np.random.Generator, scale: Scale | None, shape: tuple[int, ...] | None, arch: str
+) -> NDArray[Any] | None:
+    """Return scales that differ from one another and keep sums within fp16."""
+    if scale is None or shape is None:
+        return None
+    if scale.dtype == "e8m0":
+        return random.integers(E8M0_BIAS - 2, E8M0_BIAS + 3, size=shape, dtype=np.uint8)
+    if scale.dtype != "fp32":
+        return codecs.encode(random.choice(SCALE_GRID, size=shape), scale.dtype, arch)
+    if scale.k:  # sums of several groups stay exact in fp32, or cancellation would be taken for an error
+        return (random.integers(8, 64, size=shape) / 32).astype(np.float32)
+    return random.uniform(0.25, 2.0, size=shape).astype(np.float32)
+
+
+def reference(config: KernelConfig, inputs: Inputs) -> NDArray[Any]:
+    """Return ``[m, n]``: decoded operands, fp32 accumulation, one rounding to fp16, or to bf16 (as uint16 bits).
 
     Raises:
         TypeError: an argument of a wrong type, or scales that are no real numbers.
         ValueError: the configuration names no architecture, or the inputs are not of its shapes.
     """
     _check_inputs(config, check_type("inputs", inputs, Inputs, "Inputs (see make_inputs)"))
-    codecs.check_real("a_scales", inputs.a_scales)
-    codecs.check_real("b_scales", inputs.b_scales)
-    a, b = (codecs.decode(data, config.dtype, _arch(config)) for data in (inputs.a, inputs.b))
-    product = operation_of(config).scaled_product(a, b, inputs.a_scales, inputs.b_scales)
-    with np.errstate(over="ignore"):  # beyond fp16 is infinity, in the kernel too
-        return product.astype(np.float16)
+    arch, scheme = _arch(config), config.scheme
+    a, b = codecs.decode(inputs.a, scheme.a, arch), codecs.decode(inputs.b, scheme.b, arch)
+    a, b = (a.T if config.a_is_column_major else a), (b.T if config.b_is_row_major else b)
+    return codecs.round_result(scaled_product(scheme, a, b, inputs.a_scales, inputs.b_scales, arch), scheme.c)
 
 
 def _check_inputs(config: KernelConfig, inputs: Inputs) -> None:
-    operation, problem = operation_of(config), inputs.problem
-    columns = problem.k // codecs.PACK[config.dtype]
-    shapes: dict[str, tuple[int, ...]] = {"a": (problem.m, columns), "b": (problem.n, columns)}
-    shapes |= zip(("a_scales", "b_scales"), operation.scale_shapes(problem), strict=True)
+    operation_of(config)
+    sizes = inputs.problem.m, inputs.problem.n, inputs.problem.k
+    shapes: dict[str, tuple[int, ...] | None] = dict(zip("ab", config.operand_shapes(*sizes), strict=True))
+    shapes |= zip(("a_scales", "b_scales"), config.scale_shapes(*sizes), strict=True)
     for name, shape in shapes.items():
-        found = check_type(f"inputs.{name}", getattr(inputs, name), np.ndarray, "an array")
+        found = getattr(inputs, name)
+        if shape is None:
+            if found is not None:
+                raise ValueError(f"inputs.{name}: got {shown(found)}, want None for {config.name}")
+            continue
+        check_type(f"inputs.{name}", found, np.ndarray, "an array")
+        codecs.check_real(f"inputs.{name}" if name in "ab" else name, found)
         if found.shape != shape:
             raise ValueError(f"inputs.{name}: got shape {found.shape}, want {shape} for {config.name}")
 
@@ -105,15 +140,18 @@ class Verdict:
         return not self.complaint
 
 
-def judge(problem: Problem, out: NDArray[Any], expected: NDArray[np.float16], time_ms: float | None) -> Verdict:
-    """Compare a result with the reference.
+def judge(
+    problem: Problem, out: NDArray[Any], expected: NDArray[Any], time_ms: float | None, *, c: str = "fp16"
+) -> Verdict:
+    """Compare a result with the reference; ``c`` is their type, "fp16" or "bf16" (then both are uint16 bits).
 
     Raises:
         TypeError: an argument of a wrong type, or values that are no real numbers.
-        ValueError: a result of another shape than the reference, or than the problem.
+        ValueError: a result of another shape than the reference, or than the problem; ``c`` is another type.
     """
     check_type("problem", problem, Problem, "a Problem")
-    got, want = (_numbers(name, values, problem) for name, values in (("out", out), ("expected", expected)))
+    tolerance = TOLERANCES[one_of("c", c, TOLERANCES)]
+    got, want = (_numbers(name, values, problem, c) for name, values in (("out", out), ("expected", expected)))
     if time_ms is not None:
         check_type("time_ms", time_ms, float, "milliseconds as a float, or None")
     same = (got == want) | (np.isnan(got) & np.isnan(want))
@@ -124,17 +162,19 @@ def judge(problem: Problem, out: NDArray[Any], expected: NDArray[np.float16], ti
     complaint = ""
     if np.any(want) and not np.any(got):
         complaint = "all zeros from non-zero input: the kernel's matrix instruction is not this architecture's"
-    elif worst > TOLERANCE:
-        complaint = f"max relative error {worst:.2e} is above {TOLERANCE:.2e}"
-    return Verdict(problem, worst, TOLERANCE, time_ms, complaint)
+    elif worst > tolerance:
+        complaint = f"max relative error {worst:.2e} is above {tolerance:.2e}"
+    return Verdict(problem, worst, tolerance, time_ms, complaint)
 
 
-def _numbers(name: str, values: Any, problem: Problem) -> NDArray[np.float64]:
+def _numbers(name: str, values: Any, problem: Problem, c: str) -> NDArray[np.float64]:
     if not isinstance(values, np.ndarray) or values.dtype.kind not in "fiu":
         raise TypeError(f"{name}: got {shown(values)}, want real numbers in a numpy array")
     if values.shape != (problem.m, problem.n):
         raise ValueError(f"{name}: got shape {values.shape}, want {(problem.m, problem.n)}")
-    return values.astype(np.float64)
+    if c == "bf16" and values.dtype != np.uint16:
+        raise TypeError(f"{name}: got {values.dtype}, want uint16, the bits of bf16")
+    return codecs.decode_result(values, c)
 
 
 def verify(config: KernelConfig, library: Path, execution: Execution, problem: Problem, *, seed: int = 0) -> Verdict:
@@ -150,4 +190,4 @@ def verify(config: KernelConfig, library: Path, execution: Execution, problem: P
     if not isinstance(execution, Execution):
         raise TypeError(f"execution: got {shown(execution)}, want an Execution")
     out, time_ms = execution.run(config, library, inputs)
-    return judge(problem, out, reference(config, inputs), time_ms)
+    return judge(problem, out, reference(config, inputs), time_ms, c=config.scheme.c)

@@ -15,7 +15,7 @@ from mxgemm.dispatcher.execution import EXECUTIONS, Execution
 from mxgemm.dispatcher.library import Library
 from mxgemm.dispatcher.operation import Problem
 from mxgemm.dispatcher.operations import OPERATIONS
-from mxgemm.dispatcher.runner import TOLERANCE, Verdict, verify
+from mxgemm.dispatcher.runner import TOLERANCES, Verdict, verify
 
 PASS: Final = "PASS"
 FAIL: Final = "FAIL"
@@ -30,7 +30,7 @@ class Row:
 
     Attributes:
         operation: its operation.
-        dtype: the type of A and B.
+        dtype: the types of A and B, as the kernel's name has them.
         kernel: its name.
         arch: what it was built for.
         source: ``native`` or ``ck_tile``.
@@ -114,7 +114,7 @@ def _run(result: BuildResult, places: Sequence[Execution]) -> list[Row]:
     rows = [_execute(result, place) for place in places if not missing[place.name]]
     if rows:
         return rows
-    why = "; ".join(f"{name}: {reason}" for name, reason in missing.items())
+    why = "; ".join(f"{name}: {reason}" for name, reason in missing.items()) or "nobody asked for it"
     try:
         said = _smoke(Library(result.path, config))
     except (ValueError, OSError) as error:
@@ -154,7 +154,7 @@ def _execute(result: BuildResult, place: Execution) -> Row:
         built=True,
         where=place.name,
         max_relative_error=worst,
-        tolerance=TOLERANCE,
+        tolerance=TOLERANCES[config.scheme.c],
         time_ms=verdict.time_ms if verdict else None,
         status=FAIL if complaint else PASS,
         reason=complaint,
@@ -183,7 +183,7 @@ def _row(config: KernelConfig, source: str, status: str, reason: str, *, built: 
         built=built,
         where="",
         max_relative_error=None,
-        tolerance=TOLERANCE,
+        tolerance=TOLERANCES[config.scheme.c],
         time_ms=None,
         status=status,
         reason=reason,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from mxgemm.dispatcher.operation import Problem
-from mxgemm.dispatcher.quant import QuantKernelConfig, QuantOperation
+from mxgemm.dispatcher.quant import QuantKernelConfig, SumScaled
+from mxgemm.dispatcher.schemes import Scale, Scheme
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,14 +19,16 @@ class TensorQuantKernelConfig(QuantKernelConfig):
     operation: ClassVar[str] = "tensor_quant"
     prefix: ClassVar[str] = "gemm_tensor_quant"
 
+    @property
+    def scheme(self) -> Scheme:
+        """A scale for all of A and one for all of B."""
+        scale = Scale("fp32", 0)
+        return Scheme(self.variant_key, self.variant_key, scale, scale)
 
-class TensorQuant(QuantOperation):
+
+class TensorQuant(SumScaled):
     """``C[m, n] = aq * bq * sum over k of A[m, k] * B[n, k]``."""
 
     name = "tensor_quant"
     symbol = "dispatcher_run_tensor_quant_gemm"
     config_type = TensorQuantKernelConfig
-
-    def scale_shapes(self, problem: Problem) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return ``[1]`` and ``[1]``."""
-        return (1,), (1,)

@@ -14,8 +14,11 @@ from torch import Tensor
 
 from mxgemm import shared_library
 from mxgemm.dispatcher import codecs
+from mxgemm.dispatcher.execution import EmulatorExecution
 from mxgemm.dispatcher.library import Library
 from mxgemm.dispatcher.names import config_named
+from mxgemm.dispatcher.operation import Inputs, Problem
+from mxgemm.dispatcher.quantise import quantise
 from mxgemm.errors import Refusal
 from mxgemm.gemm import gemm
 from mxgemm.measure.parity import Run, Subject
@@ -95,12 +98,13 @@ def _function(path: str, device: torch.device) -> Subject:
 def _library(path: str, device: torch.device) -> Subject:
     missing = _missing_for_libraries(device)
     if missing:
-        raise ValueError(f"so: {missing}")
+        return _emulated(Path(path), missing)
     library = Library(path, _config_of(Path(path)))
+    dtype = _result_dtype(library.config)
 
     def bind(a: Tensor, weight: MXTensor) -> Run:
-        (left, left_scales), (right, right_scales) = _operands(library.config, a, weight)
-        own = torch.empty(a.shape[0], weight.shape[0], dtype=torch.float16, device=a.device)
+        left, right, left_scales, right_scales = _operands(library.config, a, weight)
+        own = torch.empty(a.shape[0], weight.shape[0], dtype=dtype, device=a.device)
         launch = library.bind(left, right, own, left_scales, right_scales)
 
         def run(out: Tensor | None) -> Tensor:
@@ -112,7 +116,45 @@ def _library(path: str, device: torch.device) -> Subject:
 
         return run
 
-    return Subject(library.name, bind, takes_out=True, out_dtype=torch.float16)
+    return Subject(library.name, bind, takes_out=True, out_dtype=dtype)
+
+
+def _emulated(path: Path, missing: Refusal) -> Subject:
+    """Return a built kernel in the gfx950 emulator, where there is no GPU for it: its results, without a time."""
+    config, source = _config_of(path), _source_of(path)
+    place = EmulatorExecution()
+    nor = place.missing(config, source)
+    if nor:
+        raise ValueError(f"so: {missing}; and {nor}")
+    dtype = _result_dtype(config)
+
+    def bind(a: Tensor, weight: MXTensor) -> Run:
+        operands = [_array(x) for x in _operands(config, a, weight)]
+        problem = Problem(a.shape[0], *weight.shape)
+        left, right, left_scales, right_scales = operands
+        inputs = Inputs(problem, left, right, left_scales, right_scales)
+
+        def run(out: Tensor | None) -> Tensor:
+            result = torch.from_numpy(place.run(config, path, inputs)[0])
+            result = result.view(dtype) if result.dtype == torch.uint16 else result
+            return result if out is None else out.copy_(result)
+
+        return run
+
+    return Subject(f"{config.name} (emulated)", bind, takes_out=True, out_dtype=dtype, timed=False)
+
+
+def _array(x: Tensor | None) -> Any:
+    """Return an operand as numpy has it: fp8 as bytes, bf16 as its bits."""
+    if x is None:
+        return None
+    if x.dtype == torch.float32:
+        return x.cpu().numpy()
+    return x.cpu().view(torch.uint16 if x.dtype == torch.bfloat16 else torch.uint8).numpy()
+
+
+def _result_dtype(config: Any) -> torch.dtype:
+    return torch.bfloat16 if config.dtype.startswith("mx_") else torch.float16
 
 
 def _missing_for_libraries(device: torch.device) -> Refusal | None:
@@ -136,17 +178,27 @@ def _config_of(path: Path) -> Any:
     return config_named(name, arch)
 
 
-def _operands(config: Any, a: Tensor, weight: MXTensor) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """Quantise both sides as a kernel takes them: bytes and scales of A, then of B."""
-    kind = config.operation, config.dtype
+def _source_of(path: Path) -> str:
+    built = shared_library.load(path)
+    built.dispatcher_get_source.restype = ctypes.c_char_p
+    source: bytes = built.dispatcher_get_source()
+    return source.decode()
+
+
+def _operands(config: Any, a: Tensor, weight: MXTensor) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Quantise both sides as a kernel takes them: A, B, scales of A, of B."""
     values = weight.dequantize(torch.bfloat16)
-    if kind == ("mx_gemm", "fp4"):
-        return _bytes(quantize(a)), _bytes(weight)
-    if kind == ("mx_gemm", "fp8"):
-        return _bytes(quantize(a, format="e4m3")), _bytes(quantize(values, format="e4m3"))
+    if config.operation == "mx_gemm":
+        left = quantize(a, format="e2m1" if config.dtype == "fp4" else "e4m3")
+        right = weight if config.dtype == "fp4" else quantize(values, format="e4m3")
+        return left.data, right.data, left.scales, right.scales
+    if config.operation not in ("rowcolquant", "tensor_quant"):
+        return quantise(config, a, values)
     name = codecs.storage_name(config.dtype, config.arch)
     one_scale = config.operation == "tensor_quant"
-    return _scaled(a, getattr(torch, name), one_scale), _scaled(values, getattr(torch, name), one_scale)
+    left_bytes, left_scales = _scaled(a, getattr(torch, name), one_scale)
+    right_bytes, right_scales = _scaled(values, getattr(torch, name), one_scale)
+    return left_bytes, right_bytes, left_scales, right_scales
 
 
 def _scaled(x: Tensor, dtype: torch.dtype, one_scale: bool) -> tuple[Tensor, Tensor]:
@@ -155,7 +207,3 @@ def _scaled(x: Tensor, dtype: torch.dtype, one_scale: bool) -> tuple[Tensor, Ten
     amax = x.abs().amax().view(1) if one_scale else x.abs().amax(1)
     scale = amax.float().clamp(min=2.0**-100) / most
     return (x.float() / scale[:, None]).clamp(-most, most).to(dtype), scale
-
-
-def _bytes(x: MXTensor) -> tuple[Tensor, Tensor]:
-    return x.data, x.scales

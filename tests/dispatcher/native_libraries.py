@@ -24,6 +24,7 @@ from mxgemm.dispatcher.native import DESCRIPTION
 from mxgemm.dispatcher.native_kernel import SCALES, element_type
 from mxgemm.dispatcher.rowcolquant import RowColQuantKernelConfig
 from mxgemm.dispatcher.tensor_quant import TensorQuantKernelConfig
+from tests.dispatcher.scheme_cases import SCHEMES, SEVERAL
 
 _SQUARE: dict[str, Any] = {"tile_m": 64, "tile_k": 128, "warp_m": 2, "warp_n": 2, "warp_tile_m": 32, "warp_tile_n": 32}
 CONFIGS: dict[str, tuple[KernelConfig, str]] = {
@@ -46,6 +47,9 @@ CONFIGS: dict[str, tuple[KernelConfig, str]] = {
     "rowcol-fp8-gfx942": (RowColQuantKernelConfig(variant_key="fp8", warp_tile_k=32), "gfx942"),
     "rowcol-bf8-gfx942": (RowColQuantKernelConfig(variant_key="bf8", warp_tile_k=32), "gfx942"),
 }
+SUM_SCALED = tuple(CONFIGS)
+"""Those that tests of the first three operations go through; the others are in scheme_cases.py."""
+CONFIGS |= {name: (config, "gfx950") for name, config in (SCHEMES | SEVERAL).items()}
 
 
 BY_ITSELF = "tensor-fp8"

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from mxgemm.dispatcher import (
+    AQuantKernelConfig,
     DispatcherError,
     DispatcherUnsupported,
+    GroupedAQuantKernelConfig,
     KernelConfig,
     Library,
     MxGemmKernelConfig,
@@ -21,6 +23,9 @@ from mxgemm.dispatcher import (
     make_inputs,
     reference,
 )
+from mxgemm.dispatcher.codecs import RESULTS
+from tests.dispatcher.conftest import BY_GROUPS
+from tests.dispatcher.scheme_cases import drawn
 from tests.dispatcher.toolchain import HEADERS, calls, make_hipcc
 
 Built = dict[str, tuple[KernelConfig, Path]]
@@ -31,6 +36,54 @@ SIZES = {
     "row_fp8": Problem(80, 64, 512),
 }
 SIZES |= {"row_bf8_gfx942": Problem(80, 128, 256), "tensor_fp8": Problem(16, 64, 256)}
+
+
+@pytest.mark.parametrize("name", BY_GROUPS)
+def test_a_library_with_scales_by_groups_multiplies(name: str, built_by_groups: Built) -> None:
+    """Callers give plain operands; the kernel here reads what it is given through CK's own shuffles."""
+    config, path = built_by_groups[name]
+    problem = Problem(2 * config.tile_m, 2 * config.tile_n, 2 * config.tile_k)
+    case = drawn(BY_GROUPS[name], "gfx950", problem.m, problem.n, problem.k, seed=3)
+    inputs = case.inputs
+    library = Library(path, config)
+    out = np.zeros((problem.m, problem.n), dtype=RESULTS[config.scheme.c])
+    assert library.run(inputs.a, inputs.b, out, inputs.a_scales, inputs.b_scales) is not None
+    assert case.judge(out).passed
+    library.close()
+
+
+def test_counts_and_strides_are_checked(built_by_groups: Built) -> None:
+    config, path = built_by_groups["ab_fp8"]
+    library = Library(path, config)
+    library.close()
+    c, some = library._c, [np.zeros(8).ctypes.data] * 5
+    sizes, strides, counts = (32, 64, 256), (256, 256, 2, 2, 64), (2, 2, 64)
+    run = c.dispatcher_run_abquant_gemm
+    for changed, code, text in (
+        ((*sizes, *strides, *counts, 2), -2, "k_batch: got 2, want 1"),
+        ((*sizes, *strides, 3, 2, 64, 1), -1, "QK_A: got 3, want 2"),
+        ((*sizes, *strides, 2, 2, 1, 1), -1, "QN_B: got 1, want 64"),
+        ((*sizes, 256, 256, 2, 3, 64, *counts, 1), -2, "stride_BQ: got 3, want 2"),
+        ((33, 64, 256, *strides, *counts, 1), -2, "M: got 33, want a multiple of 32, the tile"),
+        ((*sizes, *strides, *counts, 1), -1, "not initialized"),
+    ):
+        assert run(*some, *changed, None) == code
+        assert text in library.last_error
+    assert run(None, *some[1:], *sizes, *strides, *counts, 1, None) == -1
+
+
+@pytest.mark.parametrize(
+    "config, reason",
+    [
+        (AQuantKernelConfig(several=True), "several problems in one launch are mxgemm's own"),
+        (AQuantKernelConfig(variant_key="bf8i4", layout="ccr"), "CK's own reference takes nibbles by K"),
+        (GroupedAQuantKernelConfig(tile_n=128), "undoes an order of B that its grouped bridge does not make"),
+    ],
+)
+def test_what_ck_has_no_kernel_of_is_refused(config: KernelConfig, reason: str, hipcc: Path) -> None:
+    (result,) = build([config], source="ck_tile", gfx_arch="gfx950", ck_include=HEADERS, hipcc=hipcc)
+    assert result.path is None
+    assert reason in result.error
 
 
 @pytest.mark.parametrize("name", SIZES)

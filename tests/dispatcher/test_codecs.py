@@ -38,6 +38,33 @@ def test_bytes_are_the_documented_ones() -> None:
     assert packed.tolist() == [[0x21, 0x5F]]  # the even k in the low nibble
 
 
+def test_int4_is_offset_by_eight_with_the_even_k_in_the_high_nibble() -> None:
+    values = np.array([[-8.0, 7.0, 0.0, 1.0]])
+    packed = codecs.encode(values, "int4", "gfx942")
+    assert packed.tolist() == [[0x0F, 0x89]]
+    assert np.array_equal(codecs.decode(packed, "int4", "gfx942"), values)
+    with pytest.raises(ValueError, match="values: got 0.5, 8"):
+        codecs.encode(np.array([[0.5, 8.0]]), "int4", "gfx950")
+
+
+def test_bf16_is_the_upper_half_of_fp32() -> None:
+    values = np.array([[1.0, -2.5, 2.0**-133, 3.0 * 2.0**120]])
+    stored = codecs.encode(values, "bf16", "gfx950")
+    assert stored.dtype == np.uint16
+    assert stored[0, :2].tolist() == [0x3F80, 0xC020]
+    assert np.array_equal(codecs.decode(stored, "bf16", "gfx950"), values)
+    with pytest.raises(ValueError, match="values: got 1.0019"):
+        codecs.encode(np.array([[1 + 2**-9]]), "bf16", "gfx950")
+
+
+def test_results_are_rounded_once_to_nearest_even() -> None:
+    sums = np.array([[1 + 2**-8, 1 + 3 * 2**-8, 3.4e38, -np.inf]], dtype=np.float32)
+    assert codecs.round_result(sums, "bf16").tolist() == [[0x3F80, 0x3F82, 0x7F80, 0xFF80]]
+    assert codecs.decode_result(codecs.round_result(sums, "bf16"), "bf16")[0, :2].tolist() == [1.0, 1 + 2**-6]
+    halves = codecs.round_result(np.array([[1 + 2**-11, 1e6]], dtype=np.float32), "fp16")
+    assert halves.tolist() == [[1.0, np.inf]]
+
+
 @pytest.mark.parametrize("dtype, arch", TYPES)
 def test_ml_dtypes_agrees(dtype: str, arch: str) -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
@@ -58,8 +85,8 @@ def test_what_the_format_does_not_hold_is_refused(wrong: float) -> None:
 def test_odd_k_cannot_be_packed() -> None:
     with pytest.raises(ValueError, match="got 3 along k, want an even number"):
         codecs.encode(np.ones((2, 3)), "fp4", "gfx950")
-    with pytest.raises(ValueError, match="dtype: got 'int4'"):
-        codecs.storage_name("int4", "gfx950")
+    with pytest.raises(ValueError, match="dtype: got 'int5'"):
+        codecs.storage_name("int5", "gfx950")
 
 
 def test_e8m0_bytes() -> None:

@@ -13,12 +13,16 @@ import pytest
 from gfx950emu.elf import Elf
 from mxgemm import build_cache, import_closure
 from mxgemm.dispatcher import native
+from mxgemm.dispatcher.abquant import EIGHT_WAVES, ABQuantKernelConfig
+from mxgemm.dispatcher.aquant import AQuantKernelConfig
+from mxgemm.dispatcher.bquant import BQuantKernelConfig
 from mxgemm.dispatcher.errors import ToolchainMissing
 from mxgemm.dispatcher.kernel_arguments import Argument, ArgumentTable, read_arguments
 from mxgemm.dispatcher.mx_gemm import MxGemmKernelConfig
 from mxgemm.dispatcher.native import argument_table, build_native, native_key
 from mxgemm.dispatcher.native_kernel import (
     ARGUMENTS,
+    blocks,
     element_type,
     kernel_call,
     native_refusals,
@@ -28,7 +32,7 @@ from mxgemm.dispatcher.native_kernel import (
 )
 from mxgemm.dispatcher.rowcolquant import RowColQuantKernelConfig
 from mxgemm.errors import BuildError
-from tests.dispatcher.native_libraries import CONFIGS, built, description, require_compilers
+from tests.dispatcher.native_libraries import CONFIGS, SUM_SCALED, built, description, require_compilers
 
 INSTRUCTIONS = {
     "mx-fp8": "v_mfma_scale_f32_16x16x128_f8f6f4",
@@ -47,7 +51,7 @@ INSTRUCTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", list(CONFIGS))
+@pytest.mark.parametrize("name", SUM_SCALED)
 def test_matrix_instructions_and_registers(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     library = built(name, tmp_path_factory)
     for variant in description(library)["variants"]:
@@ -104,6 +108,21 @@ def test_fields_map_to_the_launch() -> None:
     assert options["waves_per_eu"] == 0
 
 
+def test_a_tile_that_is_no_power_of_two_is_cut() -> None:
+    eight = ABQuantKernelConfig(**EIGHT_WAVES, pipeline="eightwaves", bquant_group_n=128)  # type: ignore[arg-type]
+    assert native_refusals(eight, "gfx950") == ()
+    assert blocks(eight, "gfx950") == (64, 256, 128)
+    assert blocks(MxGemmKernelConfig(tile_m=192, tile_k=384), "gfx950") == (64, 128, 128)
+
+
+def test_a_block_of_k_lies_within_one_group() -> None:
+    assert blocks(AQuantKernelConfig(), "gfx950").k == 128
+    assert blocks(AQuantKernelConfig(quant_group_k=64), "gfx950").k == 64
+    assert blocks(AQuantKernelConfig(warp_tile_k=32), "gfx950").k == 64  # and shallow, for the instruction
+    microscale = BQuantKernelConfig(variant_key="mx_bf16fp4", pipeline="microscale", quant_group_k=32, warp_tile_k=32)
+    assert blocks(microscale, "gfx950").k == 256  # E8M0 scales multiply elements, whatever the block
+
+
 def test_padding_decides_the_variants() -> None:
     assert [v.name for v in variants(MxGemmKernelConfig())] == ["even", "masked", "wide"]
     assert [v.name for v in variants(MxGemmKernelConfig(pad_m=True))] == ["even", "masked", "wide"]
@@ -115,8 +134,23 @@ def test_padding_decides_the_variants() -> None:
 @pytest.mark.parametrize(
     "config, arch, says",
     [
-        (MxGemmKernelConfig(tile_m=192, warp_m=2), "gfx950", "tile_m: got 192, want a power of two from 16 to 256"),
-        (MxGemmKernelConfig(tile_k=384), "gfx950", "tile_k: got 384"),
+        (
+            RowColQuantKernelConfig(tile_m=512, warp_m=2),
+            "gfx950",
+            "tile_m: got 512, want a size whose largest power of two is from 16 to 256",
+        ),
+        (
+            AQuantKernelConfig(quant_group_k=192, tile_k=384),
+            "gfx950",
+            "group of K: got 192, want a power of two from 32",
+        ),
+        (
+            BQuantKernelConfig(
+                variant_key="mx_bf16fp4", pipeline="microscale", quant_group_k=32, tile_m=32, tile_n=64, warp_tile_k=16
+            ),
+            "gfx950",
+            "warp_tile_k: got 16, want 32 or 64 of 16 rows",
+        ),
         (MxGemmKernelConfig(warp_m=1, warp_n=1), "gfx950", "got 1, want a power of two from 2 to 16"),
         (RowColQuantKernelConfig(tile_n=192, warp_n=3), "gfx950", "warp_m * warp_n * warp_k: got 3"),
         (MxGemmKernelConfig(), "gfx942", "gfx950"),

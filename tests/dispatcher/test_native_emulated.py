@@ -14,11 +14,11 @@ from evidence.tritons import MISSING, other_triton
 from gfx950emu import run_code_object
 from gfx950emu.hip_runtime import POINTERS, EmulatedHip
 from mxgemm.dispatcher.native import argument_table, build_native
-from tests.dispatcher.native_libraries import CONFIGS, built, description, draw
+from tests.dispatcher.native_libraries import CONFIGS, SUM_SCALED, built, description, draw
 from tests.emulator import require_objdump
 
 DEFAULTS = ("mx-fp8", "mx-fp4", "rowcol-fp8", "rowcol-bf8", "tensor-fp8")
-SHALLOW = tuple(name for name in CONFIGS if re.search(r"-\d+x\d+x\d+$", name))
+SHALLOW = tuple(name for name in SUM_SCALED if re.search(r"-\d+x\d+x\d+$", name))
 
 
 @pytest.fixture(scope="module")

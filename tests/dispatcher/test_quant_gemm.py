@@ -113,3 +113,13 @@ def test_row_scales_agree_with_torch_on_the_gpu() -> None:
         a.view(e4m3), b.view(e4m3).T, scale_a=a_scales[:, None], scale_b=b_scales[None, :], out_dtype=torch.bfloat16
     )
     torch.testing.assert_close(ours.float(), theirs.float(), rtol=2**-7, atol=2e-2)
+
+
+def test_scales_are_read_as_words_where_a_row_has_eight(interpreter: None) -> None:
+    """And from a view that starts between two words."""
+    drawn = operands("e2m1", "block", 20, 32, 512, seed=4)
+    tensors = [torch.from_numpy(array) for array in drawn.arrays]
+    shifted = torch.empty(tensors[2].numel() + 1, dtype=torch.uint8)[1:].view(tensors[2].shape).copy_(tensors[2])
+    tile = Tile(block_m=16, block_n=32, block_k=256)
+    out = quant_gemm(tensors[0], tensors[1], shifted, tensors[3], "e2m1", tile).numpy()
+    assert drawn.judge(out).passed

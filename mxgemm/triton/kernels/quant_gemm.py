@@ -68,17 +68,19 @@ def quant_tile(
         K_BLOCKS = tl.multiple_of(K_BLOCKS, BLOCK_K // BLOCK)
     K = K_BLOCKS * BLOCK
     whole = K if EVEN_K else K // BLOCK_K * BLOCK_K
+    # Rows of 8 scales and more start at whole words: a word costs fewer loads than its bytes (docs/lab-notes.md).
+    WORDS: tl.constexpr = EVEN_K and BLOCK_K >= 256
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for k in range(0, whole, BLOCK_K):
         acc = quant_step(
             acc, a, b, a_scales, b_scales, pm, pn, k, M, N, K_BLOCKS, A_TYPE, B_TYPE, A_SCALE, BLOCK_M, BLOCK_N,
-            BLOCK_K, EVEN_N, False, WIDE, SHORT_K, INTERPRETED,
+            BLOCK_K, EVEN_N, False, WORDS, WIDE, SHORT_K, INTERPRETED,
         )  # fmt: skip
     if not EVEN_K:
         if whole < K:  # the one step that needs masks along K
             acc = quant_step(
                 acc, a, b, a_scales, b_scales, pm, pn, whole, M, N, K_BLOCKS, A_TYPE, B_TYPE, A_SCALE, BLOCK_M, BLOCK_N,
-                BLOCK_K, EVEN_N, True, WIDE, SHORT_K, INTERPRETED,
+                BLOCK_K, EVEN_N, True, False, WIDE, SHORT_K, INTERPRETED,
             )  # fmt: skip
     if A_SCALE != "block":
         acc *= load_sum_scale(a_scales, pm, M, A_SCALE, BLOCK_M)[:, None]
@@ -90,7 +92,7 @@ def quant_tile(
 def quant_step(
     acc, a, b, a_scales, b_scales, pm, pn, k, M, N, K_BLOCKS,
     A_TYPE: tl.constexpr, B_TYPE: tl.constexpr, A_SCALE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr, EVEN_N: tl.constexpr, TAIL: tl.constexpr, WIDE: tl.constexpr,
+    BLOCK_K: tl.constexpr, EVEN_N: tl.constexpr, TAIL: tl.constexpr, WORDS: tl.constexpr, WIDE: tl.constexpr,
     SHORT_K: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """Add ``a tile @ b tile.T`` for the block of K that starts at ``k``; block scales included, others not."""
@@ -102,8 +104,9 @@ def quant_step(
     x = load_packed(a, pm, k, M, K, a_stride, 1, False, A_PACK, BLOCK_M, BLOCK_K, False, TAIL, WIDE, "")
     w = load_packed(b, pn, k, N, K, b_stride, 1, False, B_PACK, BLOCK_N, BLOCK_K, EVEN_N, TAIL, WIDE, "")
     if A_SCALE == "block":
-        t = load_scales(a_scales, pm, k, M, K, K_BLOCKS, 1, "row_major", BLOCK_M, BLOCK_K, False, TAIL, WIDE, "")
-        s = load_scales(b_scales, pn, k, N, K, K_BLOCKS, 1, "row_major", BLOCK_N, BLOCK_K, EVEN_N, TAIL, WIDE, "")
+        ORDER: tl.constexpr = "row_major_words" if WORDS else "row_major"
+        t = load_scales(a_scales, pm, k, M, K, K_BLOCKS, 1, ORDER, BLOCK_M, BLOCK_K, False, TAIL, WIDE, "")
+        s = load_scales(b_scales, pn, k, N, K, K_BLOCKS, 1, ORDER, BLOCK_N, BLOCK_K, EVEN_N, TAIL, WIDE, "")
         return dot_mx(x, t, w, s, acc, A_TYPE, B_TYPE, BLOCK_M, BLOCK_N, BLOCK_K, INTERPRETED)
     else:
         x = as_float8(x, A_TYPE, INTERPRETED)
