@@ -114,7 +114,30 @@ INLINE bool any_lane(bool x) { return __any_sync(0xFFFFFFFFu, x); }
 INLINE u32 from_lane(u32 x, int lane) { return __shfl_sync(0xFFFFFFFFu, x, lane); }
 INLINE u32 from_lane_xor(u32 x, int mask) { return __shfl_xor_sync(0xFFFFFFFFu, x, mask); }
 INLINE void workgroup_barrier() { __syncthreads(); }
+INLINE void warp_barrier() { __syncwarp(); }
 INLINE int lowest_bit(u64 x) { return __ffsll(static_cast<i64>(x)) - 1; }
+
+// Shared memory is addressed by 32 bits. Copies to it pass L1 by and are waited for by the lane that began them, group by
+// group; the last `bytes` of 16 that a copy does not read become 0.
+INLINE u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
+INLINE uint4 load_shared_16(u32 at) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at));
+  return v;
+}
+INLINE void copy_16(u32 to, const void* from, u32 bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+INLINE void end_group_of_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int NEWER>
+INLINE void wait_for_copies() {  // of all groups but so many
+  asm volatile("cp.async.wait_group %0;" ::"n"(NEWER) : "memory");
+}
+
+// Begins to bring memory to L2, where all writers and readers meet: it may be written afterwards. Multiples of 16 bytes.
+INLINE void prefetch_to_l2(const void* p, u32 bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory");
+}
 
 // Until the launches before this one, which may still run where it was launched to overlap, have written their results.
 INLINE void wait_for_earlier_launches() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
