@@ -72,6 +72,7 @@ _LEAST_REGISTERS: Final = 72
 """The second loop's, and what it takes more where K has a tail."""
 _TAIL: Final = 4
 MAX_RESIDENT: Final = 8
+MAX_SLOTS: Final = 8
 
 _DTYPES: Final = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}
 """As the kernel counts them (``round_block.h``)."""
@@ -95,8 +96,8 @@ class MmaConfig(Config):
         a_codes: and makes e2m1 codes and scales of it, which each workgroup decodes, a quarter of the bytes of bf16.
         resident: workgroups for which a multiprocessor's registers must do, so that it hides loads behind more warps; 0
             leaves registers to the compiler.
-        a_shared: A, which is bf16 in contiguous rows, comes to registers through shared memory: rows are read whole, and
-            what is in flight takes no registers.
+        a_slots: chunks of A that a warp has in shared memory at once, 0 for none: rows are copied whole and rounded
+            there, and what is in flight takes no registers. A is bf16 in contiguous rows then.
         prefetch: a workgroup calls all that it reads of the weight to L2 before anything else, also before it waits for
             earlier launches; of a weight in fragment order.
     """
@@ -111,7 +112,7 @@ class MmaConfig(Config):
     a_before: bool = False
     a_codes: bool = False
     resident: int = 0
-    a_shared: bool = False
+    a_slots: int = 0
     prefetch: bool = False
 
     @property
@@ -172,8 +173,11 @@ def _config_clauses(p: Problem, c: MmaConfig) -> Iterator[Refusal]:
         return
     if c.a_codes and not (c.a_before and p.a_format == "e2m1"):
         yield Refusal("a_codes", True, 'a_before and a_format "e2m1"')
-    if c.a_shared and (c.a_before or not c.a_ahead or p.a_dtype != torch.bfloat16 or not _a_vector(p)):
-        yield Refusal("a_shared", True, "a_ahead, not a_before, and aligned contiguous rows of A in bfloat16")
+    if not 0 <= c.a_slots <= MAX_SLOTS:
+        yield Refusal("a_slots", c.a_slots, f"0 to {MAX_SLOTS}")
+        return
+    if c.a_slots and (c.a_before or not c.a_ahead or p.a_dtype != torch.bfloat16 or not _a_vector(p)):
+        yield Refusal("a_slots", c.a_slots, "a_ahead, not a_before, and aligned contiguous rows of A in bfloat16")
     if c.prefetch and not fragments(p):
         yield Refusal("prefetch", True, "a weight in fragment order: what a workgroup reads lies together")
     if c.warps > MAX_WARPS:
@@ -208,8 +212,8 @@ def registers_needed(p: Problem, c: MmaConfig) -> int:
     """Return a bound of the registers of a lane: sums, what is in flight, A's words, places, decoded weights."""
     of_warp = tiles_m(p) // c.warps_m
     weights = 9 * c.tiles if fragments(p) else 10 * c.tiles
-    block = 5 if c.a_codes else 0 if c.a_shared else 16 if c.a_before else 8 * p.a_dtype.itemsize
-    opened = (4 if c.a_ahead else 9) if c.a_codes else 6 if c.a_shared else 0 if c.a_before and c.a_ahead else 16
+    block = 5 if c.a_codes else 0 if c.a_slots else 16 if c.a_before else 8 * p.a_dtype.itemsize
+    opened = (4 if c.a_ahead else 9) if c.a_codes else 8 if c.a_slots else 0 if c.a_before and c.a_ahead else 16
     flight = weights + (of_warp * block if c.a_ahead else 0)
     places = (1 if c.a_before else 2) * of_warp + (2 * -(-c.tiles // 2) if fragments(p) else 8 * c.tiles)
     other = (
@@ -235,7 +239,7 @@ def shared_bytes(p: Problem, c: MmaConfig) -> int:
     if that is more, A's chunks in flight, whose place the sums take.
     """
     of_warp = tiles_m(p) // c.warps_m * TILE_M
-    sums, of_a = 4 * of_warp * (TILE_N * c.tiles + 4), 2 * CHUNK * of_warp * c.depth if c.a_shared else 0
+    sums, of_a = 4 * of_warp * (TILE_N * c.tiles + 4), 2 * CHUNK * of_warp * c.a_slots
     return c.warps * max(sums, of_a)
 
 
@@ -282,7 +286,8 @@ def defines(p: Problem, c: MmaConfig) -> dict[str, int | str]:
         "A_CODES": int(c.a_codes),
         "RESIDENT": c.resident,
         "FRAGMENTS": int(fragments(p)),
-        "A_SHARED": int(c.a_shared),
+        "A_SLOTS": c.a_slots,
+        "A_WHOLE": int(c.a_slots > 0 and chunks(p) <= c.a_slots * c.warps_k),
         "PREFETCH": int(c.prefetch),
     }
 

@@ -217,6 +217,7 @@ INLINE uint4 load_shared_16(u32 at) {
   std::memcpy(&v, in_shared(at), 16);
   return v;
 }
+INLINE void store_shared_16(u32 at, const uint4& v) { std::memcpy(in_shared(at), &v, 16); }
 INLINE void copy_16(u32 to, const void* from, u32 bytes) {
   if (bytes != 0 && bytes != 16) wrong("part of 16 bytes");
   std::vector<std::vector<Copy>>& copies = lanes[running].copies;

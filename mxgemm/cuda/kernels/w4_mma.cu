@@ -11,14 +11,14 @@
 // WARPS_M, WARPS_K, warps of a workgroup along N, M and K; DEPTH, chunks in flight at once; A_AHEAD, A is among
 // them; A_BEFORE, a launch of round_a.cu comes before, which this one overlaps, A_CODES, it makes e2m1 codes; RESIDENT,
 // workgroups for which a multiprocessor's registers must do, 0 if no matter how many; FRAGMENTS, the weight is in the
-// order of mxgemm.mx.fragments; PREFETCH, all that a workgroup reads of it is called to L2 first; A_SHARED, A's chunks are
-// copied to shared memory by whole rows, and read from there; A_VECTOR, W_VECTOR, loads of 16 bytes are aligned and contiguous; TAIL, K % 128 != 0;
+// order of mxgemm.mx.fragments; PREFETCH, all that a workgroup reads of it is called to L2 first; A_SLOTS, so many chunks of
+// A are copied to shared memory by whole rows and rounded there, A_WHOLE, these are all; A_VECTOR, W_VECTOR, loads of 16 bytes are aligned and contiguous; TAIL, K % 128 != 0;
 // OVERLAP, launched so that it may begin before earlier launches have ended.
 #include "w4_operands.h"
 
 constexpr int WARPS = WARPS_N * WARPS_M * WARPS_K, ROWS = 16 * TILES, COLUMNS = 8 * MT;
 constexpr int PITCH = ROWS + 4;  // of a row of sums in shared memory: the quads of a warp meet different banks
-constexpr int OF_A = A_SHARED ? DEPTH * MT * 8 * 256 / 4 : 0;  // words of shared memory: the same as the sums'
+constexpr int OF_A = A_SLOTS * MT * 8 * 256 / 4;  // words of shared memory, the same as the sums'
 constexpr int SHARED = COLUMNS * PITCH > OF_A ? COLUMNS * PITCH : OF_A;  // of a warp
 constexpr float UP = A_CODES ? 1ull << 2 * DOWN : 1ull << DOWN;  // what sums are too small by: see round_block.h
 
@@ -136,7 +136,7 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
 #endif
 #if A_BEFORE
   const u8* const scales_of_a = p.rounded + ((p.m + 7) >> 3) * static_cast<i64>(512) * chunks;
-#elif A_SHARED
+#elif A_SLOTS
   // Of a chunk a lane copies piece lane % 16 of every second row, and reads block t of the rows g.
   const u32 copied = lane & 15, area = shared_address(sums + warp * SHARED);
   const u8* const copied_from = p.a + (m0 + (lane >> 4)) * p.a_row * A_BYTES + copied * 16;
@@ -144,6 +144,7 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
   u32 places[4];
 #pragma unroll
   for (int i = 0; i < 4; i++) places[i] = area + place_of(g, 4 * t + i);
+  u32 slot = 0, odd_slots = 0;  // what of A is multiplied next, by bytes; chunks that bf16 does not hold
 #else
   const u8* a[MT];
 #endif
@@ -151,7 +152,7 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
   for (int i = 0; i < MT; i++) {
 #if A_BEFORE
     rounded_at[i] = ((a_row(i) >> 3) * chunks + first) * STEP + (a_row(i) & 7) * 4 + t;
-#elif !A_SHARED
+#elif !A_SLOTS
     a[i] = a_of(i);
 #endif
   }
@@ -198,21 +199,30 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
       }
 #endif
   };
-#if A_SHARED
-  auto copy_a = [&](int slot, int chunk) {  // rows and blocks past the end are 0
-    const bool real = !TAIL || 4 * chunk + (copied >> 2) < blocks;
+#if A_SLOTS
+  constexpr u32 SLOT = MT * TILE_BYTES;
+  auto copy_a = [&](u32 to, int chunk) {  // rows and blocks past the end are 0
+    if (chunk < end) {
+      const bool real = !TAIL || 4 * chunk + (copied >> 2) < blocks;
 #pragma unroll
-    for (int j = 0; j < 4 * MT; j++)
-      copy_16(copied_to + slot * (MT * TILE_BYTES) + j * 512, copied_from + j * (2 * A_BYTES * p.a_row) + chunk * 256,
-              real && m0 + 2 * j + (lane >> 4) < p.m ? 16 : 0);
+      for (int j = 0; j < 4 * MT; j++)
+        copy_16(copied_to + to + j * 512, copied_from + j * (2 * A_BYTES * p.a_row) + chunk * 256,
+                real && m0 + 2 * j + (lane >> 4) < p.m ? 16 : 0);
+    }
+    end_group_of_copies();
+  };
+  auto round_slots = [&](u32 from, int count) {
+#pragma unroll 1
+    for (int i = 0; i < count * MT; i++, from += TILE_BYTES)
+      if (!round_in_place(places, from)) odd_slots |= 1u << from / SLOT;
   };
 #endif
-  auto load_a = [&](Part (&part)[MT], int round, int ahead, int slot) {
+  auto load_a = [&](Part (&part)[MT], int round, int ahead) {
 #pragma unroll
     for (int i = 0; i < MT; i++) {
-#if A_SHARED
+#if A_SLOTS
 #pragma unroll
-      for (int j = 0; j < 4; j++) part[i].at[j] = places[j] + (slot * MT + i) * TILE_BYTES;
+      for (int j = 0; j < 4; j++) part[i].at[j] = places[j] + slot + i * TILE_BYTES;
 #elif A_BEFORE
       const u8* at = p.rounded + rounded_at[i] * 16ull + ahead * (STEP * 16);
 #endif
@@ -221,7 +231,7 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
 #elif A_BEFORE
 #pragma unroll
       for (int j = 0; j < 4; j++) part[i].v[j] = load_16(at + 512 * j);
-#elif !A_SHARED
+#elif !A_SLOTS
       part[i] = load_raw(a[i], round + ahead);
 #endif
     }
@@ -230,10 +240,13 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
   float acc[TILES][MT][4] = {};
   u64 left = 0;  // chunks of this warp that are left to the second loop
   // Adds a chunk, or says that it has to be left.
-  auto add_chunk = [&](const Weights& w, Part (&part)[MT], int round, int ahead, int slot) {
-    if (!A_AHEAD || A_SHARED) load_a(part, round, ahead, slot);
+  auto add_chunk = [&](const Weights& w, Part (&part)[MT], int round, int ahead) {
+    if (!A_AHEAD || A_SLOTS) load_a(part, round, ahead);
     Opened opened[MT];
     bool odd = false;
+#if A_SLOTS
+    odd = (odd_slots >> slot / SLOT & 1) != 0;
+#endif
 #pragma unroll
     for (int i = 0; i < MT; i++) odd |= !open(part[i], opened[i]);
     if (any_lane(odd || slow_scales(w))) {
@@ -283,39 +296,47 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
 #if A_BEFORE
   wait_for_earlier_launches();  // not for the weight: what wrote that had ended before the launch that rounds A began
 #endif
+#if A_SLOTS
 #pragma unroll
-  for (int d = 0; d < DEPTH; d++) {
-#if A_SHARED
-    if (first + d * WARPS_K < end) copy_a(d, first + d * WARPS_K);
-    end_group_of_copies();
+  for (int i = 0; i < A_SLOTS; i++) copy_a(i * SLOT, first + i * WARPS_K);
+  wait_for_copies<0>();
+  warp_barrier();
+  round_slots(0, A_SLOTS);
 #else
-    if (A_AHEAD && first + d * WARPS_K < end) load_a(parts[d], first, d * WARPS_K, d);
+  if (A_AHEAD)
+#pragma unroll
+    for (int d = 0; d < DEPTH; d++)
+      if (first + d * WARPS_K < end) load_a(parts[d], first, d * WARPS_K);
 #endif
-  }
 #pragma unroll 1
   for (int round = first; round < end; round += DEPTH * WARPS_K) {
 #pragma unroll
     for (int d = 0; d < DEPTH; d++)
       if (round + d * WARPS_K < end) {
         const int ahead = (DEPTH + d) * WARPS_K;
-#if A_SHARED
-        wait_for_copies<DEPTH - 1>();
-        warp_barrier();
-#endif
-        if (!add_chunk(weights[d], parts[d], round, d * WARPS_K, d)) left |= 1ull << ((round - first) / WARPS_K + d);
+        if (!add_chunk(weights[d], parts[d], round, d * WARPS_K)) left |= 1ull << ((round - first) / WARPS_K + d);
         if (round + ahead < end) load_chunk(weights[d], round, ahead);
-#if A_SHARED
+#if A_SLOTS
+#if !A_WHOLE
         warp_barrier();
-        if (round + ahead < end) copy_a(d, round + ahead);
-        end_group_of_copies();
+        odd_slots &= ~(1u << slot / SLOT);
+        copy_a(slot, round + (d + A_SLOTS) * WARPS_K);
+#endif
+        slot = slot == (A_SLOTS - 1) * SLOT ? 0 : slot + SLOT;
+#if !A_WHOLE
+        wait_for_copies<A_SLOTS - 1>();
+        warp_barrier();
+        const int next = round + (d + 1) * WARPS_K;
+        if (next < end && next >= first + A_SLOTS * WARPS_K) round_slots(slot, 1);
+#endif
 #else
-        if (A_AHEAD && round + ahead < end) load_a(parts[d], round, ahead, d);
+        if (A_AHEAD && round + ahead < end) load_a(parts[d], round, ahead);
 #endif
       }
     next_round();
   }
 
-#if A_SHARED
+#if A_SLOTS
   warp_barrier();  // the sums take A's place
 #endif
   float* const mine = sums + warp * SHARED + 2 * t * PITCH + g;
@@ -369,18 +390,25 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
   }
   workgroup_barrier();
 
+  constexpr int FOURS = WARPS_N * ROWS / 4;
 #pragma unroll 1
-  for (int z = threadIdx.x; z < WARPS_N * ROWS * p.m; z += 32 * WARPS) {
-    const int local = z % (WARPS_N * ROWS), m = z / (WARPS_N * ROWS);
-    const int n = static_cast<int>(blockIdx.x) * (WARPS_N * ROWS) + local;
-    if (n < p.n) {
-      const int part = local / ROWS * WARPS_M + m / COLUMNS;  // whose first warp has a part of the sum
-      const float* of_warp = sums + part * WARPS_K * SHARED + m % COLUMNS * PITCH + local % ROWS;
-      float sum = 0.f;
+  for (int z = threadIdx.x; z < FOURS * p.m; z += 32 * WARPS) {
+    const int local = z % FOURS * 4, m = z / FOURS, n0 = static_cast<int>(blockIdx.x) * (WARPS_N * ROWS) + local;
+    const int part = local / ROWS * WARPS_M + m / COLUMNS;  // whose first warp has a part of the sum
+    const u32 of_warp = shared_address(sums + part * WARPS_K * SHARED + m % COLUMNS * PITCH + local % ROWS);
+    float sum[4] = {};
 #pragma unroll
-      for (int i = 0; i < WARPS_K; i++) sum += of_warp[i * SHARED];
-      if (p.bias) sum += load_float(p.bias, n * p.bias_stride, p.bias_type);
-      store_float(p.out, m * p.out_row + n * p.out_column, p.out_type, sum);
+    for (int i = 0; i < WARPS_K; i++) {
+      u32 x[4];
+      words_of(load_shared_16(of_warp + i * SHARED * 4), x);
+#pragma unroll
+      for (int j = 0; j < 4; j++) sum[j] += float_of(x[j]);
     }
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+      if (n0 + j < p.n) {
+        if (p.bias) sum[j] += load_float(p.bias, (n0 + j) * p.bias_stride, p.bias_type);
+        store_float(p.out, m * p.out_row + (n0 + j) * p.out_column, p.out_type, sum[j]);
+      }
   }
 }

@@ -78,45 +78,34 @@ INLINE Raw load_block(const u8* p, i64 stride) {
 
 // A lane's part of a chunk and a tile of A. open() makes it ready and says whether bf16 holds it; four_words() are the
 // i-th four words of it.
-#if A_SHARED
+#if A_SLOTS
 // A tile in shared memory: 8 rows of 16 pieces of 16 bytes, pieces in such places that the lanes of a load, which read
 // the same piece of 8 blocks of two rows at a time, meet different banks.
 constexpr int TILE_BYTES = 8 * 256;
 INLINE u32 place_of(u32 row, u32 piece) { return row * 256 + (piece ^ (piece >> 3 & 1) ^ (row & 1) << 1) * 16; }
+
+// Rounds a block where it lies, its pieces at at[] + offset; false where bf16 does not hold the result.
+INLINE bool round_in_place(const u32 (&at)[4], u32 offset) {
+  Raw raw;
+  u32 x[16];
+#pragma unroll
+  for (int i = 0; i < 4; i++) raw.v[i] = load_shared_16(at[i] + offset);
+  const bool held = round_block(raw, x);
+#pragma unroll
+  for (int i = 0; i < 4; i++)
+    store_shared_16(at[i] + offset, make_uint4(x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]));
+  return held;
+}
 struct Part {
   u32 at[4];
 };
-struct Opened {
-  u32 at[4];
-#if A_FORMAT != BF16
-  Rounding rounding;
-#endif
-};
+typedef Part Opened;
 INLINE bool open(const Part& part, Opened& opened) {
-  u32 m = 0;
 #pragma unroll
-  for (int i = 0; i < 4; i++) {
-    opened.at[i] = part.at[i];
-#if A_FORMAT != BF16
-    u32 x[4];
-    words_of(load_shared_16(part.at[i]), x);
-#pragma unroll
-    for (int j = 0; j < 4; j++) m = max_bf16x2(m, abs_bf16x2(x[j]));
-#endif
-  }
-#if A_FORMAT == BF16
+  for (int i = 0; i < 4; i++) opened.at[i] = part.at[i];
   return true;
-#else
-  return rounding_of(m, opened.rounding);
-#endif
 }
-INLINE void four_words(const Opened& opened, int i, u32 (&x)[4]) {  // loaded again: so it takes fewer registers
-  pairs_of(load_shared_16(opened.at[i]), x);
-#if A_FORMAT != BF16
-#pragma unroll
-  for (int j = 0; j < 4; j++) x[j] = rounded_pair(x[j], opened.rounding);
-#endif
-}
+INLINE void four_words(const Opened& opened, int i, u32 (&x)[4]) { words_of(load_shared_16(opened.at[i]), x); }
 #elif A_CODES
 struct Part {
   uint4 codes;
