@@ -235,8 +235,9 @@ def registers_allowed(c: MmaConfig) -> int:
 
 
 def shared_bytes(p: Problem, c: MmaConfig) -> int:
-    """Return the bytes of shared memory of a workgroup: of each warp an fp32 sum for each row of A and weight row, or,
-    if that is more, A's chunks in flight, whose place the sums take.
+    """Return the bytes of shared memory of a workgroup: of each warp A's chunks, or its sums, which take their place.
+
+    There is an fp32 sum for each row of A and weight row.
     """
     of_warp = tiles_m(p) // c.warps_m * TILE_M
     sums, of_a = 4 * of_warp * (TILE_N * c.tiles + 4), 2 * CHUNK * of_warp * c.a_slots
