@@ -65,9 +65,12 @@ GRAIN: Final = 8
 _OTHER_REGISTERS: Final = 20
 """Decoded weights, counters, constants; this and the next three were seen in compiled code without spills."""
 _STRIDES: Final = 16
-"""Strides of weights as they lie, and what they are multiplied into."""
+"""Strides of weights as they lie, and what they are multiplied into, twice that for more than so many tiles."""
+_FEW_TILES: Final = 4
 _ROUNDING: Final = 6
 """Of A in registers."""
+_ROUNDING_SHARED: Final = 26
+"""And of a block in shared memory."""
 _LEAST_REGISTERS: Final = 72
 """The second loop's, and what it takes more where K has a tail."""
 _TAIL: Final = 4
@@ -213,18 +216,21 @@ def registers_needed(p: Problem, c: MmaConfig) -> int:
     of_warp = tiles_m(p) // c.warps_m
     weights = 9 * c.tiles if fragments(p) else 10 * c.tiles
     block = 5 if c.a_codes else 0 if c.a_slots else 16 if c.a_before else 8 * p.a_dtype.itemsize
-    opened = (4 if c.a_ahead else 9) if c.a_codes else 8 if c.a_slots else 0 if c.a_before and c.a_ahead else 16
+    if c.a_slots:
+        opened = 6 * of_warp if p.a_format == "bf16" else 4 * of_warp + _ROUNDING_SHARED
+    else:
+        opened = of_warp * ((4 if c.a_ahead else 9) if c.a_codes else 0 if c.a_before and c.a_ahead else 16)
     flight = weights + (of_warp * block if c.a_ahead else 0)
     places = (1 if c.a_before else 2) * of_warp + (2 * -(-c.tiles // 2) if fragments(p) else 8 * c.tiles)
     other = (
         _OTHER_REGISTERS
         + 2 * (c.tiles + c.depth - 1)
-        + (0 if fragments(p) else _STRIDES)
+        + (0 if fragments(p) else _STRIDES if c.tiles <= _FEW_TILES else 2 * _STRIDES)
         + (0 if c.a_before else _ROUNDING)
     )
     sums = 4 * c.tiles * of_warp
     least = _LEAST_REGISTERS + (_TAIL if p.k % CHUNK else 0)
-    return max(least, sums + c.depth * flight + opened * of_warp + places + other)
+    return max(least, sums + c.depth * flight + opened + places + other)
 
 
 def registers_allowed(c: MmaConfig) -> int:

@@ -169,11 +169,11 @@ INLINE bool round_block(const Raw& raw, u32 (&x)[16]) {
   return true;
 #elif A_TYPE == BF16
   pairs_of(raw, x);
-  u32 m = abs_bf16x2(x[0]);
+  u32 m[4] = {};  // so that no maximum waits for fifteen
 #pragma unroll
-  for (int i = 1; i < 16; i++) m = max_bf16x2(m, abs_bf16x2(x[i]));
+  for (int i = 0; i < 16; i++) m[i % 4] = max_bf16x2(m[i % 4], abs_bf16x2(x[i]));
   Rounding r;
-  const bool held = rounding_of(m, r);
+  const bool held = rounding_of(max_bf16x2(max_bf16x2(m[0], m[1]), max_bf16x2(m[2], m[3])), r);
 #pragma unroll
   for (int i = 0; i < 16; i++) x[i] = rounded_pair(x[i], r);
   return held;

@@ -144,7 +144,7 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
   u32 places[4];
 #pragma unroll
   for (int i = 0; i < 4; i++) places[i] = area + place_of(g, 4 * t + i);
-  u32 slot = 0, odd_slots = 0;  // what of A is multiplied next, by bytes; chunks that bf16 does not hold
+  u32 slot = 0;  // what of A is multiplied next, in bytes
 #else
   const u8* a[MT];
 #endif
@@ -211,11 +211,6 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
     }
     end_group_of_copies();
   };
-  auto round_slots = [&](u32 from, int count) {
-#pragma unroll 1
-    for (int i = 0; i < count * MT; i++, from += TILE_BYTES)
-      if (!round_in_place(places, from)) odd_slots |= 1u << from / SLOT;
-  };
 #endif
   auto load_a = [&](Part (&part)[MT], int round, int ahead) {
 #pragma unroll
@@ -244,8 +239,9 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
     if (!A_AHEAD || A_SLOTS) load_a(part, round, ahead);
     Opened opened[MT];
     bool odd = false;
-#if A_SLOTS
-    odd = (odd_slots >> slot / SLOT & 1) != 0;
+#if A_SLOTS && A_FORMAT != BF16
+#pragma unroll 2
+    for (int i = 0; i < MT; i++) odd |= !round_in_place(places, slot + i * TILE_BYTES);
 #endif
 #pragma unroll
     for (int i = 0; i < MT; i++) odd |= !open(part[i], opened[i]);
@@ -299,9 +295,6 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
 #if A_SLOTS
 #pragma unroll
   for (int i = 0; i < A_SLOTS; i++) copy_a(i * SLOT, first + i * WARPS_K);
-  wait_for_copies<0>();
-  warp_barrier();
-  round_slots(0, A_SLOTS);
 #else
   if (A_AHEAD)
 #pragma unroll
@@ -314,20 +307,20 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
     for (int d = 0; d < DEPTH; d++)
       if (round + d * WARPS_K < end) {
         const int ahead = (DEPTH + d) * WARPS_K;
+#if A_SLOTS
+        wait_for_copies<A_SLOTS - 1>();
+        warp_barrier();
+#endif
         if (!add_chunk(weights[d], parts[d], round, d * WARPS_K)) left |= 1ull << ((round - first) / WARPS_K + d);
         if (round + ahead < end) load_chunk(weights[d], round, ahead);
 #if A_SLOTS
-#if !A_WHOLE
+#if A_WHOLE
+        end_group_of_copies();
+        slot += SLOT;
+#else
         warp_barrier();
-        odd_slots &= ~(1u << slot / SLOT);
         copy_a(slot, round + (d + A_SLOTS) * WARPS_K);
-#endif
         slot = slot == (A_SLOTS - 1) * SLOT ? 0 : slot + SLOT;
-#if !A_WHOLE
-        wait_for_copies<A_SLOTS - 1>();
-        warp_barrier();
-        const int next = round + (d + 1) * WARPS_K;
-        if (next < end && next >= first + A_SLOTS * WARPS_K) round_slots(slot, 1);
 #endif
 #else
         if (A_AHEAD && round + ahead < end) load_a(parts[d], round, ahead);
@@ -390,25 +383,19 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
   }
   workgroup_barrier();
 
-  constexpr int FOURS = WARPS_N * ROWS / 4;
+  // One sum a lane and turn, though more were fewer instructions: code that runs once takes the time to fetch it.
 #pragma unroll 1
-  for (int z = threadIdx.x; z < FOURS * p.m; z += 32 * WARPS) {
-    const int local = z % FOURS * 4, m = z / FOURS, n0 = static_cast<int>(blockIdx.x) * (WARPS_N * ROWS) + local;
-    const int part = local / ROWS * WARPS_M + m / COLUMNS;  // whose first warp has a part of the sum
-    const u32 of_warp = shared_address(sums + part * WARPS_K * SHARED + m % COLUMNS * PITCH + local % ROWS);
-    float sum[4] = {};
+  for (int z = threadIdx.x; z < WARPS_N * ROWS * p.m; z += 32 * WARPS) {
+    const int local = z % (WARPS_N * ROWS), m = z / (WARPS_N * ROWS);
+    const int n = static_cast<int>(blockIdx.x) * (WARPS_N * ROWS) + local;
+    if (n < p.n) {
+      const int part = local / ROWS * WARPS_M + m / COLUMNS;  // whose first warp has a part of the sum
+      const float* of_warp = sums + part * WARPS_K * SHARED + m % COLUMNS * PITCH + local % ROWS;
+      float sum = 0.f;
 #pragma unroll
-    for (int i = 0; i < WARPS_K; i++) {
-      u32 x[4];
-      words_of(load_shared_16(of_warp + i * SHARED * 4), x);
-#pragma unroll
-      for (int j = 0; j < 4; j++) sum[j] += float_of(x[j]);
+      for (int i = 0; i < WARPS_K; i++) sum += of_warp[i * SHARED];
+      if (p.bias) sum += load_float(p.bias, n * p.bias_stride, p.bias_type);
+      store_float(p.out, m * p.out_row + n * p.out_column, p.out_type, sum);
     }
-#pragma unroll
-    for (int j = 0; j < 4; j++)
-      if (n0 + j < p.n) {
-        if (p.bias) sum[j] += load_float(p.bias, (n0 + j) * p.bias_stride, p.bias_type);
-        store_float(p.out, m * p.out_row + (n0 + j) * p.out_column, p.out_type, sum[j]);
-      }
   }
 }

@@ -105,7 +105,14 @@ INLINE bool open(const Part& part, Opened& opened) {
   for (int i = 0; i < 4; i++) opened.at[i] = part.at[i];
   return true;
 }
-INLINE void four_words(const Opened& opened, int i, u32 (&x)[4]) { words_of(load_shared_16(opened.at[i]), x); }
+INLINE void four_words(const Opened& opened, int i, u32 (&x)[4]) {
+  const uint4 v = load_shared_16(opened.at[i]);
+#if A_FORMAT == BF16
+  pairs_of(v, x);
+#else
+  words_of(v, x);
+#endif
+}
 #elif A_CODES
 struct Part {
   uint4 codes;
