@@ -44,6 +44,11 @@ FAMILIES: tuple[tuple[int, str, torch.dtype, MmaConfig, dict[str, Any], int, int
     (16, "e2m1", BF16, replace(CODES, tiles=4, resident=2), {"derived": "bf16"}, 123, 816),
     (32, "e2m1", BF16, replace(CODES, resident=2), {"derived": "bf16"}, 125, 654),
     (1, "e2m1", BF16, replace(CODES, tiles=1, a_codes=False, resident=3), {"derived": "bf16"}, 80, 194),
+    (1, "e2m1", BF16, MmaConfig(3, 1, 12, 1, a_slots=2), {"derived": "bf16", "k": 2880}, 111, 630),
+    (16, "bf16", BF16, MmaConfig(3, 1, 12, 1, a_slots=2, prefetch=True), {"derived": "bf16", "k": 2880}, 109, 583),
+    (32, "bf16", BF16, MmaConfig(3, 1, 12, 1, a_slots=2, prefetch=True), {"derived": "bf16", "k": 2880}, 140, 671),
+    (16, "e2m1", BF16, MmaConfig(5, 1, 12, 1, a_slots=2), {"derived": "bf16", "k": 8192}, 168, 1156),
+    (1, "e2m1", BF16, MmaConfig(3, 1, 16, 1, prefetch=True), {"derived": "bf16", "k": 2880}, 128, 640),
 )
 QUICK = 11  # the one of FAMILIES that is built in every run of the tests
 
@@ -77,12 +82,17 @@ def test_machine_code(
     assert code.loop["HMMA.16816.F32.BF16"] == products
     if problem.aligned:
         weights = 2 * config.tiles * config.depth  # 16 bytes a lane; kept in L1 where another warp reads them too
-        vectors = 1 if config.a_codes else 4 if config.a_before else 2 * a_dtype.itemsize
+        vectors = 0 if config.a_slots else 1 if config.a_codes else 4 if config.a_before else 2 * a_dtype.itemsize
         of_a = tiles_of_a * vectors  # whole blocks
         shared = config.warps_m > 1
         assert code.loop["LDG.E.NA.128.CONSTANT"] == (0 if shared else weights)
         assert code.loop["LDG.E.128"] == of_a + (weights if shared else 0)
         assert code.count("LDG") == sum(number for name, number in code.loop.items() if "LDG.E" in name)
+    if config.a_slots:
+        rows = 8 * tiles_of_a // config.depth
+        whole = -(-given["k"] // w4_mma.CHUNK) <= config.a_slots * config.warps_k
+        assert code.kernel["LDGSTS.E.BYPASS.128"] == rows // 2 * (config.a_slots + (0 if whole else config.depth))
+        assert code.loop["LDS.128"] >= rows // 2 * config.depth  # 16 pieces of each row, by 32 lanes
     assert not {name for name in code.kernel if name.startswith(("LDL", "STL"))}
     assert code.registers <= min(255, 1.1 * registers)
     assert code.registers <= w4_mma.registers_allowed(config)
