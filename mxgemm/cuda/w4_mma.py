@@ -16,7 +16,7 @@ from mxgemm.device import KNOWN_MACHINES
 from mxgemm.errors import Refusal
 from mxgemm.hip.kernarg import Layout
 from mxgemm.mx.formats import scale_addend
-from mxgemm.mx.layouts import padded_scale_shape, round_up
+from mxgemm.mx.layouts import FRAGMENTS, padded_scale_shape, round_up
 from mxgemm.problem import Config, Problem, Strides, contiguity_refusal, contiguous_strides
 
 SOURCE: Final = "w4_mma.cu"
@@ -151,6 +151,8 @@ def _problem_clauses(p: Problem) -> Iterator[Refusal]:
         yield Refusal("b_format", p.b_format, "e2m1")
     if p.scale_layout not in ("row_major", "shuffled") and not fragments(p):
         yield Refusal("scale_layout", p.scale_layout, '"row_major" or "shuffled", or a weight after prepare()')
+    if p.weight_layout == FRAGMENTS and not p.aligned:
+        yield Refusal("b", "not aligned", "operands that begin at multiples of 16 bytes")
     if p.m > MAX_M:
         yield Refusal("m", p.m, f"at most {MAX_M}: sums of all rows are in registers")
     if p.k > MAX_K:
@@ -251,8 +253,8 @@ def shared_bytes(p: Problem, c: MmaConfig) -> int:
 
 
 def fragments(p: Problem) -> bool:
-    """Say whether the weight comes in fragment order."""
-    return p.derived in FORMS
+    """Say whether the weight comes in fragment order, beside its own bytes or in their place."""
+    return p.derived in FORMS or p.weight_layout == FRAGMENTS
 
 
 def rounded_bytes(p: Problem, c: MmaConfig) -> int:
