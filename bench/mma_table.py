@@ -328,8 +328,8 @@ def error_of(out: Tensor, exact: Tensor, rows: Tensor) -> str:
     return "" if error <= limit else f"norm {error:.2e}, at most {limit:.1e}"
 
 
-def main() -> None:
-    """Build, measure, write."""
+def main(given: Sequence[Work] | None = None) -> None:
+    """Build, measure, write; what is ``given``, or what is planned here."""
     clock = Clock(0.0, time.monotonic())
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=190.0, help="the whole run takes no longer")
@@ -341,7 +341,7 @@ def main() -> None:
     arguments = parser.parse_args()
     clock.seconds = arguments.seconds
     keep = output.json_file(arguments, KIND)
-    work = planned(arguments.width, arguments.only, arguments.least, arguments.built)
+    work = given or planned(arguments.width, arguments.only, arguments.least, arguments.built)
     there = build_all(work, clock)
     device = torch.device("cuda", 0)
     machine = machine_of(device)

@@ -67,9 +67,7 @@ class Route(ABC):
         """Ask both questions, :meth:`missing` first; bytes in fragment order are for those that know it."""
         missing = self.missing(problem.machine)
         if missing is None and problem.weight_layout == FRAGMENTS and not self.reads_fragments:
-            return Refusal(
-                "weight_layout", FRAGMENTS, "bytes in another order: prepare() without keep=False leaves them"
-            )
+            return Refusal("weight_layout", FRAGMENTS, "another order: prepare() without keep=False leaves the bytes")
         return missing or self.can_implement(problem)
 
     def configs(self, problem: Problem) -> Sequence[Config]:

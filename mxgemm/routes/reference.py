@@ -88,7 +88,8 @@ def _decode_b(b: Tensor, b_scales: Tensor, rows: slice, problem: Problem) -> Ten
     if problem.weight_layout == FRAGMENTS:
         start, stop = rows.start // FRAGMENT_ROWS * FRAGMENT_ROWS, round_up(rows.stop, FRAGMENT_ROWS)
         part = slice(rows.start - start, rows.stop - start)
-        return decode_rows(*(x[part].contiguous() for x in row_major_parts(b[start:stop], b_scales[start:stop])), fmt)
+        data, scales = row_major_parts(b[start:stop], b_scales[start:stop])
+        return decode_rows(data[part].contiguous(), scales[part].contiguous(), fmt)
     if problem.weight_layout == "preshuffled":
         tiles = slice(rows.start // 16 * 16, -(-rows.stop // 16) * 16)
         data = unpreshuffle_weight(b[tiles].contiguous())[rows.start - tiles.start : rows.stop - tiles.start]

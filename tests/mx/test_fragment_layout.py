@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from mxgemm.mx.fragments import fragment_parts, row_major_parts
 from mxgemm.mx.layouts import FRAGMENTS, ROW_MAJOR, Layout
 from mxgemm.problem import Problem, contiguous_strides
 from mxgemm.routes import ROUTES, Operands
+from tests.cases import skip_without_kernels
 from tests.cuda import lanes
 
 HOPPER = KNOWN_MACHINES["sm_90"]
@@ -106,6 +108,18 @@ def test_a_product_on_a_cpu(m: int) -> None:
     assert torch.equal(mxgemm.gemm(a, alone, out_dtype=torch.float32, route="reference"), want)
     got = mxgemm.gemm(a, alone, out_dtype=torch.float32)
     assert torch.allclose(got, want, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("a_format", ["e2m1", "bf16"])
+def test_many_rows_are_put_in_order_first(a_format: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By dequant_mm, several slices of the weight: the bits that it gives on row-major bytes."""
+    skip_without_kernels("cpu")
+    monkeypatch.setattr("mxgemm.routes.decode.SLICE_BYTES", 1)
+    random = torch.Generator().manual_seed(3)
+    w = mxgemm.quantize(torch.randn(544, 128, generator=random))
+    a = torch.randn(33, 128, generator=random).bfloat16()
+    call = partial(mxgemm.gemm, a, a_format=a_format, route="dequant_mm")  # type: ignore[arg-type]
+    assert torch.equal(call(w.prepare("sm_90", keep=False)), call(w))
 
 
 def test_the_kernel_reads_it() -> None:
