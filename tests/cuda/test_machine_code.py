@@ -15,6 +15,7 @@ from mxgemm.cuda.w4_mma import MmaConfig
 from mxgemm.device import KNOWN_MACHINES
 from mxgemm.hip.build import build, compiler_refusal
 from mxgemm.problem import Problem
+from mxgemm.routes import ROUTES
 from tests.cuda.sass import disassemble
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
@@ -116,3 +117,20 @@ def test_rounding_before_is_short(a_format: str, a_dtype: torch.dtype, codes: bo
     assert code.kernel["STG.E" if codes else "STG.E.128"] == 1
     assert sum(number for name, number in code.kernel.items() if name.startswith(("BAR", "LDS", "STS"))) == 0
     assert sum(code.kernel.values()) <= (310 if codes else 240)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["sm_80", "sm_89"])
+def test_ampere_and_ada_compile_it_too(arch: str) -> None:
+    """And nothing more is known of it there: the route refuses them."""
+    lacking = compiler_refusal(arch)
+    if lacking:
+        pytest.skip(str(lacking))
+    problem = Problem.of(16, 5760, 2880, KNOWN_MACHINES["sm_90"], derived="bf16", scale_rounding="floor")
+    for config in (MmaConfig(3, 1, 12, 1, a_slots=2, prefetch=True, overlap=True), replace(CODES, overlap=True)):
+        assert build(w4_mma.SOURCE, arch=arch, defines=w4_mma.defines(problem, config), folder=KERNELS)
+    assert build(w4_mma.ROUND_SOURCE, arch=arch, defines=w4_mma.round_defines(problem, config), folder=KERNELS)
+    machine = replace(KNOWN_MACHINES["sm_90"], arch=arch)
+    refusal = ROUTES["w4_mma"].missing(machine)
+    assert refusal is not None
+    assert refusal.field == "arch"

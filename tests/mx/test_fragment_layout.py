@@ -110,6 +110,7 @@ def test_a_product_on_a_cpu(m: int) -> None:
     assert torch.allclose(got, want, rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("a_format", ["e2m1", "bf16"])
 def test_many_rows_are_put_in_order_first(a_format: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By dequant_mm, several slices of the weight: the bits that it gives on row-major bytes."""
@@ -122,6 +123,7 @@ def test_many_rows_are_put_in_order_first(a_format: str, monkeypatch: pytest.Mon
     assert torch.equal(call(w.prepare("sm_90", keep=False)), call(w))
 
 
+@pytest.mark.slow
 def test_the_kernel_reads_it() -> None:
     """The text of w4_mma lane by lane: the same bits as from the fragment order beside the weight's own bytes."""
     random = torch.Generator().manual_seed(2)
