@@ -86,7 +86,7 @@ def drawn(count: int, seed: int) -> list[Case]:
             n=draw.choice((16, 32, 80, 272, 2112, 2880) if shuffled else (1, 7, 16, 33, 80, 257, 2112, 2880)),
             k=draw.choice((64, 128, 512, 2880, 7168) if shuffled else (32, 64, 96, 128, 160, 512, 2880, 7168)),
             config=MmaConfig(
-                draw.choice((1, 1, 2, 4)),
+                draw.choice((1, 1, 2, 3, 4, 5, 6)),
                 draw.choice((1, 1, 2, 4)),
                 draw.choice((1, 2, 3, 4, 7, 8, 16)),
                 draw.choice((1, 2, 2, 3, 4)),
@@ -107,6 +107,10 @@ def drawn(count: int, seed: int) -> list[Case]:
             bias=draw.choice((None, None, *DTYPES)),
             derived=draw.choice(("", "fp8_fold", "bf16")),
         )
+        if draw.random() < 0.3:
+            case = replace(case, config=replace(case.config, a_slots=draw.randint(1, 4), a_ahead=True, a_before=False))
+        if case.derived:
+            case = replace(case, config=replace(case.config, prefetch=draw.choice((False, True))))
         if case.config.a_before and case.a_format == "e2m1" and draw.random() < 0.6:
             case = replace(case, config=replace(case.config, a_codes=True))
         if case.n * case.k < 1e7 and w4_mma.mma_refusal(described(case), case.config) is None:

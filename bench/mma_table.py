@@ -56,7 +56,7 @@ FEW_MS = (1, 16, 32)
 LARGEST = 3e8
 """Elements of a weight that is measured at fewer M."""
 FEW_ELEMENTS = 2e7
-"""Up to this weight launches matter: there calls overlap what comes before, on larger ones both are timed."""
+"""From this weight on launches that round A are also timed without overlapping what comes before."""
 PASSES = (
     *(("e2m1", "prepared", MS, 5), ("bf16", "prepared", MS, 3), ("bf16", "raw", MS, 3), ("e2m1", "raw", MS, 3)),
     ("e4m3", "prepared", FEW_MS, 2),
@@ -127,16 +127,23 @@ def planned(width: int, only: Sequence[str] = (), least: float = 0, built_of_all
         for shape in shapes:
             pool = pools.setdefault(class_of(shape), set())
             pool.update(ranked[shape][:built])
+            pool.update(called_early(ranked[shape][0], form))
             if built >= MOST_BUILT:
                 pool.add(replace(ranked[shape][0], resident=0))
         for shape in shapes:
             pool = pools[class_of(shape)]
             chosen = [config for config in ranked[shape] if config in pool][:width]
             unbound = replace(chosen[0], resident=0)
-            if unbound in pool and unbound not in chosen:
-                chosen.append(unbound)
+            for config in (unbound, *called_early(chosen[0], form)):
+                if config in pool and config not in chosen:
+                    chosen.append(config)
             work.append(Work(shape, a_format, form, tuple(chosen)))
     return work
+
+
+def called_early(config: MmaConfig, form: str) -> list[MmaConfig]:
+    """Return the configuration with the weight called to L2 first, where the route's estimate leaves that out."""
+    return [] if config.prefetch or form == "raw" else [replace(config, prefetch=True)]
 
 
 def rows_and_weight(shape: Shape) -> Shape:
@@ -153,15 +160,16 @@ def class_of(shape: Shape) -> tuple[object, ...]:
 
 @cache
 def ranking(rows: int, n: int, k: int, a_format: str, form: str) -> Sequence[MmaConfig]:
-    """Return the route's candidates, of each division among warps one, or two of the first; small weights' overlap."""
+    """Return the route's candidates, of each division among warps one, or two of the first; they overlap."""
     problem = timed_problem((rows, n, k), a_format, form)
     seen: Counter[tuple[object, ...]] = Counter()
     found: list[MmaConfig] = []
     for config in candidates(problem):
-        division = config.tiles, config.warps_n, config.warps_m, config.warps_k, config.a_before, config.a_codes
+        of_a = config.a_before, config.a_codes, config.a_slots > 0
+        division = config.tiles, config.warps_n, config.warps_m, config.warps_k, *of_a
         seen[division] += 1
         if seen[division] <= (2 if len(found) < TWICE else 1):
-            found.append(replace(config, overlap=n * k < FEW_ELEMENTS))
+            found.append(replace(config, overlap=True))
     return found
 
 
@@ -293,7 +301,7 @@ def measured(
         found.sort(key=lambda pair: pair[0])
         finalists = [config for _, config in found[:AGAIN]]
         if n * k >= FEW_ELEMENTS:  # a launch of its own that rounds A is built both ways
-            finalists += [replace(config, overlap=True) for config in finalists[:2] if config.a_before]
+            finalists += [replace(config, overlap=False) for config in finalists[:2] if config.a_before]
         final = sorted(((us(config, FINAL), config) for config in finalists), key=lambda pair: pair[0])
         for again, pairs in ((True, final), (False, found)):
             for time_us, config in pairs:
@@ -320,8 +328,8 @@ def error_of(out: Tensor, exact: Tensor, rows: Tensor) -> str:
     return "" if error <= limit else f"norm {error:.2e}, at most {limit:.1e}"
 
 
-def main() -> None:
-    """Build, measure, write."""
+def main(given: Sequence[Work] | None = None) -> None:
+    """Build, measure, write; what is ``given``, or what is planned here."""
     clock = Clock(0.0, time.monotonic())
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=190.0, help="the whole run takes no longer")
@@ -333,7 +341,7 @@ def main() -> None:
     arguments = parser.parse_args()
     clock.seconds = arguments.seconds
     keep = output.json_file(arguments, KIND)
-    work = planned(arguments.width, arguments.only, arguments.least, arguments.built)
+    work = given or planned(arguments.width, arguments.only, arguments.least, arguments.built)
     there = build_all(work, clock)
     device = torch.device("cuda", 0)
     machine = machine_of(device)

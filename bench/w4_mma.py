@@ -47,6 +47,7 @@ from mxgemm.measure import output
 from mxgemm.measure.rotation import cache_bytes, copies_needed
 from mxgemm.measure.spread import Effort
 from mxgemm.measure.timing import graph_us
+from mxgemm.mx.fragments import fragment_order
 from mxgemm.problem import Problem
 from mxgemm.routes import ROUTES, Operands
 
@@ -147,6 +148,28 @@ def whole_calls(device: torch.device) -> list[str]:
             return "results differ, or are missing"
         return error_of(results[0])
 
+    def of_threads_with_two_launches() -> str:
+        problem = timed_problem((6, 512, 2880), "e2m1", "prepared")
+        launch = ROUTES["w4_mma"].bind(problem, MmaConfig(2, 1, 8, 1, a_before=True, a_codes=True, overlap=True))
+        order = (torch.empty(0, dtype=torch.bfloat16, device=device), fragment_order(weight.data, weight.scales))
+        results: list[Tensor] = []
+
+        def some() -> None:
+            for _ in range(50):
+                out = torch.full((6, 512), torch.nan, device=device, dtype=torch.bfloat16)
+                launch(Operands(a.view(6, 2880), None, weight.data, weight.scales, None, out, order))
+                results.append(out)
+
+        threads = [threading.Thread(target=some) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        torch.cuda.synchronize()
+        if len(results) != 400 or not all(torch.equal(one, results[0]) for one in results):
+            return "results differ, or are missing"
+        return error_of(results[0].view(2, 3, 512))
+
     def in_a_graph() -> str:
         out = torch.empty(2, 3, 512, device=device, dtype=torch.bfloat16)
         graph = torch.cuda.CUDAGraph()
@@ -180,6 +203,7 @@ def whole_calls(device: torch.device) -> list[str]:
         "a call with leading dimensions": lambda: error_of(call()),
         "on a stream": on_a_stream,
         "of threads": of_threads,
+        "of threads, two launches a call": of_threads_with_two_launches,
         "in a graph": in_a_graph,
         "loaded under capture": loaded_under_capture,
     }

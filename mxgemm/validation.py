@@ -23,7 +23,15 @@ from mxgemm.mx.formats import (
     element_format,
 )
 from mxgemm.mx.freshness import check_sources
-from mxgemm.mx.layouts import SCALE_LAYOUTS, WEIGHT_LAYOUTS, Layout, preshuffle_refusal, scale_shape
+from mxgemm.mx.layouts import (
+    FRAGMENTS,
+    SCALE_LAYOUTS,
+    WEIGHT_LAYOUTS,
+    Layout,
+    fragment_refusal,
+    preshuffle_refusal,
+    scale_shape,
+)
 from mxgemm.mx.parts import DATA_DTYPES, SCALE_DTYPES, as_bytes, check_parts, describe
 from mxgemm.mx.prepared import check_form
 from mxgemm.mx.tensor import FLOAT_DTYPES, MXTensor
@@ -74,8 +82,8 @@ def check_names(
     for argument, got, allowed in (
         ("a_format", a_format, ACTIVATION_FORMATS),
         ("scale_rounding", scale_rounding, SCALE_ROUNDINGS),
-        ("weight_layout", weight_layout, WEIGHT_LAYOUTS),
-        ("scale_layout", scale_layout, SCALE_LAYOUTS),
+        ("weight_layout", weight_layout, (*WEIGHT_LAYOUTS, FRAGMENTS)),
+        ("scale_layout", scale_layout, (*SCALE_LAYOUTS, FRAGMENTS)),
         ("route", route, (None, *ROUTES)),
     ):
         if not (got is None or isinstance(got, str)) or got not in allowed:
@@ -140,6 +148,11 @@ def check_weight(
         reason = preshuffle_refusal(n, columns)
         if reason:
             raise ValueError(f"b: weight_layout is 'preshuffled', but {reason}")
+    if FRAGMENTS in (weight_layout, scale_layout):
+        reason = fragment_refusal(n, k)
+        if reason or fmt.name != "e2m1" or weight_layout != scale_layout:
+            words = reason or (f"{fmt} is not e2m1" if fmt.name != "e2m1" else "only one of bytes and scales is")
+            raise ValueError(f"b: weight_layout or scale_layout is {FRAGMENTS!r}, but {words}")
     want = scale_shape(scale_layout, n, k)
     if tuple(b_scales.shape) != want:
         raise ValueError(

@@ -59,7 +59,7 @@ HEAD: dict[str, Any] = {
             "covers": "eager calls on an idle device",
         },
         "mma": {
-            "title": "bench/mma_table.py on an H200: bench/results/mma_table_h200.json, mma_table_raw_h200.json",
+            "title": "bench/mma_table.py on an H200: bench/results/mma_table_h200.json, and earlier runs beside it",
             "machine": "NVIDIA H200, 132 SMs",
             "scope": "call",
             "covers": "device time of whole calls of w4_mma, raw and prepared weights apart",

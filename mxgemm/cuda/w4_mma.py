@@ -16,7 +16,7 @@ from mxgemm.device import KNOWN_MACHINES
 from mxgemm.errors import Refusal
 from mxgemm.hip.kernarg import Layout
 from mxgemm.mx.formats import scale_addend
-from mxgemm.mx.layouts import padded_scale_shape
+from mxgemm.mx.layouts import FRAGMENTS, padded_scale_shape, round_up
 from mxgemm.problem import Config, Problem, Strides, contiguity_refusal, contiguous_strides
 
 SOURCE: Final = "w4_mma.cu"
@@ -46,7 +46,7 @@ TILE_M: Final = 8
 CHUNK: Final = 128
 """Elements along K of four lanes: a block of 32 each."""
 LANES: Final = KNOWN_MACHINES[ARCH].wave_size
-TILES: Final = (1, 2, 4)
+TILES: Final = (1, 2, 3, 4, 5, 6)
 MAX_WARPS: Final = 16
 MAX_DEPTH: Final = 4
 MAX_CHUNKS: Final = 64
@@ -65,13 +65,17 @@ GRAIN: Final = 8
 _OTHER_REGISTERS: Final = 20
 """Decoded weights, counters, constants; this and the next three were seen in compiled code without spills."""
 _STRIDES: Final = 16
-"""Strides of weights as they lie, and what they are multiplied into."""
+"""Strides of weights as they lie, and what they are multiplied into, twice that for more than so many tiles."""
+_FEW_TILES: Final = 4
 _ROUNDING: Final = 6
 """Of A in registers."""
+_ROUNDING_SHARED: Final = 26
+"""And of a block in shared memory."""
 _LEAST_REGISTERS: Final = 72
 """The second loop's, and what it takes more where K has a tail."""
 _TAIL: Final = 4
 MAX_RESIDENT: Final = 8
+MAX_SLOTS: Final = 8
 
 _DTYPES: Final = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}
 """As the kernel counts them (``round_block.h``)."""
@@ -95,6 +99,10 @@ class MmaConfig(Config):
         a_codes: and makes e2m1 codes and scales of it, which each workgroup decodes, a quarter of the bytes of bf16.
         resident: workgroups for which a multiprocessor's registers must do, so that it hides loads behind more warps; 0
             leaves registers to the compiler.
+        a_slots: chunks of A that a warp has in shared memory at once, 0 for none: rows are copied whole and rounded
+            there, and what is in flight takes no registers. A is bf16 in contiguous rows then.
+        prefetch: a workgroup calls all that it reads of the weight to L2 before anything else, also before it waits for
+            earlier launches; of a weight in fragment order.
     """
 
     tiles: int = 1
@@ -107,6 +115,8 @@ class MmaConfig(Config):
     a_before: bool = False
     a_codes: bool = False
     resident: int = 0
+    a_slots: int = 0
+    prefetch: bool = False
 
     @property
     def warps(self) -> int:
@@ -141,6 +151,8 @@ def _problem_clauses(p: Problem) -> Iterator[Refusal]:
         yield Refusal("b_format", p.b_format, "e2m1")
     if p.scale_layout not in ("row_major", "shuffled") and not fragments(p):
         yield Refusal("scale_layout", p.scale_layout, '"row_major" or "shuffled", or a weight after prepare()')
+    if p.weight_layout == FRAGMENTS and not p.aligned:
+        yield Refusal("b", "not aligned", "operands that begin at multiples of 16 bytes")
     if p.m > MAX_M:
         yield Refusal("m", p.m, f"at most {MAX_M}: sums of all rows are in registers")
     if p.k > MAX_K:
@@ -166,6 +178,13 @@ def _config_clauses(p: Problem, c: MmaConfig) -> Iterator[Refusal]:
         return
     if c.a_codes and not (c.a_before and p.a_format == "e2m1"):
         yield Refusal("a_codes", True, 'a_before and a_format "e2m1"')
+    if not 0 <= c.a_slots <= MAX_SLOTS:
+        yield Refusal("a_slots", c.a_slots, f"0 to {MAX_SLOTS}")
+        return
+    if c.a_slots and (c.a_before or not c.a_ahead or p.a_dtype != torch.bfloat16 or not _a_vector(p)):
+        yield Refusal("a_slots", c.a_slots, "a_ahead, not a_before, and aligned contiguous rows of A in bfloat16")
+    if c.prefetch and not fragments(p):
+        yield Refusal("prefetch", True, "a weight in fragment order: what a workgroup reads lies together")
     if c.warps > MAX_WARPS:
         yield Refusal("warps", c.warps, f"at most {MAX_WARPS} of a workgroup")
     if not 1 <= c.depth <= MAX_DEPTH:
@@ -198,19 +217,22 @@ def registers_needed(p: Problem, c: MmaConfig) -> int:
     """Return a bound of the registers of a lane: sums, what is in flight, A's words, places, decoded weights."""
     of_warp = tiles_m(p) // c.warps_m
     weights = 9 * c.tiles if fragments(p) else 10 * c.tiles
-    block = 5 if c.a_codes else 16 if c.a_before else 8 * p.a_dtype.itemsize
-    opened = (4 if c.a_ahead else 9) if c.a_codes else 0 if c.a_before and c.a_ahead else 16
+    block = 5 if c.a_codes else 0 if c.a_slots else 16 if c.a_before else 8 * p.a_dtype.itemsize
+    if c.a_slots:
+        opened = 6 * of_warp if p.a_format == "bf16" else 4 * of_warp + _ROUNDING_SHARED
+    else:
+        opened = of_warp * ((4 if c.a_ahead else 9) if c.a_codes else 0 if c.a_before and c.a_ahead else 16)
     flight = weights + (of_warp * block if c.a_ahead else 0)
     places = (1 if c.a_before else 2) * of_warp + (2 * -(-c.tiles // 2) if fragments(p) else 8 * c.tiles)
     other = (
         _OTHER_REGISTERS
         + 2 * (c.tiles + c.depth - 1)
-        + (0 if fragments(p) else _STRIDES)
+        + (0 if fragments(p) else _STRIDES if c.tiles <= _FEW_TILES else 2 * _STRIDES)
         + (0 if c.a_before else _ROUNDING)
     )
     sums = 4 * c.tiles * of_warp
     least = _LEAST_REGISTERS + (_TAIL if p.k % CHUNK else 0)
-    return max(least, sums + c.depth * flight + opened * of_warp + places + other)
+    return max(least, sums + c.depth * flight + opened + places + other)
 
 
 def registers_allowed(c: MmaConfig) -> int:
@@ -221,18 +243,23 @@ def registers_allowed(c: MmaConfig) -> int:
 
 
 def shared_bytes(p: Problem, c: MmaConfig) -> int:
-    """Return the bytes of shared memory of a workgroup: an fp32 sum for each warp, row of A and weight row."""
-    return 4 * c.warps_n * c.warps_k * TILE_M * tiles_m(p) * (TILE_N * c.tiles + 4)
+    """Return the bytes of shared memory of a workgroup: of each warp A's chunks, or its sums, which take their place.
+
+    There is an fp32 sum for each row of A and weight row.
+    """
+    of_warp = tiles_m(p) // c.warps_m * TILE_M
+    sums, of_a = 4 * of_warp * (TILE_N * c.tiles + 4), 2 * CHUNK * of_warp * c.a_slots
+    return c.warps * max(sums, of_a)
 
 
 def fragments(p: Problem) -> bool:
-    """Say whether the weight comes in fragment order."""
-    return p.derived in FORMS
+    """Say whether the weight comes in fragment order, beside its own bytes or in their place."""
+    return p.derived in FORMS or p.weight_layout == FRAGMENTS
 
 
 def rounded_bytes(p: Problem, c: MmaConfig) -> int:
     """Return the scratch that rounded A takes."""
-    values = p.m * CHUNK * chunks(p)
+    values = round_up(p.m, TILE_M) * CHUNK * chunks(p)
     return values * 17 // 32 if c.a_codes else 2 * values
 
 
@@ -247,8 +274,6 @@ def strides_of(p: Problem) -> Strides:
 def defines(p: Problem, c: MmaConfig) -> dict[str, int | str]:
     """Return the macros that make the kernel of a format, a dtype, a class of strides and a configuration."""
     s = strides_of(p)
-    row_bytes = s.a[0] * p.a_dtype.itemsize
-    a_vector = p.aligned and s.a[1] == 1 and (p.m == 1 or row_bytes % 16 == 0)
     w_vector = p.aligned and s.b[1] == 1 and (p.weight_layout != "row_major" or p.n == 1 or s.b[0] % 16 == 0)
     return {
         "A_TYPE": _DTYPES[p.a_dtype],
@@ -262,7 +287,7 @@ def defines(p: Problem, c: MmaConfig) -> dict[str, int | str]:
         "WARPS_K": c.warps_k,
         "DEPTH": c.depth,
         "A_AHEAD": int(c.a_ahead),
-        "A_VECTOR": int(a_vector),
+        "A_VECTOR": int(_a_vector(p)),
         "W_VECTOR": int(w_vector or fragments(p)),
         "TAIL": int(p.k % CHUNK != 0),
         "OVERLAP": int(c.overlap and not c.a_before),
@@ -270,7 +295,16 @@ def defines(p: Problem, c: MmaConfig) -> dict[str, int | str]:
         "A_CODES": int(c.a_codes),
         "RESIDENT": c.resident,
         "FRAGMENTS": int(fragments(p)),
+        "A_SLOTS": c.a_slots,
+        "A_WHOLE": int(c.a_slots > 0 and chunks(p) <= c.a_slots * c.warps_k),
+        "PREFETCH": int(c.prefetch),
     }
+
+
+def _a_vector(p: Problem) -> bool:
+    """Say whether A's rows are contiguous and each begins at a multiple of 16 bytes."""
+    row, column = strides_of(p).a
+    return p.aligned and column == 1 and (p.m == 1 or row * p.a_dtype.itemsize % 16 == 0)
 
 
 def round_defines(p: Problem, c: MmaConfig) -> dict[str, int | str]:

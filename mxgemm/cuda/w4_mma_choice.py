@@ -1,8 +1,9 @@
 """Which configuration of w4_mma for which problem: an estimate of its time, by which candidates are ordered.
 
-The estimate's parts are instructions that the busiest multiprocessor issues, what one warp takes times how often a
-multiprocessor is filled with warps, memory's and L2's bandwidth, and launches. Their squares add up. Its constants are
-those that order best what an H200 measured (docs/lab-notes.md), so they are not those of a data sheet.
+The estimate's parts are instructions that the busiest multiprocessor issues, lookups of A in its L1, what one warp
+takes times how often a multiprocessor is filled with warps, memory's and L2's bandwidth, and launches. Their squares
+add up. Its constants are those that order best what an H200 measured (docs/lab-notes.md), so they are not those of a
+data sheet.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from mxgemm.cuda.w4_mma import (
     MAX_WARPS,
     REGISTERS,
     SHARED_BYTES,
+    TILE_M,
+    TILE_N,
     TILES,
     MmaConfig,
     chunks,
@@ -36,31 +39,50 @@ from mxgemm.cuda.w4_mma import (
 from mxgemm.device import KNOWN_MACHINES
 from mxgemm.problem import Problem
 
-CLOCKS_A_US: Final = 1750.0
-MEMORY_BYTES_A_US: Final = 4.8e6
-L2_BYTES_A_US: Final = 8.4e6
-LAUNCH_US: Final = 2.5
+CLOCKS_A_US: Final = 2320.0
+MEMORY_BYTES_A_US: Final = 4.71e6
+L2_BYTES_A_US: Final = 6.75e6
+LAUNCH_US: Final = 2.05
 """Until a workgroup begins and after the last one has ended."""
-OVERLAPPED_US: Final = 0.56
+OVERLAPPED_US: Final = 0.07
 """Of it, where the launch may begin before earlier ones have ended."""
-SECOND_LAUNCH_US: Final = 1.32
-LATENCY_US: Final = {False: 0.15, True: 0.12}
-"""Of a weight as it lies and in fragment order; loads of A behind it add :data:`BEHIND`."""
-BEHIND: Final = 0.25
-ROUNDING: Final = 167
-"""Instructions that round a block of A."""
-LOADING_A: Final = 68
-LOADING_CODES: Final = 122
-"""Instead, of codes, which are decoded."""
-DECODING: Final = {False: 292, True: 145}
+PREFETCHED_US: Final = 0.05
+"""And where the weight has been called to L2 by then."""
+SECOND_LAUNCH_US: Final = 1.11
+LATENCY_US: Final = {False: 0.071, True: 0.059}
+"""Of a weight as it lies and in fragment order; loads of A behind it take :data:`BEHIND` times as long again."""
+BEHIND: Final = 5.0
+ROUNDING: Final = 181
+"""Instructions that round a block of A in registers, and those that load one."""
+LOADING_A: Final = 20
+LOADING_CODES: Final = 143
+"""Of codes, which are decoded."""
+LOADING_ROUNDED: Final = 35
+ROUNDING_SHARED: Final = 202
+"""To copy a block of A to shared memory, round it there and load it."""
+SHARED_BF16: Final = 60
+"""The same where it keeps its values."""
+LOOKUPS: Final = {False: 141, True: 32}
+"""Clocks of the L1 for 8 rows of A and a chunk: as they lie, a block of a row a lane, and in the order of lanes."""
+LOOKUPS_SHARED: Final = 8
+DECODING: Final = {False: 620, True: 179}
 """Those that load, test and decode a tile of 16 weight rows a chunk: as it lies, in fragment order."""
-MULTIPLYING: Final = 73
-CLOCKS_A_PRODUCT: Final = 3.2
-AROUND: Final = 208
-"""Instructions around a warp's chunks."""
+MULTIPLYING: Final = 63
+CLOCKS_A_PRODUCT: Final = 17.2
+ADDING: Final = 178
+"""Instructions for four results of a lane."""
 MAX_WAVES: Final = 64
 """Warps of a multiprocessor."""
 _SCHEDULERS: Final = KNOWN_MACHINES[ARCH].simds
+MOST_PREFETCHED: Final = 3e7
+"""Elements of a weight that is called to L2 before it is waited for: so much has room there."""
+MAX_WHOLE: Final = 4
+"""Chunks of A of a warp that are all kept in shared memory; of more there are :data:`FEW_SLOTS` at a time."""
+FEW_SLOTS: Final = 2
+MAX_ROWS_TILES: Final = 8
+"""Tiles of 16 weight rows of a workgroup."""
+MAX_AHEAD: Final = 8
+"""And those that a warp has in flight."""
 
 
 def candidates(p: Problem) -> Sequence[MmaConfig]:
@@ -74,13 +96,20 @@ def _considered(p: Problem) -> Iterator[MmaConfig]:
     along_k = sorted({min(w, most) for w in (1, 2, 4, 7, 8, 12, 14, 16)} | {-(-most // MAX_CHUNKS)})
     along_m = [w for w in (1, 2, 4) if w <= tiles_m(p)]
     befores = [(False, False), (True, False)] + [(True, True)] * (p.a_format == "e2m1")
+    calls = fragments(p) and p.n * p.k <= MOST_PREFETCHED
     for tiles, warps_n, warps_m, warps_k in itertools.product(TILES, (1, 2, 4), along_m, along_k):
-        if not min(4, most) <= warps_n * warps_m * warps_k <= MAX_WARPS:
+        if not min(4, most) <= warps_n * warps_m * warps_k <= MAX_WARPS or warps_n * tiles > MAX_ROWS_TILES:
             continue
-        for depth, a_ahead, before in itertools.product((1, 2, 4), (False, True), befores):
-            if depth <= max(1, -(-most // warps_k)):
-                config = MmaConfig(tiles, warps_n, warps_k, depth, a_ahead, False, warps_m, *before)
+        slots = -(-most // warps_k)
+        for depth in (1, 2, 4):
+            if depth > max(1, slots) or depth * tiles > MAX_AHEAD:
+                continue
+            for a_ahead, before in itertools.product((False, True), befores):
+                config = MmaConfig(tiles, warps_n, warps_k, depth, a_ahead, False, warps_m, *before, prefetch=calls)
                 yield replace(config, resident=_resident(p, config))
+            config = MmaConfig(tiles, warps_n, warps_k, depth, warps_m=warps_m, prefetch=calls)
+            config = replace(config, a_slots=slots if slots <= MAX_WHOLE else FEW_SLOTS)
+            yield replace(config, resident=_resident(p, config))
 
 
 def _resident(p: Problem, c: MmaConfig) -> int:
@@ -95,16 +124,27 @@ def estimate_us(p: Problem, c: MmaConfig) -> float:
     """Return about how long the device takes."""
     units = max(1, p.machine.cu_count)
     rows_of_a, of_warp, workgroups = tiles_m(p) // c.warps_m, -(-chunks(p) // c.warps_k), grid(p, c)[0]
-    rounding = 0 if p.a_format == "bf16" or c.a_before else ROUNDING
-    loading = LOADING_CODES if c.a_codes else LOADING_A
-    issued = rows_of_a * (rounding + loading) + c.tiles * (DECODING[fragments(p)] + MULTIPLYING * rows_of_a)
-    clocks = AROUND + of_warp * max(issued, c.tiles * rows_of_a * 8 * CLOCKS_A_PRODUCT)
+    waves, ordered = -(-workgroups // units), fragments(p)
+    issued = rows_of_a * _instructions_of_a(p, c) + c.tiles * (DECODING[ordered] + MULTIPLYING * rows_of_a)
+    results = -(-TILE_N * c.tiles * c.warps_n * p.m // (4 * LANES * c.warps))
+    clocks = ADDING * results + of_warp * max(issued, c.tiles * rows_of_a * 8 * CLOCKS_A_PRODUCT)
     resident = max(1, c.resident, _resident(p, c))
-    issue_us = -(-workgroups // units) * c.warps / _SCHEDULERS * clocks / CLOCKS_A_US
-    loads_us = -(-of_warp // c.depth) * LATENCY_US[fragments(p)] * (1.0 if c.a_ahead else 1.0 + BEHIND)
+    issue_us = waves * c.warps / _SCHEDULERS * clocks / CLOCKS_A_US
+    lookups = LOOKUPS_SHARED if c.a_slots or c.a_codes else LOOKUPS[c.a_before] * min(p.m, TILE_M) / TILE_M
+    lookup_us = waves * c.warps * of_warp * rows_of_a * lookups / CLOCKS_A_US
+    loads_us = -(-of_warp // c.depth) * LATENCY_US[ordered] * (1.0 if c.a_ahead else 1.0 + BEHIND)
     chain_us = -(-workgroups // (units * resident)) * (loads_us + clocks / CLOCKS_A_US)
     weight = p.n * p.k * 17 / 32
+    memory_us = weight / MEMORY_BYTES_A_US * max(1.0, 0.75 * waves * units / workgroups)
     passed = weight + workgroups * p.m * CHUNK * chunks(p) * (17 / 32 if c.a_codes else 2)
-    parts = issue_us, chain_us, weight / MEMORY_BYTES_A_US, passed / L2_BYTES_A_US
-    launches_us = LAUNCH_US + SECOND_LAUNCH_US * c.a_before - OVERLAPPED_US * c.overlap
-    return launches_us + math.hypot(*parts)
+    launches_us = LAUNCH_US + SECOND_LAUNCH_US * c.a_before - OVERLAPPED_US * c.overlap - PREFETCHED_US * c.prefetch
+    return launches_us + math.hypot(issue_us, lookup_us, chain_us, memory_us, passed / L2_BYTES_A_US)
+
+
+def _instructions_of_a(p: Problem, c: MmaConfig) -> int:
+    """Return those of a warp that make a chunk and a tile of A ready."""
+    if c.a_slots:
+        return SHARED_BF16 if p.a_format == "bf16" else ROUNDING_SHARED
+    if c.a_before:
+        return LOADING_CODES if c.a_codes else LOADING_ROUNDED
+    return LOADING_A + (0 if p.a_format == "bf16" else ROUNDING)

@@ -23,11 +23,11 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from mxgemm.mx.layouts import round_up
+from mxgemm.mx.layouts import FRAGMENT_COLUMNS, FRAGMENT_ROWS, round_up
 
-ROWS: Final = 32
+ROWS: Final = FRAGMENT_ROWS
 """What N is padded to: two tiles of 16 rows."""
-CHUNK: Final = 128
+CHUNK: Final = FRAGMENT_COLUMNS
 """What K is padded to."""
 _PADDED_SCALE: Final = 127
 _PLACES: Final = ((15, 6), (12, 3), (14, 0), (13, 9))
@@ -73,6 +73,41 @@ def fragment_order(data: Tensor, scales: Tensor) -> Tensor:
     padded = _padded(scales, rows, chunks * 4, _PADDED_SCALE).view(rows // 32, 2, 2, 8, chunks, 4)
     of_scales.view(rows // 32, chunks, 8, 4, 2, 2).copy_(padded.permute(0, 4, 3, 5, 1, 2))
     return made
+
+
+def fragment_parts(data: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
+    """Put an MXFP4 weight that needs no padding into fragment order, codes and scales in tensors of their own.
+
+    Args:
+        data: uint8 ``[N, K/2]``, row-major, N a multiple of 32, K of 128.
+        scales: uint8 ``[N, K/32]``, row-major.
+
+    Returns:
+        fresh memory of the same shapes; 32 rows of each are those of the weight.
+    """
+    made = fragment_order(data, scales)
+    return made[: data.numel()].view(data.shape), made[data.numel() :].clone().view(scales.shape)
+
+
+def row_major_parts(data: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
+    """Undo :func:`fragment_parts`, of whole weights or of multiples of 32 rows."""
+    n, k = data.shape[0], 2 * data.shape[1]
+    chunks = k // CHUNK
+    # pair of tiles, chunk, g, t, tile, half -> pair of tiles, tile, half, g, chunk, t
+    of_scales = scales.reshape(n // ROWS, chunks, 8, 4, 2, 2).permute(0, 4, 5, 2, 1, 3)
+    # tile, chunk, half, g, t, bytes -> tile, half, g, chunk, t, bytes
+    placed = data.reshape(n // 16, chunks, 2, 8, 4, 16).permute(0, 2, 3, 1, 4, 5).reshape(n, k // 2)
+    return _taken_back(placed), of_scales.reshape(n, k // 32)
+
+
+def _taken_back(placed: Tensor) -> Tensor:
+    """Undo :func:`_placed`: bytes of two codes."""
+    halves = placed.view(torch.int16).to(torch.int32)
+    pairs = torch.zeros_like(halves)
+    for i, (sign, magnitude) in enumerate(_PLACES):
+        pairs |= ((halves >> magnitude) & 7) << (4 * i)
+        pairs |= ((halves >> sign) & 1) << (4 * i + 3)
+    return pairs.to(torch.int16).view(torch.uint8)
 
 
 def _padded(x: Tensor, rows: int, columns: int, value: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Byte layouts of packed weights and scales: row-major, the order that AITER's kernels read, and cuBLAS's of scales.
+"""Byte layouts of packed weights and scales: row-major, the orders that AITER's kernels and ours read, and cuBLAS's.
 
 A weight of ``bytes`` columns (``K/2`` for e2m1, ``K`` for fp8) is *preshuffled* in tiles of 16 rows by 32
 bytes. With rows split as ``(n1, n0) = (N/16, 16)`` and columns as ``(kb, kh, byte) = (bytes/32, 2, 16)``,
@@ -16,6 +16,8 @@ layout") in tiles of 128 rows by 4 columns, after padding to whole tiles with ze
 
     ((r//128)*(C/4) + c//4)*512 + (r%32)*16 + ((r%128)//32)*4 + c%4
 
+*Fragments* is the order of ``mxgemm.mx.fragments``, of bytes and scales together, where N and K need no padding for it.
+
 All are bijections of the (padded) array; every function here works on any torch device and returns fresh memory.
 """
 
@@ -31,11 +33,16 @@ from mxgemm.arguments import one_of
 from mxgemm.errors import Refusal
 from mxgemm.mx.formats import BLOCK
 
-WeightLayout = Literal["row_major", "preshuffled"]
-ScaleLayout = Literal["row_major", "shuffled", "swizzled_32_4_4"]
+WeightLayout = Literal["row_major", "preshuffled", "fragments"]
+ScaleLayout = Literal["row_major", "shuffled", "swizzled_32_4_4", "fragments"]
 
 WEIGHT_LAYOUTS: Final[tuple[str, ...]] = ("row_major", "preshuffled")
 SCALE_LAYOUTS: Final[tuple[str, ...]] = ("row_major", "shuffled", "swizzled_32_4_4")
+"""In which weights come. Each of bytes goes with each of scales."""
+FRAGMENTS: Final = "fragments"
+"""And the one order of both that ``prepare(keep=False)`` may leave of a weight."""
+FRAGMENT_ROWS: Final = 32
+FRAGMENT_COLUMNS: Final = 128
 
 WEIGHT_TILE_ROWS: Final = 16
 WEIGHT_TILE_BYTES: Final = 32
@@ -58,8 +65,10 @@ class Layout:
     scales: ScaleLayout = "row_major"
 
     def __post_init__(self) -> None:
-        one_of("weight_layout", self.data, WEIGHT_LAYOUTS)
-        one_of("scale_layout", self.scales, SCALE_LAYOUTS)
+        one_of("weight_layout", self.data, (*WEIGHT_LAYOUTS, FRAGMENTS))
+        one_of("scale_layout", self.scales, (*SCALE_LAYOUTS, FRAGMENTS))
+        if (self.data == FRAGMENTS) != (self.scales == FRAGMENTS):
+            raise ValueError(f"scale_layout: got {self.scales!r} with {self.data} data, want {FRAGMENTS!r} of both")
 
     def __str__(self) -> str:
         if self.data == self.scales == "row_major":
@@ -137,6 +146,14 @@ def unpreshuffle_weight(packed: Tensor) -> Tensor:
     n, columns = _check_weight(packed)
     tiles = packed.reshape(n // 16, columns // 32, 2, 16, 16)
     return tiles.permute(0, 3, 1, 2, 4).contiguous().view(n, columns)
+
+
+def fragment_refusal(n: int, k: int) -> Refusal | None:
+    """Say why an MXFP4 weight cannot lie in fragment order alone, or return None if it can."""
+    for name, got, of in (("n", n, FRAGMENT_ROWS), ("k", k, FRAGMENT_COLUMNS)):
+        if got % of:
+            return Refusal(name, got, f"a multiple of {of}", words=f"{name.upper()} = {got} is not a multiple of {of}")
+    return None
 
 
 def preshuffle_refusal(n: int, columns: int) -> Refusal | None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mxgemm.memory import check_memory
 from mxgemm.mx.formats import BLOCK, FORMATS, ElementFormat
-from mxgemm.mx.layouts import Layout, preshuffle_refusal, scale_shape
+from mxgemm.mx.layouts import FRAGMENTS, Layout, fragment_refusal, preshuffle_refusal, scale_shape
 
 # What may be viewed as bytes where, so that another format's scales or elements are refused and not misread.
 _FLOAT4 = getattr(torch, "float4_e2m1fn_x2", None)
@@ -67,6 +67,10 @@ def check_parts(
         reason = preshuffle_refusal(*want_data)
         if reason:
             raise ValueError(f"{names[0]}: {reason}, so it cannot be preshuffled")
+    if layout.data == FRAGMENTS:
+        reason = fragment_refusal(leading[0], k)
+        if reason or fmt.name != "e2m1":
+            raise ValueError(f"{names[0]}: {reason or f'{fmt} is not e2m1'}, so it cannot be in fragment order")
     want_scales = (*leading, k // BLOCK) if layout.scales == "row_major" else scale_shape(layout.scales, leading[0], k)
     if tuple(scales.shape) != want_scales:
         raise ValueError(f"{names[1]}: got shape {tuple(scales.shape)}, want {want_scales} ({layout.scales})")

@@ -77,6 +77,7 @@ class WeightForm:
             Not asked where there is a ``layout``, whose shapes are known.
         layout: where the form is bytes and scales in another order, this order: they are read instead of the row-major
             ones, which can be made again from them to the byte. None: the tensors are read beside the weight's bytes.
+        alone: only where the weight's own bytes may go (``keep=False``), and then before all that are read beside them.
     """
 
     kind: str
@@ -86,6 +87,7 @@ class WeightForm:
     make: Callable[[MXTensor], tuple[Tensor, ...] | None]
     parts: Callable[[int, int], tuple[tuple[torch.dtype, tuple[int, ...]], ...]] = lambda n, k: ()
     layout: Layout | None = None
+    alone: bool = False
 
     def __str__(self) -> str:
         return self.kind if self.layout is None else str(self.layout)
@@ -111,7 +113,7 @@ def register(forms: Iterable[WeightForm]) -> None:
             raise ValueError(f"kind: got {form.kind!r}, want a name that no other weight form has")
 
 
-def wanted(arch: str, memory: Memory, fmt: ElementFormat, n: int, k: int) -> Iterator[WeightForm]:
+def wanted(arch: str, memory: Memory, fmt: ElementFormat, n: int, k: int, *, keep: bool = True) -> Iterator[WeightForm]:
     """Yield the forms that the routes of an architecture want of a weight, that of the fastest first.
 
     Which of them ``prepare()`` makes, its values decide: the first whose ``make`` gives something.
@@ -122,15 +124,18 @@ def wanted(arch: str, memory: Memory, fmt: ElementFormat, n: int, k: int) -> Ite
         fmt: element format.
         n: rows of the weight.
         k: elements of a row.
+        keep: of ``prepare()``.
     """
-    for form in tuple(_forms.values()):
-        if arch in form.archs and memory == form.memory and form.refusal(fmt, n, k) is None:
+    for form in sorted(_forms.values(), key=lambda form: not form.alone):
+        here = arch in form.archs and memory == form.memory and not (form.alone and keep)
+        if here and form.refusal(fmt, n, k) is None:
             yield form
 
 
 def wanted_on(arch: str) -> WeightForm | None:
     """Return the form that ``prepare()`` makes on an architecture first of all, None for nothing."""
-    return next((form for form in _forms.values() if arch in form.archs and form.memory == "fast"), None)
+    fast = (form for form in _forms.values() if form.memory == "fast" and not form.alone)
+    return next((form for form in fast if arch in form.archs), None)
 
 
 def prepare(weight: MXTensor, arguments: Preparation) -> MXTensor:
@@ -149,7 +154,7 @@ def _prepare(weight: MXTensor, arguments: Preparation) -> MXTensor:
     arch = machine_of(weight.device).arch if arguments.arch is None else arguments.arch
     n, k = weight.shape
     counted, rows = weight, None
-    for form in wanted(arch, arguments.memory, weight.format, n, k):
+    for form in wanted(arch, arguments.memory, weight.format, n, k, keep=arguments.keep):
         if form.layout is not None and weight.layout == form.layout:  # the same bytes: nothing to go stale
             return _complete(weight, PreparedWeight(form.kind, (weight.data, weight.scales), form.layout, arguments))
         if form.layout is None and not arguments.keep:

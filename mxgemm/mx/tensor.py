@@ -16,7 +16,9 @@ from mxgemm.arguments import check_bool, one_of, shown
 from mxgemm.device import arch_of
 from mxgemm.mx.codec import decode_into
 from mxgemm.mx.formats import BLOCK, ElementFormat, FormatName, element_format
+from mxgemm.mx.fragments import row_major_parts
 from mxgemm.mx.layouts import (
+    FRAGMENTS,
     ROW_MAJOR,
     Layout,
     ScaleLayout,
@@ -138,6 +140,8 @@ class MXTensor:
         if self.layout == ROW_MAJOR:
             return self
         n, k = self.shape
+        if self.layout.data == FRAGMENTS:
+            return MXTensor(*row_major_parts(self.data, self.scales), self.format, self.shape, ROW_MAJOR)
         data = unpreshuffle_weight(self.data) if self.layout.data == "preshuffled" else self.data
         scales = row_major_scales(self.scales, self.layout.scales, n, k // BLOCK)
         return MXTensor(data, scales, self.format, self.shape, ROW_MAJOR)
@@ -210,7 +214,8 @@ class MXTensor:
         Raises:
             TypeError: ``arch`` is no text, ``keep`` no bool.
             ValueError: not two-dimensional, an unknown ``arch`` or ``memory``, or parts that no longer belong together;
-                or ``keep`` is False and the form is read beside the bytes, as all forms of sm_90 are.
+                or ``keep`` is False and the form is read beside the bytes: on sm_90 that of a weight with N % 32 or
+                K % 128. Others keep their fragment order there, which is fastest up to M = 32 and slow above.
         """
         self.check()
         if len(self.shape) != 2:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mxgemm.device import Machine
 from mxgemm.errors import Refusal
+from mxgemm.mx.layouts import FRAGMENTS
 from mxgemm.mx.prepared import WeightForm
 from mxgemm.problem import Config, Problem
 
@@ -51,6 +52,8 @@ class Route(ABC):
     """Forms of a weight that it reads besides row-major bytes, and wants ``prepare()`` to make, the best first."""
     takes: ClassVar[str]
     """Which calls it is for, in a few words: how A and the weight come. For people; :meth:`can_implement` decides."""
+    reads_fragments: ClassVar[bool] = False
+    """It takes a weight of which nothing is left but the fragment order (``mxgemm.mx.fragments``)."""
 
     @abstractmethod
     def missing(self, machine: Machine) -> Refusal | None:
@@ -61,8 +64,11 @@ class Route(ABC):
         """Say why this route does not take ``problem`` although nothing is missing, or None if it does."""
 
     def refusal(self, problem: Problem) -> Refusal | None:
-        """Ask both questions, :meth:`missing` first."""
-        return self.missing(problem.machine) or self.can_implement(problem)
+        """Ask both questions, :meth:`missing` first; bytes in fragment order are for those that know it."""
+        missing = self.missing(problem.machine)
+        if missing is None and problem.weight_layout == FRAGMENTS and not self.reads_fragments:
+            return Refusal("weight_layout", FRAGMENTS, "another order: prepare() without keep=False leaves the bytes")
+        return missing or self.can_implement(problem)
 
     def configs(self, problem: Problem) -> Sequence[Config]:
         """Return legal configurations for a problem that the route can implement, the best guess first."""

@@ -7,6 +7,7 @@ slice at a time at each call.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import torch
@@ -16,9 +17,9 @@ from mxgemm import workspace
 from mxgemm.ambient import plain_products
 from mxgemm.device import Machine
 from mxgemm.errors import Refusal
-from mxgemm.mx.formats import scale_addend
-from mxgemm.mx.fragments import fragment_bytes, fragment_order
-from mxgemm.mx.layouts import scale_row
+from mxgemm.mx.formats import BLOCK, scale_addend
+from mxgemm.mx.fragments import fragment_bytes, fragment_order, row_major_parts
+from mxgemm.mx.layouts import FRAGMENTS, scale_row
 from mxgemm.mx.prepared import WeightForm, only_e2m1
 from mxgemm.mx.tensor import MXTensor, dequantize
 from mxgemm.problem import Config, Problem, contiguity_refusal
@@ -51,6 +52,7 @@ class DequantMM(Route):
     name = "dequant_mm"
     takes = "bf16, fp16 or fp32 A, any a_format; an e2m1 weight, prepared or not"
     forms = (BF16,)
+    reads_fragments = True
 
     def missing(self, machine: Machine) -> Refusal | None:
         """A GPU (or the interpreter, to test it)."""
@@ -79,7 +81,7 @@ class _Launch:
     """The chain for one problem."""
 
     def __init__(self, problem: Problem) -> None:
-        p = self.problem = problem
+        self.problem, p = problem, _row_major(problem)
         self.decoded = p.derived == BF16.kind
         self.round = None if p.a_format == "bf16" else Launcher(round_call(p))
         self.slices = [] if self.decoded else weight_slices(p, 2)
@@ -102,8 +104,20 @@ class _Launch:
             memory = arena.memory.view(torch.bfloat16)
             for start, stop in self.slices:
                 right = memory[: (stop - start) * p.k].view(stop - start, p.k)
-                self.decode[stop - start](b[start:stop], b_scales[scale_row(p.scale_layout, start) :], b_scales, right)
+                data, scales = b[start:stop], b_scales[scale_row(p.scale_layout, start) :]
+                if p.weight_layout == FRAGMENTS:  # slices start where pairs of tiles do
+                    data, scales = row_major_parts(data, scales[: stop - start])
+                self.decode[stop - start](data, scales, b_scales, right)
                 multiply_bf16(left, right, None if bias is None else bias[start:stop], out[:, start:stop])
+
+
+def _row_major(problem: Problem) -> Problem:
+    """Return the problem as it is once a weight in fragment order has been put back in order."""
+    if problem.weight_layout != FRAGMENTS or problem.strides is None:
+        return problem
+    strides = replace(problem.strides, b=(problem.k // 2, 1), b_scales=(problem.k // BLOCK, 1))
+    options = problem.options._replace(weight_layout="row_major", scale_layout="row_major")
+    return replace(problem, options=options, strides=strides)
 
 
 def round_call(problem: Problem) -> KernelCall:

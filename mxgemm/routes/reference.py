@@ -17,7 +17,16 @@ from mxgemm.device import Machine
 from mxgemm.errors import Refusal
 from mxgemm.mx.codec import decode_rows, row_chunks
 from mxgemm.mx.formats import BLOCK, FORMATS, ElementFormat
-from mxgemm.mx.layouts import SWIZZLE_ROWS, row_major_scales, scale_row, unpreshuffle_weight
+from mxgemm.mx.fragments import row_major_parts
+from mxgemm.mx.layouts import (
+    FRAGMENT_ROWS,
+    FRAGMENTS,
+    SWIZZLE_ROWS,
+    round_up,
+    row_major_scales,
+    scale_row,
+    unpreshuffle_weight,
+)
 from mxgemm.problem import Config, Problem
 from mxgemm.quantize import encode
 from mxgemm.routes.base import Launch, Operands, Route
@@ -33,6 +42,7 @@ class Reference(Route):
 
     name = "reference"
     takes = "everything"
+    reads_fragments = True
 
     def missing(self, machine: Machine) -> Refusal | None:
         """Nothing, anywhere."""
@@ -75,6 +85,11 @@ def _decode_a(a: Tensor, a_scales: Tensor | None, problem: Problem) -> Tensor:
 
 def _decode_b(b: Tensor, b_scales: Tensor, rows: slice, problem: Problem) -> Tensor:
     fmt: ElementFormat = problem.b
+    if problem.weight_layout == FRAGMENTS:
+        start, stop = rows.start // FRAGMENT_ROWS * FRAGMENT_ROWS, round_up(rows.stop, FRAGMENT_ROWS)
+        part = slice(rows.start - start, rows.stop - start)
+        data, scales = row_major_parts(b[start:stop], b_scales[start:stop])
+        return decode_rows(data[part].contiguous(), scales[part].contiguous(), fmt)
     if problem.weight_layout == "preshuffled":
         tiles = slice(rows.start // 16 * 16, -(-rows.stop // 16) * 16)
         data = unpreshuffle_weight(b[tiles].contiguous())[rows.start - tiles.start : rows.stop - tiles.start]

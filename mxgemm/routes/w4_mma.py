@@ -18,7 +18,10 @@ from mxgemm.cuda.w4_mma import MmaConfig, mma_refusal
 from mxgemm.cuda.w4_mma_choice import candidates
 from mxgemm.device import Machine
 from mxgemm.errors import Refusal
-from mxgemm.mx.fragments import code_bytes
+from mxgemm.mx.formats import ElementFormat
+from mxgemm.mx.fragments import code_bytes, fragment_parts
+from mxgemm.mx.layouts import FRAGMENTS, Layout, fragment_refusal
+from mxgemm.mx.prepared import WeightForm, only_e2m1
 from mxgemm.problem import Config, Problem
 from mxgemm.routes.base import Launch, Operands, Route
 from mxgemm.routes.fp8_fold import FP8_FOLD, folded_bytes
@@ -30,12 +33,30 @@ MAX_TUNED: Final = 48
 """Configurations that tuning builds and measures."""
 
 
+def _refusal(fmt: ElementFormat, n: int, k: int) -> Refusal | None:
+    return only_e2m1(fmt, n, k) or fragment_refusal(n, k)
+
+
+FRAGMENT_ORDER: Final = WeightForm(
+    "fragments",
+    archs=(w4_mma.ARCH,),
+    memory="fast",
+    refusal=_refusal,
+    make=lambda weight: fragment_parts(weight.data, weight.scales),
+    layout=Layout(FRAGMENTS, FRAGMENTS),
+    alone=True,
+)
+"""Codes and scales in fragment order in place of the row-major ones: as many bytes."""
+
+
 class W4MMA(Route):
     """Round A, decode the weight, multiply by ``mma.sync``, add the warps' sums: one kernel, or two."""
 
     name = "w4_mma"
     takes = "bf16, fp16 or fp32 A of up to 32 rows, any a_format; an e2m1 weight in any layout, prepared or not"
     config_type = MmaConfig
+    forms = (FRAGMENT_ORDER,)
+    reads_fragments = True
 
     def missing(self, machine: Machine) -> Refusal | None:
         """A Hopper GPU, and a compiler for it."""
@@ -147,7 +168,7 @@ class _RoundingLaunch(_Launch):
 def addresses(problem: Problem, b: Tensor, b_scales: Tensor, derived: tuple[Tensor, ...]) -> tuple[int, int]:
     """Return where the kernel finds codes and scales: the weight's own, or those in fragment order."""
     p = problem
-    if not w4_mma.fragments(p):
+    if not w4_mma.fragments(p) or p.weight_layout == FRAGMENTS:
         return b.data_ptr(), b_scales.data_ptr()
     at = derived[0].data_ptr() + folded_bytes(p.n, p.k) if p.derived == FP8_FOLD.kind else derived[1].data_ptr()
     return at, at + code_bytes(p.n, p.k)

@@ -22,6 +22,7 @@ from functools import cached_property
 from typing import Final, NamedTuple
 
 from mxgemm.errors import Refusal, Refused, RouteUnavailable
+from mxgemm.mx.layouts import FRAGMENTS
 from mxgemm.notices import say_once
 from mxgemm.problem import Problem
 from mxgemm.routes import ROUTES, Config, Route
@@ -101,7 +102,7 @@ class _Search:
         p = self.problem
         for table in self.tables:
             for rule in table.rules:
-                if rule.applies(p.m, p.n, p.k, p.a_format, p.derived):
+                if rule.applies(p.m, p.n, p.k, p.a_format, _form_of(p)):
                     route = self.usable(rule.route)
                     if route:
                         return self.configured(route, f"rule: {rule}", _title(table, rule.source))
@@ -255,9 +256,14 @@ def _ranked(problem: Problem, rows: Iterable[Row]) -> list[Row]:
 
     formats = problem.a_format, problem.b_format
     fitting = (
-        row for row in rows if (row.a_format, row.b_format) == formats and row.derived in (None, problem.derived)
+        row for row in rows if (row.a_format, row.b_format) == formats and row.derived in (None, _form_of(problem))
     )
     return sorted(fitting, key=rank)
+
+
+def _form_of(problem: Problem) -> str:
+    """Return the prepared form whose rows and rules speak for a weight: fragment order alone is as "bf16" brings it."""
+    return "bf16" if problem.weight_layout == FRAGMENTS else problem.derived
 
 
 def _title(table: Table, source: str) -> str:

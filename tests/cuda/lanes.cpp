@@ -2,8 +2,7 @@
 // with SOURCE, KERNEL, ARGUMENTS and BARRIERS, how often its lanes meet.
 #include "sm90.h"
 
-static const int SHARED = 1 << 16;
-float sums[SHARED];
+float sums[SHARED_WORDS] __attribute__((aligned(128)));
 #include SOURCE
 
 static ARGUMENTS arguments;
@@ -28,6 +27,7 @@ extern "C" long run(const void* packed, long size, int grid, int threads, const 
   for (blockIdx.x = 0; blockIdx.x < static_cast<u32>(grid); blockIdx.x++) {
     std::memset(sums, 255, sizeof sums);
     for (Lane& lane : lanes) {
+      lane.copies.clear();
       getcontext(&lane.context);
       lane.context.uc_stack.ss_sp = lane.stack.data();
       lane.context.uc_stack.ss_size = lane.stack.size();
@@ -36,7 +36,7 @@ extern "C" long run(const void* packed, long size, int grid, int threads, const 
     for (int i = 0; i <= BARRIERS; i++)
       for (int w = 0; w < threads / 32; w++)
         if (run_warp(w) != (i < BARRIERS ? BARRIER : DONE)) wrong("warps of a workgroup part at the barrier");
-    for (long i = shared / 4; i < SHARED; i++)
+    for (long i = shared / 4; i < SHARED_WORDS; i++)
       if (bits_of(sums[i]) != 0xFFFFFFFFu) wrong("shared memory is written past its end");
   }
   return counts[MULTIPLY];

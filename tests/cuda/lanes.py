@@ -32,7 +32,7 @@ def run(problem: Problem, config: MmaConfig, given: Operands) -> int:
     """
     rounded = _rounded(problem, config, given.a) if config.a_before else None
     weight: tuple[Tensor, ...] = given.b, given.b_scales
-    if w4_mma.fragments(problem):
+    if problem.derived:
         sizes = fragments.code_bytes(problem.n, problem.k), fragments.scale_bytes(problem.n, problem.k)
         weight = given.derived[problem.derived == "bf16"][-sum(sizes) :].split(sizes)
     library = _built(

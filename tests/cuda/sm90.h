@@ -22,6 +22,7 @@ typedef long long i64;
 #define __global__
 #define __launch_bounds__(...)
 #define __shared__
+#define __align__(bytes) __attribute__((aligned(bytes)))
 
 struct uint4 {
   u32 x, y, z, w;
@@ -160,7 +161,11 @@ INLINE float float_of_f16(u32 bits) {
 INLINE int lowest_bit(u64 x) { return __builtin_ctzll(x); }
 
 // Lanes.
-enum Operation { NOTHING, MULTIPLY, ANY, SHUFFLE, BARRIER, DONE };
+enum Operation { NOTHING, MULTIPLY, ANY, SHUFFLE, MEET, BARRIER, DONE };
+struct Copy {
+  u32 to;
+  uint4 value;
+};
 struct Lane {
   ucontext_t context;
   std::vector<u8> stack = std::vector<u8>(1 << 18);
@@ -168,6 +173,7 @@ struct Lane {
   u32 in[7];
   float* sums;
   u32 out;
+  std::vector<std::vector<Copy>> copies;  // by groups, the last one not ended
 };
 static std::vector<Lane> lanes;
 static ucontext_t scheduler;
@@ -196,6 +202,45 @@ INLINE u32 from_lane(u32 x, int lane) {
   return stop(SHUFFLE);
 }
 INLINE void workgroup_barrier() { stop(BARRIER); }
+INLINE void warp_barrier() { stop(MEET); }
+
+// Shared memory. What a lane copies to it arrives when that lane waits for it, no earlier.
+static const int SHARED_WORDS = 1 << 16;
+extern float sums[];
+INLINE u32 shared_address(const float* p) { return static_cast<u32>((p - sums) * 4); }
+static u8* in_shared(u32 at) {
+  if (at % 16 || at + 16 > 4 * SHARED_WORDS) wrong("a wrong address of shared memory");
+  return reinterpret_cast<u8*>(sums) + at;
+}
+INLINE uint4 load_shared_16(u32 at) {
+  uint4 v;
+  std::memcpy(&v, in_shared(at), 16);
+  return v;
+}
+INLINE void store_shared_16(u32 at, const uint4& v) { std::memcpy(in_shared(at), &v, 16); }
+INLINE void copy_16(u32 to, const void* from, u32 bytes) {
+  if (bytes != 0 && bytes != 16) wrong("part of 16 bytes");
+  std::vector<std::vector<Copy>>& copies = lanes[running].copies;
+  if (copies.empty()) copies.emplace_back();
+  copies.back().push_back({to, bytes ? load<uint4>(from) : uint4{}});
+}
+INLINE void end_group_of_copies() {
+  std::vector<std::vector<Copy>>& copies = lanes[running].copies;
+  if (copies.empty()) copies.emplace_back();
+  copies.emplace_back();
+}
+template <int NEWER>
+INLINE void wait_for_copies() {
+  std::vector<std::vector<Copy>>& copies = lanes[running].copies;
+  while (copies.size() > NEWER + 1) {
+    for (const Copy& copy : copies.front()) std::memcpy(in_shared(copy.to), &copy.value, 16);
+    copies.erase(copies.begin());
+  }
+}
+INLINE void prefetch_to_l2(const void* p, u32 bytes) {
+  if (bytes % 16 || !bytes) wrong("a wrong size of what is prefetched");
+  check(readable, p, bytes, 16);
+}
 INLINE u32 from_lane_xor(u32 x, int mask) { return from_lane(x, static_cast<int>(running & 31) ^ mask); }
 INLINE void wait_for_earlier_launches() {}
 INLINE void let_later_launches_begin() {}

@@ -15,6 +15,7 @@ from mxgemm.cuda.w4_mma import MmaConfig
 from mxgemm.device import KNOWN_MACHINES
 from mxgemm.hip.build import build, compiler_refusal
 from mxgemm.problem import Problem
+from mxgemm.routes import ROUTES
 from tests.cuda.sass import disassemble
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
@@ -44,6 +45,11 @@ FAMILIES: tuple[tuple[int, str, torch.dtype, MmaConfig, dict[str, Any], int, int
     (16, "e2m1", BF16, replace(CODES, tiles=4, resident=2), {"derived": "bf16"}, 123, 816),
     (32, "e2m1", BF16, replace(CODES, resident=2), {"derived": "bf16"}, 125, 654),
     (1, "e2m1", BF16, replace(CODES, tiles=1, a_codes=False, resident=3), {"derived": "bf16"}, 80, 194),
+    (1, "e2m1", BF16, MmaConfig(3, 1, 12, 1, a_slots=2), {"derived": "bf16", "k": 2880}, 111, 630),
+    (16, "bf16", BF16, MmaConfig(3, 1, 12, 1, a_slots=2, prefetch=True), {"derived": "bf16", "k": 2880}, 109, 583),
+    (32, "bf16", BF16, MmaConfig(3, 1, 12, 1, a_slots=2, prefetch=True), {"derived": "bf16", "k": 2880}, 140, 671),
+    (16, "e2m1", BF16, MmaConfig(5, 1, 12, 1, a_slots=2), {"derived": "bf16", "k": 8192}, 168, 1156),
+    (1, "e2m1", BF16, MmaConfig(3, 1, 16, 1, prefetch=True), {"derived": "bf16", "k": 2880}, 128, 640),
 )
 QUICK = 11  # the one of FAMILIES that is built in every run of the tests
 
@@ -77,12 +83,17 @@ def test_machine_code(
     assert code.loop["HMMA.16816.F32.BF16"] == products
     if problem.aligned:
         weights = 2 * config.tiles * config.depth  # 16 bytes a lane; kept in L1 where another warp reads them too
-        vectors = 1 if config.a_codes else 4 if config.a_before else 2 * a_dtype.itemsize
+        vectors = 0 if config.a_slots else 1 if config.a_codes else 4 if config.a_before else 2 * a_dtype.itemsize
         of_a = tiles_of_a * vectors  # whole blocks
         shared = config.warps_m > 1
         assert code.loop["LDG.E.NA.128.CONSTANT"] == (0 if shared else weights)
         assert code.loop["LDG.E.128"] == of_a + (weights if shared else 0)
         assert code.count("LDG") == sum(number for name, number in code.loop.items() if "LDG.E" in name)
+    if config.a_slots:
+        rows = 8 * tiles_of_a // config.depth
+        whole = -(-given["k"] // w4_mma.CHUNK) <= config.a_slots * config.warps_k
+        assert code.kernel["LDGSTS.E.BYPASS.128"] == rows // 2 * (config.a_slots + (0 if whole else config.depth))
+        assert code.loop["LDS.128"] >= rows // 2 * config.depth  # 16 pieces of each row, by 32 lanes
     assert not {name for name in code.kernel if name.startswith(("LDL", "STL"))}
     assert code.registers <= min(255, 1.1 * registers)
     assert code.registers <= w4_mma.registers_allowed(config)
@@ -106,3 +117,20 @@ def test_rounding_before_is_short(a_format: str, a_dtype: torch.dtype, codes: bo
     assert code.kernel["STG.E" if codes else "STG.E.128"] == 1
     assert sum(number for name, number in code.kernel.items() if name.startswith(("BAR", "LDS", "STS"))) == 0
     assert sum(code.kernel.values()) <= (310 if codes else 240)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["sm_80", "sm_89"])
+def test_ampere_and_ada_compile_it_too(arch: str) -> None:
+    """And nothing more is known of it there: the route refuses them."""
+    lacking = compiler_refusal(arch)
+    if lacking:
+        pytest.skip(str(lacking))
+    problem = Problem.of(16, 5760, 2880, KNOWN_MACHINES["sm_90"], derived="bf16", scale_rounding="floor")
+    for config in (MmaConfig(3, 1, 12, 1, a_slots=2, prefetch=True, overlap=True), replace(CODES, overlap=True)):
+        assert build(w4_mma.SOURCE, arch=arch, defines=w4_mma.defines(problem, config), folder=KERNELS)
+    assert build(w4_mma.ROUND_SOURCE, arch=arch, defines=w4_mma.round_defines(problem, config), folder=KERNELS)
+    machine = replace(KNOWN_MACHINES["sm_90"], arch=arch)
+    refusal = ROUTES["w4_mma"].missing(machine)
+    assert refusal is not None
+    assert refusal.field == "arch"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from bench import mma_table
+from bench import mma_again, mma_table
 from mxgemm.cuda.w4_mma import MmaConfig, mma_refusal
 from mxgemm.measure.spread import Spread
 from mxgemm.problem import Problem
@@ -69,6 +69,19 @@ def test_what_is_planned_is_legal_and_most_important_first(
         assert one.configs
         assert len(set(one.configs)) == len(one.configs) <= 5
         assert all(mma_refusal(problem, config) is None for config in one.configs)
+
+
+def test_what_is_measured_again_is_the_best_of_earlier_runs() -> None:
+    times = {MmaConfig(3, 1, 4, 1): 5.0, MmaConfig(2, 1, 4, 1): 4.0, MmaConfig(1, 1, 4, 1): 6.0}
+    shape = {"n": 48, "k": 256, "a_format": "e2m1", "form": "prepared", "torch_us": 10.0}
+    rows = [{**shape, "m": 9, "us": us, "config": config.to_mapping()} for config, us in times.items()]
+    rows.append({**shape, "m": 16, "us": 3.0, "config": MmaConfig(4, 1, 2, 1).to_mapping()})
+    rows.append({**shape, "m": 9, "wrong": "norm", "config": MmaConfig(1, 1, 2, 1).to_mapping()})
+    first, second = mma_again.planned([{"rows": rows}], 2)
+    assert first == mma_table.Work(
+        (9, 48, 256), "e2m1", "prepared", (MmaConfig(2, 1, 4, 1), MmaConfig(3, 1, 4, 1), MmaConfig(4, 1, 2, 1))
+    )
+    assert second.configs == (MmaConfig(4, 1, 2, 1),)
 
 
 @pytest.mark.slow

@@ -66,6 +66,51 @@ def test_fragment_order_and_activations_rounded_before(a_format: str, a_dtype: t
             run(replace(case, config=replace(case.config, a_codes=True)))
 
 
+SLOTS = MmaConfig(3, 1, 2, 2, a_slots=2, prefetch=True)
+
+
+def test_activations_through_shared_memory() -> None:
+    """With as many slots as a warp has chunks, and an odd number of tiles."""
+    run(Case(3, 33, 288, replace(SLOTS, depth=1), derived="bf16", data="nan"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("a_format", "config"),
+    [
+        ("e2m1", SLOTS),
+        ("e4m3", SLOTS),
+        ("bf16", replace(SLOTS, tiles=1, a_slots=1, depth=1)),
+        ("e4m3", replace(SLOTS, tiles=5, warps_n=2, warps_m=2, depth=1)),
+        ("bf16", replace(SLOTS, tiles=6, depth=1, a_slots=3)),
+        ("e2m1", replace(SLOTS, warps_k=1, a_slots=4)),
+    ],
+    ids=str,
+)
+def test_slots_of_shared_memory(a_format: str, config: MmaConfig) -> None:
+    """All of a warp's chunks at once, and fewer slots than chunks; odd numbers of tiles; rows past the last one."""
+    for data in DATA:
+        run(Case(11, 112, 416, config, a_format, derived="bf16", data=data))
+    run(Case(3, 33, 288, replace(config, prefetch=False, warps_m=1), a_format, a_layout="padded"))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"a_dtype": FP16},
+        {"strides": Strides(a=(1, 16), b=(3584, 1), b_scales=(224, 1), out=(2112, 1))},
+        {"strides": Strides(a=(7170, 1), b=(3584, 1), b_scales=(224, 1), out=(2112, 1))},
+        {"aligned": False},
+    ],
+    ids=str,
+)
+def test_only_whole_rows_of_bf16_go_through_shared_memory(options: dict[str, Any]) -> None:
+    refusal = mma_refusal(problem(**options), MmaConfig(a_slots=1))
+    assert refusal is not None
+    assert refusal.field == "a_slots"
+    assert all(not config.a_slots for config in candidates(problem(**options)))
+
+
 @pytest.mark.slow
 def test_rounding_before_gives_the_same_bits() -> None:
     """And so do the rounding in registers, in pairs of bf16, and both orders of the weight."""
@@ -73,12 +118,14 @@ def test_rounding_before_gives_the_same_bits() -> None:
         case = Case(9, 32, 256, replace(ONE, a_before=True), out_dtype=FP32, data=data)
         found = []
         codes = replace(case, config=replace(case.config, a_codes=True))
-        for one in (case, replace(case, config=ONE), replace(case, derived="bf16"), codes):
+        slots = replace(case, config=replace(ONE, a_slots=1))
+        for one in (case, replace(case, config=ONE), replace(case, derived="bf16"), codes, slots):
             made = make(one, 3, CPU)
             lanes.run(made.problem, one.config, made.operands)
             found.append(made.operands.out.view(torch.int32))
         assert torch.equal(found[0], found[1])
         assert torch.equal(found[0], found[2])
+        assert torch.equal(found[0], found[4])
         assert torch.equal(found[0], found[3]) or data == "spread"  # there other chunks are for the second loop
 
 
@@ -238,7 +285,12 @@ def test_refusals_name_the_field(field: str, options: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("field", "config"),
     [
-        ("tiles", MmaConfig(tiles=3)),
+        ("tiles", MmaConfig(tiles=7)),
+        ("a_slots", MmaConfig(a_slots=9)),
+        ("a_slots", MmaConfig(a_slots=1, a_ahead=False)),
+        ("a_slots", MmaConfig(a_slots=1, a_before=True)),
+        ("prefetch", MmaConfig(prefetch=True)),
+        ("shared memory", MmaConfig(warps_k=16, a_slots=8)),
         ("warps_n", MmaConfig(warps_n=0)),
         ("warps_k", MmaConfig(warps_k=17)),
         ("warps", MmaConfig(warps_n=4, warps_k=8)),

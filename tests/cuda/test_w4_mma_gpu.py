@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 import mxgemm
 from bench import mma_cases
+from mxgemm.cuda.w4_mma import MmaConfig
 from mxgemm.mx.accuracy import judge
 from mxgemm.routes import ROUTES
 
@@ -48,3 +50,40 @@ def test_calls(m: int, a_format: str, prepared: bool) -> None:
         captured = mxgemm.gemm(a, weight, a_format=a_format, route="w4_mma")  # type: ignore[arg-type]
     graph.replay()
     assert torch.equal(captured, out)
+
+
+@pytest.mark.parametrize("a_format", ["e2m1", "bf16"])
+@pytest.mark.parametrize("m", [5, 32, 33])
+def test_a_weight_of_which_the_fragment_order_is_left(m: int, a_format: str) -> None:
+    a = torch.randn(m, 1280, device="cuda", dtype=torch.bfloat16)
+    weight = mxgemm.quantize(torch.randn(544, 1280, device="cuda"))
+    alone = weight.prepare(keep=False)
+    assert alone.nbytes == weight.nbytes
+    out = mxgemm.gemm(a, alone, a_format=a_format)  # type: ignore[arg-type]
+    assert judge(out, a, weight, a_format=a_format).passed
+    assert torch.equal(alone.row_major().data, weight.data)
+
+
+def test_two_launches_a_call_from_several_threads() -> None:
+    """Each call rounds A into scratch of its own; results differ if one reads another's."""
+    device = torch.device("cuda", 0)
+    config = MmaConfig(2, 1, 8, 1, a_before=True, a_codes=True, overlap=True)
+    made = [mma_cases.make(mma_cases.Case(16, 528, 2880, config, derived="bf16"), seed, device) for seed in range(8)]
+    launch = ROUTE.bind(made[0].problem, config)
+    wrong: list[int] = []
+
+    def several(i: int) -> None:
+        operands = made[i].operands
+        with torch.cuda.device(device):
+            for _ in range(50):
+                launch(operands)
+        torch.cuda.synchronize()
+        if mma_cases.judged(mma_cases.Case(16, 528, 2880, config, derived="bf16"), made[i]):
+            wrong.append(i)
+
+    threads = [threading.Thread(target=several, args=(i,)) for i in range(len(made))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []

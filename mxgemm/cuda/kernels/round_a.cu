@@ -1,10 +1,11 @@
 // A rounded to A_FORMAT once, for all workgroups of w4_mma.cu: bf16 in its lanes' order, by eight values a lane.
 //
-// Row m, chunk c of 128 values, word 4 i + j of block t (see round_block.h) lies at byte
-// ((m chunks + c) 16 + 4 i + t) 16 + 4 j, so that a quad of lanes reads 64 bytes at once. Blocks past the end are 0.
+// Row 8 r + g, chunk c of 128 values, word 4 i + j of block t (see round_block.h) lies at byte
+// (((r chunks + c) 4 + i) 32 + 4 g + t) 16 + 4 j, so that a warp reads 512 bytes at once. Blocks past the end are 0;
+// rows past it are nobody's.
 //
-// With A_CODES it is e2m1 codes: word i of block t is at byte (m chunks + c) 64 + 16 t + 4 i, and the scale byte of the
-// block, behind all of these, at (m chunks + c) 4 + t.
+// With A_CODES it is e2m1 codes: word i of block t is at byte ((r chunks + c) 32 + 4 g + t) 16 + 4 i, and the scale
+// byte of the block, behind all of these, at (r chunks + c) 32 + 4 g + t.
 //
 // Macros: those of round_block.h; A_VECTOR, loads of 16 bytes are aligned and contiguous; OVERLAP, launched so that it
 // may begin before earlier launches have ended.
@@ -62,7 +63,8 @@ extern "C" __global__ void __launch_bounds__(LANES) round_a(const RoundArguments
   float v[8] = {};
   if (real && 8 * at < p.k) load_values(p.a + (m * p.a_row + 8 * at * p.a_column) * A_BYTES, p.a_column * A_BYTES, v);
   const int chunk = at >> 4, t = (at >> 2) & 3, i = at & 3;
-  const i64 place = static_cast<i64>(m) * chunks + chunk;
+  const i64 tile = static_cast<i64>(m >> 3) * chunks + chunk;  // of 8 rows
+  const int lane = (m & 7) * 4 + t;
 #if A_CODES
   u32 amax = largest(v);
   amax = max(amax, from_lane_xor(amax, 1));
@@ -72,8 +74,8 @@ extern "C" __global__ void __launch_bounds__(LANES) round_a(const RoundArguments
 #pragma unroll
   for (int j = 0; j < 8; j++) v[j] = held ? rounded(v[j] * float_of((254 - e) << 23)) : 0.f;
   if (real) {
-    store_u32(p.out + place * 64 + 16 * t + 4 * i, places_of(v));
-    if (i == 0) store_u8(p.out + (static_cast<i64>(p.m) * 16 * chunks + place) * 4 + t, held ? e : NO_SCALE);
+    store_u32(p.out + (tile * 32 + lane) * 16 + 4 * i, places_of(v));
+    if (i == 0) store_u8(p.out + (((p.m + 7) >> 3) * static_cast<i64>(16) * chunks + tile) * 32 + lane, held ? e : NO_SCALE);
   }
 #else
   u32 x[4];
@@ -87,6 +89,6 @@ extern "C" __global__ void __launch_bounds__(LANES) round_a(const RoundArguments
   pack(v, x);
   if (!held) x[0] = x[1] = x[2] = x[3] = NOT_HELD;
 #endif
-  if (real) store_16(p.out + (place * 16 + 4 * i + t) * 16, make_uint4(x[0], x[1], x[2], x[3]));
+  if (real) store_16(p.out + ((tile * 4 + i) * 32 + lane) * 16, make_uint4(x[0], x[1], x[2], x[3]));
 #endif
 }

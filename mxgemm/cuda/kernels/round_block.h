@@ -45,12 +45,17 @@ INLINE void words_of(const uint4& v, u32 (&w)[4]) { w[0] = v.x, w[1] = v.y, w[2]
 
 #if A_TYPE == BF16
 // Pairs in the order of the weights'.
+INLINE void pairs_of(const uint4& v, u32 (&x)[4]) {
+  x[0] = permute(v.x, v.z, 0x5410), x[1] = permute(v.x, v.z, 0x7632);
+  x[2] = permute(v.y, v.w, 0x5410), x[3] = permute(v.y, v.w, 0x7632);
+}
 INLINE void pairs_of(const Raw& raw, u32 (&x)[16]) {
 #pragma unroll
   for (int i = 0; i < 4; i++) {
-    const uint4 v = raw.v[i];
-    x[4 * i] = permute(v.x, v.z, 0x5410), x[4 * i + 1] = permute(v.x, v.z, 0x7632);
-    x[4 * i + 2] = permute(v.y, v.w, 0x5410), x[4 * i + 3] = permute(v.y, v.w, 0x7632);
+    u32 four[4];
+    pairs_of(raw.v[i], four);
+#pragma unroll
+    for (int j = 0; j < 4; j++) x[4 * i + j] = four[j];
   }
 }
 #endif
@@ -132,6 +137,26 @@ INLINE u32 round_unscaled(const Raw& raw, u32 (&x)[16]) {
 #endif
 }
 
+#if A_TYPE == BF16
+// As rounded(), of pairs of bf16 of one block: 1.5 2^(7 - MANTISSA) steps away bf16 has just the format's values.
+struct Rounding {
+  u32 least, limit;
+};
+// Largest magnitudes of a block's halves; false where bf16 does not hold the rounded values.
+INLINE bool rounding_of(u32 m, Rounding& r) {
+  const u32 amax = max(m << 16, m & 0xFFFF0000u), up = (amax + SCALE_ADDEND) >> 23;
+  const u32 e = max(up, LEAST_SCALE + EMAX) - EMAX;
+  r.least = twice(e + EMIN) << 7, r.limit = twice(e) * 128 + twice(LARGEST_BF16 - (127 << 7));
+  return amax == 0 || up - (LEAST_SCALE + EMAX) <= MOST_SCALE - LEAST_SCALE;
+}
+INLINE u32 rounded_pair(u32 x, const Rounding& r) {
+  constexpr u32 FAR = static_cast<u32>(127 + 7 - MANTISSA) << 7 | 0x40;
+  const u32 exponent = max_bf16x2(x & 0x7F807F80u, r.least);
+  x = fma_bf16x2(exponent, twice(FAR | 0x8000), fma_bf16x2(exponent, twice(FAR), x));
+  return SATURATES ? min_magnitude_bf16x2(x, r.limit) : x;
+}
+#endif
+
 // The rounded values; false where bf16 does not hold them (then they are no matter).
 INLINE bool round_block(const Raw& raw, u32 (&x)[16]) {
 #if A_FORMAT == BF16 && A_TYPE == BF16
@@ -144,21 +169,14 @@ INLINE bool round_block(const Raw& raw, u32 (&x)[16]) {
   return true;
 #elif A_TYPE == BF16
   pairs_of(raw, x);
-  u32 m = abs_bf16x2(x[0]);
+  u32 m[4] = {};  // so that no maximum waits for fifteen
 #pragma unroll
-  for (int i = 1; i < 16; i++) m = max_bf16x2(m, abs_bf16x2(x[i]));
-  const u32 amax = max(m << 16, m & 0xFFFF0000u), up = (amax + SCALE_ADDEND) >> 23;
-  const u32 e = max(up, LEAST_SCALE + EMAX) - EMAX;
-  // As rounded(), on pairs: 1.5 2^(7 - MANTISSA) steps away bf16 has just the format's values.
-  constexpr u32 FAR = static_cast<u32>(127 + 7 - MANTISSA) << 7 | 0x40;
-  const u32 least = twice(e + EMIN) << 7, limit = twice(e) * 128 + twice(LARGEST_BF16 - (127 << 7));
+  for (int i = 0; i < 16; i++) m[i % 4] = max_bf16x2(m[i % 4], abs_bf16x2(x[i]));
+  Rounding r;
+  const bool held = rounding_of(max_bf16x2(max_bf16x2(m[0], m[1]), max_bf16x2(m[2], m[3])), r);
 #pragma unroll
-  for (int i = 0; i < 16; i++) {
-    const u32 exponent = max_bf16x2(x[i] & 0x7F807F80u, least);
-    x[i] = fma_bf16x2(exponent, twice(FAR | 0x8000), fma_bf16x2(exponent, twice(FAR), x[i]));
-    if (SATURATES) x[i] = min_magnitude_bf16x2(x[i], limit);
-  }
-  return amax == 0 || up - (LEAST_SCALE + EMAX) <= MOST_SCALE - LEAST_SCALE;
+  for (int i = 0; i < 16; i++) x[i] = rounded_pair(x[i], r);
+  return held;
 #else
   float v[32];
   floats_of(raw, v);

@@ -1,11 +1,18 @@
 // What the kernels here take from a Hopper GPU: types, and each instruction that C++ has no operator for.
-// No header of CUDA's is needed, so a run-time compiler needs no include path.
+// No header of CUDA's is needed, so a run-time compiler needs no include path. Ampere and Ada have all of it too, but for
+// what overlaps launches and what one instruction does here; there the text compiles, and no route takes it.
 #pragma once
 typedef unsigned char u8;
 typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef long long i64;
+
+#if __CUDA_ARCH__ >= 900
+#define HOPPER 1
+#else
+#define HOPPER 0
+#endif
 
 #define INLINE __device__ __forceinline__
 
@@ -59,7 +66,11 @@ INLINE u32 and_or(u32 a, u32 mask, u32 c) {  // a & mask | c, one instruction
 // Two bf16 at once. PTX ISA: all of these keep subnormals; each result is rounded once, to nearest even.
 INLINE u32 mul_bf16x2(u32 a, u32 b) {
   u32 r;
+#if HOPPER
   asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+#else
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(0x80008000u));  // less 0, which changes nothing
+#endif
   return r;
 }
 INLINE u32 fma_bf16x2(u32 a, u32 b, u32 c) {
@@ -79,7 +90,12 @@ INLINE u32 max_bf16x2(u32 a, u32 b) {  // NaN wins
 }
 INLINE u32 min_magnitude_bf16x2(u32 a, u32 b) {  // the smaller magnitude with the product's sign
   u32 r;
+#if HOPPER
   asm("min.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+#else
+  asm("min.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a & 0x7FFF7FFFu), "r"(b & 0x7FFF7FFFu));
+  r |= (a ^ b) & 0x80008000u;
+#endif
   return r;
 }
 
@@ -114,10 +130,47 @@ INLINE bool any_lane(bool x) { return __any_sync(0xFFFFFFFFu, x); }
 INLINE u32 from_lane(u32 x, int lane) { return __shfl_sync(0xFFFFFFFFu, x, lane); }
 INLINE u32 from_lane_xor(u32 x, int mask) { return __shfl_xor_sync(0xFFFFFFFFu, x, mask); }
 INLINE void workgroup_barrier() { __syncthreads(); }
+INLINE void warp_barrier() { __syncwarp(); }
 INLINE int lowest_bit(u64 x) { return __ffsll(static_cast<i64>(x)) - 1; }
 
+// Shared memory is addressed by 32 bits. Copies to it pass L1 by and are waited for by the lane that began them, group by
+// group; the last `bytes` of 16 that a copy does not read become 0.
+INLINE u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
+INLINE uint4 load_shared_16(u32 at) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at) : "memory");
+  return v;
+}
+INLINE void store_shared_16(u32 at, const uint4& v) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+INLINE void copy_16(u32 to, const void* from, u32 bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+INLINE void end_group_of_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int NEWER>
+INLINE void wait_for_copies() {  // of all groups but so many
+  asm volatile("cp.async.wait_group %0;" ::"n"(NEWER) : "memory");
+}
+
+// Begins to bring memory to L2, where all writers and readers meet: it may be written afterwards. Multiples of 16 bytes.
+INLINE void prefetch_to_l2(const void* p, u32 bytes) {
+#if HOPPER
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory");
+#endif
+}
+
 // Until the launches before this one, which may still run where it was launched to overlap, have written their results.
-INLINE void wait_for_earlier_launches() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+INLINE void wait_for_earlier_launches() {
+#if HOPPER
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
 
 // A later launch that overlaps may begin from here on: it still waits, before it reads what this one writes.
-INLINE void let_later_launches_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+INLINE void let_later_launches_begin() {
+#if HOPPER
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}

@@ -11,12 +11,15 @@
 // WARPS_M, WARPS_K, warps of a workgroup along N, M and K; DEPTH, chunks in flight at once; A_AHEAD, A is among
 // them; A_BEFORE, a launch of round_a.cu comes before, which this one overlaps, A_CODES, it makes e2m1 codes; RESIDENT,
 // workgroups for which a multiprocessor's registers must do, 0 if no matter how many; FRAGMENTS, the weight is in the
-// order of mxgemm.mx.fragments; A_VECTOR, W_VECTOR, loads of 16 bytes are aligned and contiguous; TAIL, K % 128 != 0;
+// order of mxgemm.mx.fragments; PREFETCH, all that a workgroup reads of it is called to L2 first; A_SLOTS, so many chunks of
+// A are copied to shared memory by whole rows and rounded there, A_WHOLE, these are all; A_VECTOR, W_VECTOR, loads of 16 bytes are aligned and contiguous; TAIL, K % 128 != 0;
 // OVERLAP, launched so that it may begin before earlier launches have ended.
 #include "w4_operands.h"
 
 constexpr int WARPS = WARPS_N * WARPS_M * WARPS_K, ROWS = 16 * TILES, COLUMNS = 8 * MT;
 constexpr int PITCH = ROWS + 4;  // of a row of sums in shared memory: the quads of a warp meet different banks
+constexpr int OF_A = A_SLOTS * MT * 8 * 256 / 4;  // words of shared memory, the same as the sums'
+constexpr int SHARED = COLUMNS * PITCH > OF_A ? COLUMNS * PITCH : OF_A;  // of a warp
 constexpr float UP = A_CODES ? 1ull << 2 * DOWN : 1ull << DOWN;  // what sums are too small by: see round_block.h
 
 // All strides are in bytes but those of a, bias and out, which are in elements.
@@ -60,11 +63,19 @@ INLINE float scaled(float x, u32 a, u32 w) {
 #define BOUNDS __launch_bounds__(32 * WARPS)
 #endif
 extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
-  extern __shared__ float sums[];  // [WARPS][COLUMNS][PITCH]
+  extern __shared__ __align__(128) float sums[];  // [WARPS][SHARED], of that [COLUMNS][PITCH]
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
   const int first = warp % WARPS_K, m0 = warp / WARPS_K % WARPS_M * COLUMNS;
   const int n0 = (static_cast<int>(blockIdx.x) * WARPS_N + warp / (WARPS_K * WARPS_M)) * ROWS;
   const int blocks = p.k >> 5, chunks = (blocks + 3) >> 2, end = n0 < p.n ? chunks : 0;
+#if PREFETCH
+  if (threadIdx.x == 0) {
+    const int tiles = ((p.n + 31) >> 5) * 2, tile = static_cast<int>(blockIdx.x) * WARPS_N * TILES;
+    const int pair = tile >> 1, past = min(tile + WARPS_N * TILES, tiles);
+    prefetch_to_l2(p.w + tile * static_cast<i64>(chunks) * 1024, (past - tile) * chunks * 1024);
+    prefetch_to_l2(p.s + pair * static_cast<i64>(chunks) * 128, (((past + 1) >> 1) - pair) * chunks * 128);
+  }
+#endif
 #if OVERLAP && !A_BEFORE
   wait_for_earlier_launches();
 #endif
@@ -74,7 +85,8 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
   auto block_of = [&](int chunk) { return TAIL ? min(4 * chunk + t, blocks - 1) : 4 * chunk + t; };
 #if FRAGMENTS
   auto tile_of = [&](int r) -> i64 {  // N is padded to pairs of tiles
-    return TILES == 1 ? n0 >> 4 : min((n0 >> 4) + (r & ~1), ((p.n + 31) >> 5) * 2 - 2) + (r & 1);
+    const int in = r % TOGETHER;
+    return min((n0 >> 4) + r - in, ((p.n + 31) >> 5) * 2 - TOGETHER) + in;
   };
   auto codes_of = [&](int r, int h) { return p.w + (tile_of(r) * chunks * 64 + h * 32 + lane) * 16; };
   auto scales_of = [&](int r, int h) {
@@ -106,14 +118,14 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
   // Where chunks are a constant apart, places are 32-bit counts that move on with the round, and loads add what is
   // `ahead` by themselves: pointers would take twice the registers. Counted are 16 bytes of codes and of rounded A, and
   // two bytes of scales; a block of A's codes is the one of its scale's place.
-  constexpr int STEP = A_CODES ? 4 : 16;  // of rounded A, a chunk
+  constexpr int STEP = A_CODES ? 32 : 128;  // of rounded A, a chunk
   u32 rounded_at[MT];
 #if FRAGMENTS
-  u32 codes_of_pair[(TILES + 1) / 2], scales_of_pair[(TILES + 1) / 2];
+  u32 codes_place[PLACES], scales_place[PLACES];
 #pragma unroll
-  for (int r = 0; r < TILES; r += 2) {
-    codes_of_pair[r / 2] = static_cast<u32>((codes_of(r, 0) - p.w) >> 4) + first * 64;
-    scales_of_pair[r / 2] = static_cast<u32>((scales_of(r, 0) - p.s) >> 1) + first * 64;
+  for (int i = 0; i < PLACES; i++) {
+    codes_place[i] = static_cast<u32>((codes_of(i * TOGETHER, 0) - p.w) >> 4) + first * 64;
+    scales_place[i] = static_cast<u32>((scales_of(i * TOGETHER, 0) - p.s) >> 1) + first * 64;
   }
 #else
   const u8 *codes[TILES][2], *scales[TILES][2];
@@ -123,15 +135,24 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
     for (int h = 0; h < 2; h++) codes[r][h] = codes_of(r, h), scales[r][h] = scales_of(r, h);
 #endif
 #if A_BEFORE
-  const u8* const scales_of_a = p.rounded + p.m * static_cast<i64>(64) * chunks;
+  const u8* const scales_of_a = p.rounded + ((p.m + 7) >> 3) * static_cast<i64>(512) * chunks;
+#elif A_SLOTS
+  // Of a chunk a lane copies piece lane % 16 of every second row, and reads block t of the rows g.
+  const u32 copied = lane & 15, area = shared_address(sums + warp * SHARED);
+  const u8* const copied_from = p.a + (m0 + (lane >> 4)) * p.a_row * A_BYTES + copied * 16;
+  const u32 copied_to = area + place_of(lane >> 4, copied);
+  u32 places[4];
+#pragma unroll
+  for (int i = 0; i < 4; i++) places[i] = area + place_of(g, 4 * t + i);
+  u32 slot = 0;  // what of A is multiplied next, in bytes
 #else
   const u8* a[MT];
 #endif
 #pragma unroll
   for (int i = 0; i < MT; i++) {
 #if A_BEFORE
-    rounded_at[i] = (a_row(i) * chunks + first) * STEP + t;
-#else
+    rounded_at[i] = ((a_row(i) >> 3) * chunks + first) * STEP + (a_row(i) & 7) * 4 + t;
+#elif !A_SLOTS
     a[i] = a_of(i);
 #endif
   }
@@ -139,9 +160,9 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
     constexpr u32 BY = DEPTH * WARPS_K;
 #if FRAGMENTS
 #pragma unroll
-    for (int r = 0; r < TILES; r += 2) {
-      codes_of_pair[r / 2] += BY * 64, scales_of_pair[r / 2] += BY * 64;
-      keep_as_it_is(codes_of_pair[r / 2]), keep_as_it_is(scales_of_pair[r / 2]);
+    for (int i = 0; i < PLACES; i++) {
+      codes_place[i] += BY * 64, scales_place[i] += BY * 64;
+      keep_as_it_is(codes_place[i]), keep_as_it_is(scales_place[i]);
     }
 #endif
 #if A_BEFORE
@@ -157,14 +178,15 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
 #if FRAGMENTS
 #pragma unroll
     for (int r = 0; r < TILES; r++) {
-      const u8* at = p.w + (codes_of_pair[r / 2] + (r & 1) * static_cast<u32>(chunks) * 64) * 16ull + ahead * 1024;
+      const u32 place = codes_place[r / TOGETHER] + r % TOGETHER * static_cast<u32>(chunks) * 64;
+      const u8* at = p.w + place * 16ull + ahead * 1024;
       w.codes[r][0] = load_weights(at, 1);
       w.codes[r][1] = load_weights(at + 512, 1);
     }
 #pragma unroll
-    for (int r = 0; r < TILES; r += 2) {
-      const u8* at = p.s + scales_of_pair[r / 2] * 2ull + ahead * 128;
-      w.scales[r / 2] = TILES == 1 ? load_u16(at) : load_u32(at);
+    for (int i = 0; i < PLACES; i++) {
+      const u8* at = p.s + scales_place[i] * 2ull + ahead * 128;
+      w.scales[i] = TOGETHER == 1 ? load_u16(at) : load_u32(at);
     }
 #else
     const i64 at = codes_at(round + ahead), scale_at = scales_at(round + ahead);
@@ -177,18 +199,34 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
       }
 #endif
   };
+#if A_SLOTS
+  constexpr u32 SLOT = MT * TILE_BYTES;
+  auto copy_a = [&](u32 to, int chunk) {  // rows and blocks past the end are 0
+    if (chunk < end) {
+      const bool real = !TAIL || 4 * chunk + (copied >> 2) < blocks;
+#pragma unroll
+      for (int j = 0; j < 4 * MT; j++)
+        copy_16(copied_to + to + j * 512, copied_from + j * (2 * A_BYTES * p.a_row) + chunk * 256,
+                real && m0 + 2 * j + (lane >> 4) < p.m ? 16 : 0);
+    }
+    end_group_of_copies();
+  };
+#endif
   auto load_a = [&](Part (&part)[MT], int round, int ahead) {
 #pragma unroll
     for (int i = 0; i < MT; i++) {
-#if A_BEFORE
+#if A_SLOTS
+#pragma unroll
+      for (int j = 0; j < 4; j++) part[i].at[j] = places[j] + slot + i * TILE_BYTES;
+#elif A_BEFORE
       const u8* at = p.rounded + rounded_at[i] * 16ull + ahead * (STEP * 16);
 #endif
 #if A_CODES
-      part[i].codes = load_16(at), part[i].scale = load_u8(scales_of_a + rounded_at[i] + ahead * 4);
+      part[i].codes = load_16(at), part[i].scale = load_u8(scales_of_a + rounded_at[i] + ahead * 32);
 #elif A_BEFORE
 #pragma unroll
-      for (int j = 0; j < 4; j++) part[i].v[j] = load_16(at + 64 * j);
-#else
+      for (int j = 0; j < 4; j++) part[i].v[j] = load_16(at + 512 * j);
+#elif !A_SLOTS
       part[i] = load_raw(a[i], round + ahead);
 #endif
     }
@@ -198,9 +236,13 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
   u64 left = 0;  // chunks of this warp that are left to the second loop
   // Adds a chunk, or says that it has to be left.
   auto add_chunk = [&](const Weights& w, Part (&part)[MT], int round, int ahead) {
-    if (!A_AHEAD) load_a(part, round, ahead);
+    if (!A_AHEAD || A_SLOTS) load_a(part, round, ahead);
     Opened opened[MT];
     bool odd = false;
+#if A_SLOTS && A_FORMAT != BF16
+#pragma unroll 2
+    for (int i = 0; i < MT; i++) odd |= !round_in_place(places, slot + i * TILE_BYTES);
+#endif
 #pragma unroll
     for (int i = 0; i < MT; i++) odd |= !open(part[i], opened[i]);
     if (any_lane(odd || slow_scales(w))) {
@@ -250,26 +292,47 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
 #if A_BEFORE
   wait_for_earlier_launches();  // not for the weight: what wrote that had ended before the launch that rounds A began
 #endif
+#if A_SLOTS
+#pragma unroll
+  for (int i = 0; i < A_SLOTS; i++) copy_a(i * SLOT, first + i * WARPS_K);
+#else
   if (A_AHEAD)
 #pragma unroll
     for (int d = 0; d < DEPTH; d++)
       if (first + d * WARPS_K < end) load_a(parts[d], first, d * WARPS_K);
+#endif
 #pragma unroll 1
   for (int round = first; round < end; round += DEPTH * WARPS_K) {
 #pragma unroll
     for (int d = 0; d < DEPTH; d++)
       if (round + d * WARPS_K < end) {
         const int ahead = (DEPTH + d) * WARPS_K;
+#if A_SLOTS
+        wait_for_copies<A_SLOTS - 1>();
+        warp_barrier();
+#endif
         if (!add_chunk(weights[d], parts[d], round, d * WARPS_K)) left |= 1ull << ((round - first) / WARPS_K + d);
-        if (round + ahead < end) {
-          load_chunk(weights[d], round, ahead);
-          if (A_AHEAD) load_a(parts[d], round, ahead);
-        }
+        if (round + ahead < end) load_chunk(weights[d], round, ahead);
+#if A_SLOTS
+#if A_WHOLE
+        end_group_of_copies();
+        slot += SLOT;
+#else
+        warp_barrier();
+        copy_a(slot, round + (d + A_SLOTS) * WARPS_K);
+        slot = slot == (A_SLOTS - 1) * SLOT ? 0 : slot + SLOT;
+#endif
+#else
+        if (A_AHEAD && round + ahead < end) load_a(parts[d], round, ahead);
+#endif
       }
     next_round();
   }
 
-  float* const mine = sums + warp * COLUMNS * PITCH + 2 * t * PITCH + g;
+#if A_SLOTS
+  warp_barrier();  // the sums take A's place
+#endif
+  float* const mine = sums + warp * SHARED + 2 * t * PITCH + g;
 #pragma unroll
   for (int r = 0; r < TILES; r++)
 #pragma unroll
@@ -320,16 +383,17 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
   }
   workgroup_barrier();
 
+  // One sum a lane and turn, though more were fewer instructions: code that runs once takes the time to fetch it.
 #pragma unroll 1
   for (int z = threadIdx.x; z < WARPS_N * ROWS * p.m; z += 32 * WARPS) {
     const int local = z % (WARPS_N * ROWS), m = z / (WARPS_N * ROWS);
     const int n = static_cast<int>(blockIdx.x) * (WARPS_N * ROWS) + local;
     if (n < p.n) {
       const int part = local / ROWS * WARPS_M + m / COLUMNS;  // whose first warp has a part of the sum
-      const float* of_warp = sums + (part * WARPS_K * COLUMNS + m % COLUMNS) * PITCH + local % ROWS;
+      const float* of_warp = sums + part * WARPS_K * SHARED + m % COLUMNS * PITCH + local % ROWS;
       float sum = 0.f;
 #pragma unroll
-      for (int i = 0; i < WARPS_K; i++) sum += of_warp[i * COLUMNS * PITCH];
+      for (int i = 0; i < WARPS_K; i++) sum += of_warp[i * SHARED];
       if (p.bias) sum += load_float(p.bias, n * p.bias_stride, p.bias_type);
       store_float(p.out, m * p.out_row + n * p.out_column, p.out_type, sum);
     }

@@ -3,14 +3,17 @@
 #pragma once
 #include "round_block.h"
 
-// A lane's part of a chunk of the weight. In fragment order a word has the scales of both halves of two tiles.
+// A lane's part of a chunk of the weight. In fragment order a word has the scales of both halves of a tile, or of two.
+constexpr int TOGETHER = TILES % 2 ? 1 : 2;  // tiles in such a word
+constexpr int PLACES = TILES / TOGETHER;
 struct Weights {
   uint4 codes[TILES][2];
-  u32 scales[FRAGMENTS ? (TILES + 1) / 2 : 2 * TILES];
+  u32 scales[FRAGMENTS ? PLACES : 2 * TILES];
 };
 
 INLINE u32 scale_of(const Weights& w, int tile, int half) {
-  return FRAGMENTS ? permute(w.scales[tile / 2], 0, 0x4440 + 2 * (tile & 1) + half) : w.scales[2 * tile + half];
+  return FRAGMENTS ? permute(w.scales[tile / TOGETHER], 0, 0x4440 + 2 * (tile % TOGETHER) + half)
+                   : w.scales[2 * tile + half];
 }
 
 // Whether scales are not all LEAST_FAST to MOST_FAST. As bytes: 48 more and they begin with the bits 10; a byte that
@@ -18,9 +21,9 @@ INLINE u32 scale_of(const Weights& w, int tile, int half) {
 INLINE bool slow_scales(const Weights& w) {
   bool slow = false;
 #if FRAGMENTS
-  constexpr u32 BYTES = TILES == 1 ? 0x0101u : 0x01010101u;
+  constexpr u32 BYTES = TOGETHER == 1 ? 0x0101u : 0x01010101u;
 #pragma unroll
-  for (int i = 0; i < (TILES + 1) / 2; i++) slow |= ((w.scales[i] + 48 * BYTES) & 0xC0 * BYTES) != 0x80 * BYTES;
+  for (int i = 0; i < PLACES; i++) slow |= ((w.scales[i] + 48 * BYTES) & 0xC0 * BYTES) != 0x80 * BYTES;
 #else
 #pragma unroll
   for (int i = 0; i < 2 * TILES; i++) slow |= w.scales[i] - LEAST_FAST > MOST_FAST - LEAST_FAST;
@@ -75,7 +78,42 @@ INLINE Raw load_block(const u8* p, i64 stride) {
 
 // A lane's part of a chunk and a tile of A. open() makes it ready and says whether bf16 holds it; four_words() are the
 // i-th four words of it.
-#if A_CODES
+#if A_SLOTS
+// A tile in shared memory: 8 rows of 16 pieces of 16 bytes, pieces in such places that the lanes of a load, which read
+// the same piece of 8 blocks of two rows at a time, meet different banks.
+constexpr int TILE_BYTES = 8 * 256;
+INLINE u32 place_of(u32 row, u32 piece) { return row * 256 + (piece ^ (piece >> 3 & 1) ^ (row & 1) << 1) * 16; }
+
+// Rounds a block where it lies, its pieces at at[] + offset; false where bf16 does not hold the result.
+INLINE bool round_in_place(const u32 (&at)[4], u32 offset) {
+  Raw raw;
+  u32 x[16];
+#pragma unroll
+  for (int i = 0; i < 4; i++) raw.v[i] = load_shared_16(at[i] + offset);
+  const bool held = round_block(raw, x);
+#pragma unroll
+  for (int i = 0; i < 4; i++)
+    store_shared_16(at[i] + offset, make_uint4(x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]));
+  return held;
+}
+struct Part {
+  u32 at[4];
+};
+typedef Part Opened;
+INLINE bool open(const Part& part, Opened& opened) {
+#pragma unroll
+  for (int i = 0; i < 4; i++) opened.at[i] = part.at[i];
+  return true;
+}
+INLINE void four_words(const Opened& opened, int i, u32 (&x)[4]) {
+  const uint4 v = load_shared_16(opened.at[i]);
+#if A_FORMAT == BF16
+  pairs_of(v, x);
+#else
+  words_of(v, x);
+#endif
+}
+#elif A_CODES
 struct Part {
   uint4 codes;
   u32 scale;
