@@ -44,7 +44,7 @@ def is_observed(
     """
     if is_compiling() or _dispatch_modes() or _in_transform() or _tracing_state() or forward_ad._current_level >= 0:
         return True
-    if _function_modes() and not _only_default_device():
+    if _function_modes() and not only_default_device():
         return True
     if (
         type(a) is Tensor
@@ -62,7 +62,7 @@ def is_observed(
     )
 
 
-def _only_default_device() -> bool:
+def only_default_device() -> bool:
     """The default device is a mode too, but one for calls that name no device, and no such call is made here."""
     modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
     return all(type(mode) is DeviceContext for mode in modes)

@@ -23,6 +23,7 @@ from mxgemm.allocation import allocator
 from mxgemm.device import machine_of
 from mxgemm.memory import LOWEST_ADDRESS, check_memory, freed
 from mxgemm.mx.freshness import mark_written
+from mxgemm.native.program import Program
 from mxgemm.problem import Options, Problem, Strides, matrix_strides
 from mxgemm.routes import Launch, Operands
 from mxgemm.routing.router import choose, tell
@@ -299,6 +300,31 @@ def execute(
         made = made.view(plan.out_shape)
         return made if out is None else out.copy_(made)
     return result.copy_(target.view(plan.out_shape)) if plan.staged else result
+
+
+def describable(plan: Plan, a: Tensor) -> bool:
+    """Say whether launching is all that :func:`execute` does with such an A, and the launches can be described."""
+    flat = plan.a_rows is None or a.is_contiguous()
+    return hasattr(plan.launch, "program") and plan.fills and not plan.staged and flat
+
+
+def described(
+    plan: Plan,
+    a: Tensor,
+    b: Tensor,
+    b_scales: Tensor,
+    bias: Tensor | None,
+    out: Tensor | None,
+    derived: tuple[Tensor, ...],
+) -> Program | None:
+    """Return the launches of a :func:`describable` plan that has run, on the current device, with no result of it."""
+    result = plan.allocate() if out is None else out
+    if plan.a_rows is not None:
+        a = a.view(plan.a_rows, -1)
+    if plan.flat_shape is not None:
+        result = result.view(plan.flat_shape)
+    describe: Callable[[Operands], Program | None] = plan.launch.program  # type: ignore[union-attr]
+    return describe(Operands(a, None, b, b_scales, bias, result, derived))
 
 
 def _flat_view(out: Tensor, m: int, n: int) -> Tensor | None:

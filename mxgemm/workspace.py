@@ -39,15 +39,21 @@ class Arena:
     Attributes:
         memory: uint8, uninitialised, at least as much as was asked for.
         counters: int32 zeros, at least as many as were asked for; the kernels that use them leave them zero.
+        nbytes: of the memory.
+        count: of the counters.
+        address: of the memory.
+        counters_address: of the counters.
     """
 
-    __slots__ = ("_key", "count", "counters", "memory", "nbytes")
+    __slots__ = ("_key", "address", "count", "counters", "counters_address", "memory", "nbytes")
 
     def __init__(self, key: _Key | None, memory: Tensor, counters: Tensor) -> None:
         # What a mode of torch's gave in place of a tensor (a fake one, say) serves this call only.
-        self._key = key if type(memory) is Tensor and type(counters) is Tensor else None
+        real = type(memory) is Tensor and type(counters) is Tensor
+        self._key = key if real else None
         self.memory, self.nbytes = memory, memory.numel()
         self.counters, self.count = counters, counters.numel()
+        self.address, self.counters_address = (memory.data_ptr(), counters.data_ptr()) if real else (0, 0)
 
     def __enter__(self) -> Arena:
         return self
@@ -88,7 +94,11 @@ def take(nbytes: int, device: torch.device, *, counters: int = 0) -> Arena:
 
 
 def clear() -> None:
-    """Give the memory that is not in use back to torch's allocator."""
+    """Give scratch that no call has in use back to torch's allocator; ``mxgemm.clear_workspaces``.
+
+    A call under way keeps its own, and what a captured graph uses is the graph's. ``torch.cuda.empty_cache()`` then
+    gives the memory back to the device.
+    """
     _free.clear()
 
 
