@@ -18,7 +18,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from mxgemm import validation
+from mxgemm import capture, validation
 from mxgemm.allocation import allocator
 from mxgemm.device import machine_of
 from mxgemm.memory import LOWEST_ADDRESS, check_memory, freed
@@ -295,7 +295,12 @@ def execute(
         target = torch.empty(plan.flat_shape or plan.out_shape, dtype=result.dtype, device=result.device)
     else:
         target = result if plan.flat_shape is None or not plan.fills else result.view(plan.flat_shape)
-    made = plan.launch(Operands(a, a_scales, b, b_scales, bias, target, derived))
+    try:
+        made = plan.launch(Operands(a, a_scales, b, b_scales, bias, target, derived))
+    except RuntimeError as error:
+        if plan.gpu is None or isinstance(error, capture.NotWarm) or not capture.under_way():
+            raise
+        raise capture.NotWarm(f"gemm: a first call sets libraries up ({error})") from error
     if made is not None:
         made = made.view(plan.out_shape)
         return made if out is None else out.copy_(made)

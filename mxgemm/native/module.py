@@ -25,6 +25,7 @@ from mxgemm.hip.runtime import CUDA, DriverError, driver
 from mxgemm.mx.freshness import mark_written
 from mxgemm.native import build, offsets
 from mxgemm.native.program import Program
+from mxgemm.native.vendor import VendorError, library
 from mxgemm.notices import say_once
 
 VARIABLE: Final = "MXGEMM_NATIVE"
@@ -45,7 +46,7 @@ class Native:
     def program(self, described: Program) -> Any:
         """Return the launches of a plan as the module runs them."""
         steps = tuple(step.packed() for step in described.steps)
-        return self._program(steps, described.scratch_bytes, described.counters, described.hooks)
+        return self._program(steps, described.scratch_bytes, described.counters, described.hooks, described.owners)
 
 
 def wanted() -> bool:
@@ -123,7 +124,12 @@ def _driver_functions() -> tuple[int, int]:
 
 
 def _vendor_functions() -> tuple[int, int]:
-    return 0, 0
+    """Return the addresses of cublasLt's product and of what writes into its description; 0 where it is not there."""
+    try:
+        found = library()
+    except VendorError:
+        return 0, 0
+    return found.address("Matmul"), found.address("MatmulDescSetAttribute")
 
 
 def _address(function: Any) -> int:

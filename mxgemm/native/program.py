@@ -82,13 +82,13 @@ class KernelStep:
 
 @dataclass(frozen=True, slots=True)
 class ProductStep:
-    """One product by cublasLt, of which ``mxgemm.cuda.vendor_product`` makes the rest.
+    """One product by cublasLt, of which ``mxgemm.native.vendor`` makes the rest.
 
     Attributes:
         handle: of the library.
         layouts: of its a, its b and the result.
         descriptions: of the product; as many as threads may run it at once.
-        a: its left operand, here the weight.
+        a: its left operand, here the weight, whose scales the descriptions hold.
         b: its right operand, here the activations.
         b_scale: scales of that.
         bias: added to rows of its result, None for none.
@@ -136,6 +136,11 @@ class Program:
     scratch_bytes: int = 0
     counters: int = 0
     hooks: tuple[tuple[object, str, object], ...] = ()
+
+    @property
+    def owners(self) -> tuple[object, ...]:
+        """Who has to live for as long as the program may run."""
+        return tuple(step.owner for step in self.steps if isinstance(step, ProductStep))
 
     def fits(self) -> bool:
         """Say whether ``source/program.h`` has room for it."""

@@ -6,16 +6,18 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from mxgemm import capture
 from mxgemm.native.captured import kernel_launch, with_places
 from mxgemm.native.program import KernelStep, Place
 from mxgemm.triton.direct import direct
+from mxgemm.triton.support import INT32_MAX
 from mxgemm.workspace import raw_stream
 
 logger = logging.getLogger("mxgemm")
@@ -51,6 +53,23 @@ class KernelCall:
     constants: Mapping[str, Any]
     options: Mapping[str, Any]
     grid: tuple[int, int, int]
+
+    def specialisation(self, tensors: Sequence[Tensor]) -> Hashable:
+        """Return what decides which compiled kernel a launch on tensors takes: no coarser than Triton's own key."""
+        parameters = getattr(self.kernel, "params", None)
+        integers: tuple[Any, ...] = self.scalars
+        if parameters is not None:
+            integers = tuple(
+                (value > INT32_MAX, not parameter.do_not_specialize and (value == 1, value % 16 == 0))
+                for value, parameter in zip(self.scalars, parameters[len(self.dtypes) :], strict=False)
+            )
+        pointers = tuple((t.data_ptr() % 16 == 0, t.untyped_storage().nbytes() <= INT32_MAX) for t in tensors)
+        constants, options = (tuple(values.items()) for values in (self.constants, self.options))
+        return self.kernel, tensors[0].device, self.dtypes, integers, pointers, constants, options
+
+
+_compiled: set[Hashable] = set()
+"""What has been launched in this process, so that the same for another M compiles nothing."""
 
 
 class Launcher:
@@ -109,10 +128,13 @@ class Launcher:
 
     def _compile_and_launch(self, *tensors: Tensor) -> None:
         call = self._call
-        logger.info(
-            "first launch of %s: compiled once, then cached by triton", getattr(call.kernel, "__name__", call.kernel)
-        )
+        name, key = getattr(call.kernel, "__name__", call.kernel), call.specialisation(tensors)
+        if key not in _compiled:
+            if tensors[0].is_cuda and capture.under_way():
+                raise capture.NotWarm(f"{name}: its first launch compiles it")
+            logger.info("first launch of %s: compiled once, then cached by triton", name)
         compiled = self._launch_as_triton_does(tensors)
+        _compiled.add(key)
         if compiled is not None:  # the interpreter returns nothing
             self._run = direct(compiled, call.grid, self._tail) or _runner(compiled, call.grid, self._tail)
 

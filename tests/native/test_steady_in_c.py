@@ -395,7 +395,7 @@ def test_wrong_programs_are_refused(double: ctypes.CDLL) -> None:
     assert native is not None
     made = native._program
     step = (0, (1, 1, 1), (1, 1, 1), 0, b"", b"\0" * 16, ((0, (1, 0)),))
-    made((step,), 0, 0, ())
+    made((step,), 0, 0, (), ())
     for wrong in (
         (),
         (step,) * 5,
@@ -407,7 +407,7 @@ def test_wrong_programs_are_refused(double: ctypes.CDLL) -> None:
         ((*step[:4], b"\0" * 400, *step[5:]),),
     ):
         with pytest.raises((TypeError, ValueError)):
-            made(wrong, 0, 0, ())
+            made(wrong, 0, 0, (), ())
 
 
 @pytest.mark.parametrize("why", ["variable", "compiler", "headers"])

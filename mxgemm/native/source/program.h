@@ -64,7 +64,8 @@ struct step {
 
 typedef struct {
     PyObject_HEAD
-    PyObject *hooks; /* ((holder, name, value), ...): must be as they were, and empty, or Python launches */
+    PyObject *hooks;  /* ((holder, name, value), ...): must be as they were, and empty, or Python launches */
+    PyObject *owners; /* of what the steps point to */
     Py_ssize_t scratch_bytes, counters;
     int count;
     struct step steps[MAX_STEPS];
@@ -247,14 +248,15 @@ static int read_product(PyObject *object, struct product *product)
 
 static int Program_init(Program *self, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"steps", "scratch_bytes", "counters", "hooks", NULL};
-    PyObject *steps, *hooks;
+    static char *names[] = {"steps", "scratch_bytes", "counters", "hooks", "owners", NULL};
+    PyObject *steps, *hooks, *owners;
     if (self->count) {
         PyErr_SetString(PyExc_TypeError, "a Program is made once");
         return -1;
     }
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!nnO!", names, &PyTuple_Type, &steps, &self->scratch_bytes,
-                                     &self->counters, &PyTuple_Type, &hooks))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!nnO!O!", names, &PyTuple_Type, &steps,
+                                     &self->scratch_bytes, &self->counters, &PyTuple_Type, &hooks, &PyTuple_Type,
+                                     &owners))
         return -1;
     Py_ssize_t count = PyTuple_GET_SIZE(steps);
     if (count < 1 || count > MAX_STEPS) {
@@ -269,10 +271,15 @@ static int Program_init(Program *self, PyObject *args, PyObject *kwargs)
         }
         struct step *step = &self->steps[i];
         step->is_product = PyTuple_GET_SIZE(one) > 7;
+        if (step->is_product && !driver.multiply) {
+            PyErr_SetString(PyExc_ValueError, "steps: a product, and no library for it");
+            return -1;
+        }
         if (!(step->is_product ? read_product(one, &step->product) : read_kernel(one, &step->kernel)))
             return -1;
     }
     Py_XSETREF(self->hooks, Py_NewRef(hooks));
+    Py_XSETREF(self->owners, Py_NewRef(owners));
     self->count = (int)count;
     return 0;
 }
@@ -280,6 +287,7 @@ static int Program_init(Program *self, PyObject *args, PyObject *kwargs)
 static void Program_dealloc(Program *self)
 {
     Py_CLEAR(self->hooks);
+    Py_CLEAR(self->owners);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
