@@ -5,8 +5,8 @@ Validation and planning read shapes, strides, dtypes, devices and alignment of e
 here is of the activations, bias, output and options alone. What torch lets anyone do to a weight in place (resize,
 transpose, ``.data = ``) is looked for at every call. Whatever is unusual goes the long way, which decides.
 
-This is the definition; ``mxgemm.native`` does the same in C for plans whose launches can be described, from a call's
-third time on.
+This is the definition; ``mxgemm.native`` does the same in C for plans whose launches can be described, once they have
+been used a few times, or warmed up.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from mxgemm.problem import Options
 
 MAX_PLANS: Final = 256
 """Plans that one weight keeps; past this many they start over."""
+SETTLE_AT: Final = 8
+"""Uses of a plan by which C is told of it: describing its launches takes as long as C saves in some thirty calls."""
 
 
 quick: Callable[..., Tensor | None] | None = None
@@ -37,11 +39,12 @@ quick: Callable[..., Tensor | None] | None = None
 class _Steady:
     """A plan, and how many bytes lie between the first and the last of what a call brings; 0 for what it does not."""
 
-    __slots__ = ("a_bytes", "bias_bytes", "out_bytes", "plan", "settled")
+    __slots__ = ("a_bytes", "bias_bytes", "out_bytes", "plan", "settled", "uses")
 
     def __init__(self, plan: Plan, a: Tensor, bias: Tensor | None, out: Tensor | None) -> None:
         self.plan = plan
         self.a_bytes, self.bias_bytes, self.out_bytes = _bytes(a), _bytes(bias), _bytes(out)
+        self.uses = 0
         self.settled = False
         """Whether C has been told of it, or never will be."""
 
@@ -85,7 +88,7 @@ class Known:
         return result
 
     def settle(self, steady: _Steady, a: Tensor, bias: Tensor | None, out: Tensor | None, options: Hashable) -> None:
-        """Tell C of a plan, if its launches can be described; called once a plan has been used again."""
+        """Tell C of a plan that has run, if its launches can be described."""
         global quick
         on_gpu = steady.plan.gpu is not None
         if on_gpu and (torch._C._cuda_getDevice() != steady.plan.gpu or torch.cuda.is_current_stream_capturing()):
@@ -94,9 +97,13 @@ class Known:
         if not (plan.describable(steady.plan, a) and module.wanted()):
             return
         try:
-            native = module.load(MXTensor, Known, vars(plan))
+            if on_gpu and module.load(MXTensor, Known, vars(plan)) is None:
+                return
             described = plan.described(steady.plan, a, self._data, self._scales, bias, out, self._derived)
-            if native is None or described is None or not described.fits():
+            if described is None or not described.fits():
+                return
+            native = module.load(MXTensor, Known, vars(plan))
+            if native is None:
                 return
             if self.table is None:
                 counted = (None, 0) if self._stamp is None else self._stamp.counted
@@ -142,8 +149,18 @@ def call(a: Tensor, weight: MXTensor, bias: Tensor | None, out: Tensor | None, o
         return None
     result = known.run(steady, a, bias, out)
     if not steady.settled and result is not None:
-        known.settle(steady, a, bias, out, options)
+        steady.uses += 1
+        if steady.uses >= SETTLE_AT:
+            known.settle(steady, a, bias, out, options)
     return result
+
+
+def settle(a: Tensor, weight: MXTensor, bias: Tensor | None, out: Tensor | None, options: Hashable) -> None:
+    """Tell C of the plan of a call that has been made, without waiting for more of them."""
+    known = weight.known
+    steady = known.plans.get(_key(a, bias, out, options)) if type(known) is Known else None
+    if steady is not None and not steady.settled:
+        known.settle(steady, a, bias, out, options)
 
 
 def remember(

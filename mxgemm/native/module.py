@@ -21,7 +21,7 @@ from torch.nn import Parameter
 
 from mxgemm import ambient, workspace
 from mxgemm.errors import BuildError
-from mxgemm.hip.runtime import CUDA, DriverError, driver
+from mxgemm.hip.runtime import DriverError, driver
 from mxgemm.mx.freshness import mark_written
 from mxgemm.native import build, offsets
 from mxgemm.native.program import Program
@@ -50,8 +50,8 @@ class Native:
 
 
 def wanted() -> bool:
-    """Say whether the module may be used in this process."""
-    return os.environ.get(VARIABLE, "1") != "0"
+    """Say whether the module may be used in this process; it launches by CUDA's driver alone."""
+    return torch.version.hip is None and os.environ.get(VARIABLE, "1") != "0"
 
 
 def load(weight_type: type, known_type: type, plans: Mapping[str, Any]) -> Native | None:
@@ -116,8 +116,6 @@ def _driver_functions() -> tuple[int, int]:
         found = driver()
     except DriverError:
         return 0, 0
-    if found.api is not CUDA:
-        raise BuildError(f"it launches through {CUDA.name} alone")
     pointer = ctypes.c_void_p
     capturing = found.declare("StreamIsCapturing", pointer, pointer)
     return _address(found.declare("LaunchKernelEx", *(pointer,) * 4)), _address(capturing)
