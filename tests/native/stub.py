@@ -15,7 +15,7 @@ from torch import Tensor
 import mxgemm
 from mxgemm import c_compiler, steady, workspace
 from mxgemm.mx.tensor import MXTensor
-from mxgemm.native.program import BIAS, COUNTERS, OUT, SCRATCH, A, KernelStep, Program, fixed
+from mxgemm.native.program import BIAS, COUNTERS, OUT, SCRATCH, A, KernelStep, ProductStep, Program, fixed
 from mxgemm.routes.base import Operands
 
 N, K = 64, 64
@@ -66,6 +66,33 @@ class Launch:
             address(self.double.mix), (3, 1, 1), (32, 1, 1), 0, LAYOUT.pack(*(0,) * 6, *self._sizes(operands)),
             tuple((8 * i, place) for i, place in enumerate(places)), bytes(72),
         )  # fmt: skip
+        return Program((step,) * (1 + self.twice), self.scratch, self.counters)
+
+
+class VendorLaunch(Launch):
+    """The same product, asked of the double's vendor library where C launches it."""
+
+    def __init__(self, double: ctypes.CDLL, descriptions: int = 2, **options: Any) -> None:
+        super().__init__(double, **options)
+        self.descriptions = [(ctypes.c_uint64 * 3)() for _ in range(descriptions)]
+
+    def program(self, operands: Operands) -> Program:
+        sizes = (ctypes.c_int64 * 7)(*self._sizes(operands))
+        memory = SCRATCH if self.scratch else fixed(0)
+        step = ProductStep(
+            handle=ctypes.addressof(sizes),
+            layouts=(1, 2, 3),
+            descriptions=tuple(map(ctypes.addressof, self.descriptions)),
+            a=fixed(operands.b.data_ptr()),
+            b=A,
+            b_scale=A,
+            bias=None if operands.bias is None else BIAS,
+            out=OUT,
+            memory=memory,
+            memory_bytes=self.scratch,
+            algorithm=bytes(range(64)),
+            owner=(sizes, self.descriptions),
+        )
         return Program((step,) * (1 + self.twice), self.scratch, self.counters)
 
 

@@ -21,7 +21,7 @@ from mxgemm import plan, steady, workspace
 from mxgemm.mx.tensor import MXTensor
 from mxgemm.native import build, module
 from tests.native import stub
-from tests.native.stub import Launch, N, activations, settled, weight
+from tests.native.stub import Launch, N, VendorLaunch, activations, settled, weight
 
 
 @pytest.fixture(scope="module")
@@ -36,9 +36,11 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 @pytest.fixture
 def double(library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> Iterator[ctypes.CDLL]:
     pointers = stub.address(library.launch), stub.address(library.is_capturing)
+    vendor = stub.address(library.multiply), stub.address(library.describe)
     monkeypatch.setattr(module, "_driver_functions", lambda: pointers)
+    monkeypatch.setattr(module, "_vendor_functions", lambda: vendor)
     monkeypatch.setattr(steady, "quick", None)
-    for name in ("launches", "fails_at", "capturing"):
+    for name in ("launches", "fails_at", "capturing", "refused"):
         counter(library, name).value = 0
     module._load.cache_clear()
     workspace.clear()
@@ -224,7 +226,6 @@ def test_gradients_modes_and_transforms_are_pythons(double: ctypes.CDLL) -> None
     with Seen():
         mxgemm.gemm(a, w)
     assert any("mxgemm" in name for name in seen)
-    torch.vmap(lambda x: mxgemm.gemm(x, w))(a)
     with torch.autograd.forward_ad.dual_level():
         mxgemm.gemm(a, w)
     assert launches(double) == before
@@ -236,12 +237,13 @@ def test_gradients_modes_and_transforms_are_pythons(double: ctypes.CDLL) -> None
 
 
 @pytest.mark.slow
-def test_a_trace_sees_the_operator(double: ctypes.CDLL) -> None:
+def test_transforms_and_traces_see_the_operator(double: ctypes.CDLL) -> None:
     a, w = activations(), weight()
     settled(w, a, Launch(double))
     before = launches(double)
     traced = torch.jit.trace(lambda x: mxgemm.gemm(x, w), (a,), check_trace=False)
     assert "mxgemm" in str(traced.graph)
+    torch.vmap(lambda x: mxgemm.gemm(x, w))(a)
     assert launches(double) == before
 
 
@@ -346,6 +348,61 @@ def test_threads(double: ctypes.CDLL) -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+@pytest.mark.parametrize("scratch", [0, 512])
+def test_a_vendors_product(double: ctypes.CDLL, scratch: int) -> None:
+    a, w, bias, out = activations(), weight(), torch.randn(N) * 100, torch.empty(3, N, dtype=torch.bfloat16)
+    for options in ({}, {"bias": bias}, {"out": out}):
+        settled(w, a, VendorLaunch(double, scratch=scratch), **options)
+        both(double, lambda options=options: mxgemm.gemm(a, w, **options), True)  # type: ignore[misc]
+
+
+def test_more_threads_than_descriptions(double: ctypes.CDLL) -> None:
+    """A description serves one thread at a time; those that find none left go by Python."""
+    w, a = mxgemm.quantize(torch.randn(256, stub.K)), activations(32)
+    launch = VendorLaunch(double, descriptions=1)
+    settled(w, a, launch)
+    want, wrong, start = mxgemm.gemm(a, w).view(torch.int16), [], threading.Barrier(4)
+
+    def work() -> None:
+        start.wait()
+        for i in range(60):
+            if not torch.equal(mxgemm.gemm(a, w).view(torch.int16), want):
+                wrong.append(i)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert launch.ran > 1 + steady.SETTLE_AT
+    assert counter(double, "refused").value == 0
+
+
+def test_another_device_is_current(double: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan of GPU 1, with GPUs that are this CPU: C serves it where that is the current one."""
+    current = 0
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: current, raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
+    a, w = activations(), weight()
+    settled(w, a, Launch(double))
+    known, native = w.known, module.load(MXTensor, steady.Known, vars(plan))
+    assert isinstance(known, steady.Known)
+    assert native is not None
+    (found,) = known.plans.values()
+    described = plan.described(found.plan, a, w.data, w.scales, None, None, ())
+    assert described is not None
+    known.table.clear()
+    options = "e2m1", "even", torch.bfloat16, None
+    sizes = found.a_bytes, 0, 0
+    known.table.add((a, None, None), sizes, options, found.plan.allocate, native.program(described), w.data.device, 1)
+    both(double, lambda: mxgemm.gemm(a, w), False)
+    current = 1
+    both(double, lambda: mxgemm.gemm(a, w), True)
+    current = 0
+    both(double, lambda: mxgemm.gemm(a, w), False)
 
 
 def test_nothing_leaks(double: ctypes.CDLL) -> None:
