@@ -86,7 +86,7 @@ def main() -> None:
     arguments = parser.parse_args()
     keep = output.json_file(arguments, KIND)
     device = torch.device("cuda", 0)
-    calls = [measured(*size, device) for size in SIZES]
+    calls = [measured(m, n, k, prepared, route, device) for m, n, k, prepared, route in SIZES]
     document = {
         "kind": KIND,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -201,8 +201,8 @@ def launches_nothing() -> Iterator[None]:
     nothing = _nothing()
     held = module._driver_functions, module._vendor_functions
     capturing = held[0]()[1]
-    module._driver_functions = lambda: (nothing, capturing)  # type: ignore[assignment]
-    module._vendor_functions = lambda: (nothing, held[1]()[1])  # type: ignore[assignment]
+    module._driver_functions = lambda: (nothing, capturing)
+    module._vendor_functions = lambda: (nothing, held[1]()[1])
     configured()
     try:
         yield

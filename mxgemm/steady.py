@@ -22,6 +22,7 @@ from mxgemm.memory import extent
 from mxgemm.mx.freshness import mark_written
 from mxgemm.mx.tensor import MXTensor
 from mxgemm.native import module
+from mxgemm.native.captured import driver, relaxed
 from mxgemm.notices import say_once
 from mxgemm.plan import Plan, facts
 from mxgemm.problem import Options
@@ -89,7 +90,6 @@ class Known:
 
     def settle(self, steady: _Steady, a: Tensor, bias: Tensor | None, out: Tensor | None, options: Hashable) -> None:
         """Tell C of a plan that has run, if its launches can be described."""
-        global quick
         on_gpu = steady.plan.gpu is not None
         if on_gpu and (torch._C._cuda_getDevice() != steady.plan.gpu or torch.cuda.is_current_stream_capturing()):
             return  # another time
@@ -97,25 +97,31 @@ class Known:
         if not (plan.describable(steady.plan, a) and module.wanted()):
             return
         try:
-            if on_gpu and module.load(MXTensor, Known, vars(plan)) is None:
-                return
-            described = plan.described(steady.plan, a, self._data, self._scales, bias, out, self._derived)
-            if described is None or not described.fits():
-                return
-            native = module.load(MXTensor, Known, vars(plan))
-            if native is None:
-                return
-            if self.table is None:
-                counted = (None, 0) if self._stamp is None else self._stamp.counted
-                self.table = native.table(self.source, self._owned_once(), *counted)
-            sizes = steady.a_bytes, steady.bias_bytes, steady.out_bytes
-            gpu = -1 if steady.plan.gpu is None else steady.plan.gpu
-            self.table.add(
-                (a, bias, out), sizes, options, steady.plan.allocate, native.program(described), self._data.device, gpu
-            )
-            quick = native.call
+            if not on_gpu:
+                self._tell(steady, a, bias, out, options)
+            elif module.load(MXTensor, Known, vars(plan)) is not None:
+                with relaxed(driver()):
+                    self._tell(steady, a, bias, out, options)
         except (RuntimeError, OSError, TypeError, ValueError) as error:  # of a driver, or of tensors of another kind
             say_once(f"a steady call goes through Python: {error}")
+
+    def _tell(self, steady: _Steady, a: Tensor, bias: Tensor | None, out: Tensor | None, options: Hashable) -> None:
+        global quick
+        described = plan.described(steady.plan, a, self._data, self._scales, bias, out, self._derived)
+        if described is None or not described.fits():
+            return
+        native = module.load(MXTensor, Known, vars(plan))
+        if native is None:
+            return
+        if self.table is None:
+            counted = (None, 0) if self._stamp is None else self._stamp.counted
+            self.table = native.table(self.source, self._owned_once(), *counted)
+        sizes = steady.a_bytes, steady.bias_bytes, steady.out_bytes
+        gpu = -1 if steady.plan.gpu is None else steady.plan.gpu
+        self.table.add(
+            (a, bias, out), sizes, options, steady.plan.allocate, native.program(described), self._data.device, gpu
+        )
+        quick = native.call
 
     def _owned_once(self) -> tuple[tuple[Tensor, int], ...]:
         return tuple({id(tensor): (tensor, nbytes) for tensor, nbytes in self._owned}.values())
@@ -158,7 +164,9 @@ def call(a: Tensor, weight: MXTensor, bias: Tensor | None, out: Tensor | None, o
 def settle(a: Tensor, weight: MXTensor, bias: Tensor | None, out: Tensor | None, options: Hashable) -> None:
     """Tell C of the plan of a call that has been made, without waiting for more of them."""
     known = weight.known
-    steady = known.plans.get(_key(a, bias, out, options)) if type(known) is Known else None
+    if type(known) is not Known:
+        return
+    steady = known.plans.get(_key(a, bias, out, options))
     if steady is not None and not steady.settled:
         known.settle(steady, a, bias, out, options)
 

@@ -7,7 +7,8 @@ does not: a function, a grid and a block of arguments.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, Final
 
@@ -72,6 +73,18 @@ def kernel_launch(launch: Callable[[], object], device: torch.device) -> KernelS
         return _read(using, graph)
     finally:
         using.declare("GraphDestroy", _POINTER)(graph)
+
+
+@contextmanager
+def relaxed(using: Driver) -> Iterator[None]:
+    """Let this thread load, allocate and capture while any thread's stream is captured: it touches none of those."""
+    exchange: Any = using.declare("ThreadExchangeStreamCaptureMode", ctypes.POINTER(ctypes.c_int))
+    mode = ctypes.c_int(_RELAXED)
+    using.check(exchange(ctypes.byref(mode)), "ThreadExchangeStreamCaptureMode")
+    try:
+        yield
+    finally:
+        using.check(exchange(ctypes.byref(mode)), "ThreadExchangeStreamCaptureMode")
 
 
 @cache

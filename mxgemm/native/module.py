@@ -22,6 +22,7 @@ from torch.nn import Parameter
 from mxgemm import ambient, workspace
 from mxgemm.errors import BuildError
 from mxgemm.hip.runtime import DriverError, driver
+from mxgemm.memory import freed
 from mxgemm.mx.freshness import mark_written
 from mxgemm.native import build, offsets
 from mxgemm.native.program import Program
@@ -87,7 +88,7 @@ def _load(weight_type: type, known_type: type, plans: _Namespace) -> Native | No
             (_len_torch_dispatch_stack, _are_functorch_transforms_active, _get_tracing_state),
             *(_function_modes, ambient.only_default_device, torch.is_grad_enabled),
             *(getattr(torch._C, "_cuda_getDevice", _no_gpu), getattr(torch._C, "_cuda_getCurrentRawStream", _no_gpu)),
-            *(_take, mark_written),
+            *(_take, mark_written, freed),
         )
         module.configure(objects, (*_tensor_functions(), *_driver_functions(), *_vendor_functions()), offsets.find())
     except (BuildError, OSError, ImportError, AttributeError) as error:

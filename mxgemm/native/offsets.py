@@ -70,7 +70,7 @@ def _kinds() -> list[Tensor]:
         *(plain, plain[1:], plain.t(), torch._neg_view(plain), inference, Parameter(plain.clone())),
         *(torch.zeros((2,), dtype=torch.uint8, device="meta"), plain.to_sparse(), plain.to(torch.complex64).conj()),
     ]
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         found.append(torch.zeros((1,), dtype=torch.uint8, device="cuda"))
     return found
 

@@ -93,6 +93,33 @@ def test_a_call(double: ctypes.CDLL) -> None:
     assert all(y.dtype == torch.bfloat16 and y.shape == (3, N) and y.is_contiguous() for y in results)
 
 
+def test_a_low_address(double: ctypes.CDLL) -> None:
+    """Below 2^40 lie freed tensors, and those of some drivers: storages are asked."""
+    libc, private_anonymous_fixed = ctypes.CDLL(None), 0x100022
+    libc.mmap.restype = ctypes.c_void_p
+    place = libc.mmap(
+        *map(ctypes.c_void_p, (0x3_0200_0000, 1 << 12, 3)), private_anonymous_fixed, -1, ctypes.c_void_p(0)
+    )
+    if place != 0x3_0200_0000:
+        pytest.skip("no memory at a low address")
+    memory = (ctypes.c_char * (1 << 12)).from_address(place)
+    a, w = torch.frombuffer(memory, dtype=torch.bfloat16)[: 3 * stub.K].view(3, stub.K), weight()
+    a.copy_(activations())
+    assert a.data_ptr() < 1 << 40
+    settled(w, a, Launch(double))
+    both(double, lambda: mxgemm.gemm(a, w), True)
+
+
+def test_a_layer(double: ctypes.CDLL) -> None:
+    layer, a = mxgemm.nn.MXLinear.from_mx(weight(), a_format="e2m1"), activations()
+    with torch.no_grad():
+        layer(a)
+        inner = layer._read()
+        assert inner is not None
+        settled(inner, a, Launch(double))
+        both(double, lambda: layer(a), True)
+
+
 @pytest.mark.parametrize("m", [(), (2, 3), (1, 1, 5)])
 def test_other_dimensions(double: ctypes.CDLL, m: tuple[int, ...]) -> None:
     a, w = torch.randn(*m, stub.K, dtype=torch.bfloat16), weight()

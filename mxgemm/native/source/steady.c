@@ -283,10 +283,10 @@ static PyObject *configure(PyObject *module, PyObject *args)
 {
     PyObject *tensor, *parameter;
     unsigned long long f[11];
-    if (!PyArg_ParseTuple(args, "(OOOOOOOOOOOOOOO)(KKKKKKKKKKK)(nnn)", &tensor, &parameter, &python.weight_type,
+    if (!PyArg_ParseTuple(args, "(OOOOOOOOOOOOOOOO)(KKKKKKKKKKK)(nnn)", &tensor, &parameter, &python.weight_type,
                           &python.known_type, &python.plans, &python.forward, &python.scratch, &python.quiet,
                           &python.function_modes, &python.only_default_device, &python.is_grad_enabled,
-                          &python.get_device, &python.get_stream, &python.take, &python.mark_written, f, f + 1, f + 2,
+                          &python.get_device, &python.get_stream, &python.take, &python.mark_written, &torch.freed, f, f + 1, f + 2,
                           f + 3, f + 4, f + 5, f + 6, f + 7, f + 8, f + 9, f + 10, &torch.handle, &torch.borrowed,
                           &torch.keys))
         return NULL;

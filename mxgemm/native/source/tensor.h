@@ -25,6 +25,7 @@ static struct {
     Py_ssize_t borrowed; /* in the Python object: a byte that is 0 where the handle is the object's own; -1 for none */
     Py_ssize_t keys;     /* in what the pointer points to: the set of dispatch keys */
     PyTypeObject *tensor, *parameter;
+    PyObject *freed; /* mxgemm.memory.freed */
 } torch;
 
 /* Equal for tensors that one plan serves. The keys say backend, layout, lazy negation, inference and nesting. */
@@ -70,7 +71,13 @@ static int read_facts(PyObject *tensor, uint64_t keys, struct facts *facts, uint
     }
     *address = (uintptr_t)data;
     facts->alignment = *address & 15;
-    return *address >= LOWEST_ADDRESS;
+    if (*address >= LOWEST_ADDRESS)
+        return 1;
+    PyObject *freed = PyObject_CallOneArg(torch.freed, tensor);
+    int gone = freed ? PyObject_IsTrue(freed) : 1;
+    Py_XDECREF(freed);
+    PyErr_Clear();
+    return !gone;
 }
 
 static int same_facts(const struct facts *left, const struct facts *right)
