@@ -47,7 +47,7 @@ class Native:
     def program(self, described: Program) -> Any:
         """Return the launches of a plan as the module runs them."""
         steps = tuple(step.packed() for step in described.steps)
-        return self._program(steps, described.scratch_bytes, described.counters, described.hooks, described.owners)
+        return self._program(steps, described.scratch_bytes, described.counters, described.hooks, *described.tensors())
 
 
 def wanted() -> bool:
@@ -88,9 +88,10 @@ def _load(weight_type: type, known_type: type, plans: _Namespace) -> Native | No
             (_len_torch_dispatch_stack, _are_functorch_transforms_active, _get_tracing_state),
             *(_function_modes, ambient.only_default_device, torch.is_grad_enabled),
             *(getattr(torch._C, "_cuda_getDevice", _no_gpu), getattr(torch._C, "_cuda_getCurrentRawStream", _no_gpu)),
-            *(_take, mark_written, freed),
+            *(_take, workspace.views, mark_written, freed),
         )
-        module.configure(objects, (*_tensor_functions(), *_driver_functions(), *_vendor_functions()), offsets.find())
+        functions = *_tensor_functions(), *_driver_functions(), *_vendor_functions(), _torch_product()
+        module.configure(objects, functions, offsets.find())
     except (BuildError, OSError, ImportError, AttributeError) as error:
         say_once(f"steady calls go through Python, some microseconds longer: {error}")
         return None
@@ -109,6 +110,14 @@ def _tensor_functions() -> tuple[int, ...]:
     """Return the addresses of torch's C functions that read a tensor."""
     library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
     return tuple(_address(getattr(library, f"aoti_torch_get_{name}")) for name in _TENSOR_FUNCTIONS)
+
+
+def _torch_product() -> int:
+    """Return the address of torch's C function for ``torch.mm(out=)``, past its dispatcher; 0 where there is none."""
+    name = "cpu" if torch.version.cuda is None else "cuda"
+    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / f"libtorch_{name}.so"))
+    found = getattr(library, f"aoti_torch_{name}_mm_out", None)
+    return 0 if found is None else _address(found)
 
 
 def _driver_functions() -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""The launches of a plan, described: what ``source/program.h`` runs, and no tensor in it.
+"""The launches of a plan, described: what ``source/program.h`` runs.
 
 An argument that changes from call to call is a :class:`Place`: where something that the call brings begins, and bytes
 behind that. Addresses of the weight and sizes are bytes of the argument block.
@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor
 
 FIXED: Final = 0
 """The slot of a place that is an address by itself; the next five are those of what a call brings."""
@@ -118,7 +121,68 @@ class ProductStep:
         return self.handle, *self.layouts, self.descriptions, *places, self.memory_bytes, self.algorithm
 
 
-Step = KernelStep | ProductStep
+class Matrix(NamedTuple):
+    """A tensor of a call, for torch's own product.
+
+    Attributes:
+        kind: as ``enum matrix`` of ``source/program.h`` numbers it.
+        index: among the program's views of scratch, or its own tensors.
+    """
+
+    kind: int
+    index: int = 0
+
+
+MATRIX_A: Final = Matrix(0)
+MATRIX_OUT: Final = Matrix(1)
+
+
+class View(NamedTuple):
+    """A tensor in scratch.
+
+    Attributes:
+        offset: bytes behind its beginning.
+        dtype: of its elements.
+        shape: of it.
+        strides: in elements.
+    """
+
+    offset: int
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+def view(index: int) -> Matrix:
+    """Return the place of a view of scratch."""
+    return Matrix(2, index)
+
+
+def own(index: int) -> Matrix:
+    """Return the place of one of the program's tensors."""
+    return Matrix(3, index)
+
+
+@dataclass(frozen=True, slots=True)
+class TorchStep:
+    """``torch.mm(left, right, out=out)``, past torch's dispatcher.
+
+    Attributes:
+        out: the result.
+        left: its left operand.
+        right: its right operand.
+    """
+
+    out: Matrix
+    left: Matrix
+    right: Matrix
+
+    def packed(self) -> tuple[Any, ...]:
+        """Return what ``source/program.h`` reads."""
+        return self.out, self.left, self.right
+
+
+Step = KernelStep | ProductStep | TorchStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,18 +193,28 @@ class Program:
         steps: the launches.
         scratch_bytes: memory that they share.
         counters: int32 zeros that they need and leave zero.
-        hooks: who may want to hear of launches: holder, name and value now, which has to stay, with no ``calls``.
+        hooks: who may want to hear of launches: holder, name and value now, which has to stay, with no ``calls``; or a
+            function alone, that has to answer True.
+        views: tensors in scratch.
+        own: tensors.
     """
 
     steps: tuple[Step, ...]
     scratch_bytes: int = 0
     counters: int = 0
-    hooks: tuple[tuple[object, str, object], ...] = ()
+    hooks: tuple[tuple[object, ...], ...] = ()
+    views: tuple[View, ...] = ()
+    own: tuple[Tensor, ...] = ()
 
     @property
-    def owners(self) -> tuple[object, ...]:
-        """Who has to live for as long as the program may run."""
-        return tuple(step.owner for step in self.steps if isinstance(step, ProductStep))
+    def flat(self) -> bool:
+        """Whether A and the result have to be matrices as the caller has them."""
+        return any(isinstance(step, TorchStep) for step in self.steps)
+
+    def tensors(self) -> tuple[tuple[object, ...], tuple[View, ...], tuple[Tensor, ...]]:
+        """Return who has to live for as long as the program may run, the views and its own tensors."""
+        owners = tuple(step.owner for step in self.steps if isinstance(step, ProductStep))
+        return owners, tuple(map(tuple, self.views)), self.own  # type: ignore[arg-type]
 
     def fits(self) -> bool:
         """Say whether ``source/program.h`` has room for it."""

@@ -35,6 +35,18 @@ void mix(const struct product *p)
         }
 }
 
+struct copy {
+    const uint16_t *from;
+    uint16_t *to;
+    int64_t count;
+};
+
+void duplicate(const struct copy *copy)
+{
+    for (int64_t i = 0; i < copy->count; i++)
+        copy->to[i] = copy->from[i];
+}
+
 int launch(const struct launch *config, void (*kernel)(const void *), void **arguments, void **extra)
 {
     launches++;

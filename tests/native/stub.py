@@ -6,6 +6,7 @@ import ctypes
 import dataclasses
 import struct
 import subprocess
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,25 @@ from torch import Tensor
 
 import mxgemm
 from mxgemm import c_compiler, steady, workspace
+from mxgemm.ambient import products_are_plain
 from mxgemm.mx.tensor import MXTensor
-from mxgemm.native.program import BIAS, COUNTERS, OUT, SCRATCH, A, KernelStep, ProductStep, Program, fixed
+from mxgemm.native.program import (
+    BIAS,
+    COUNTERS,
+    MATRIX_A,
+    MATRIX_OUT,
+    OUT,
+    SCRATCH,
+    A,
+    KernelStep,
+    ProductStep,
+    Program,
+    TorchStep,
+    View,
+    fixed,
+    own,
+    view,
+)
 from mxgemm.routes.base import Operands
 
 N, K = 64, 64
@@ -96,6 +114,32 @@ class VendorLaunch(Launch):
         return Program((step,) * (1 + self.twice), self.scratch, self.counters)
 
 
+class TorchLaunch(Launch):
+    """torch's own product of A, or of a copy of it in scratch, and a matrix that stands for the weight."""
+
+    def __init__(self, double: ctypes.CDLL, *, copied: bool) -> None:
+        super().__init__(double)
+        self.copied, self.right = copied, torch.randn(N, K, dtype=torch.bfloat16).t()
+
+    def __call__(self, operands: Operands) -> None:
+        self.ran += 1
+        torch.mm(operands.a.clone(), self.right, out=operands.out)
+
+    def program(self, operands: Operands) -> Program:
+        product = TorchStep(MATRIX_OUT, view(0) if self.copied else MATRIX_A, own(0))
+        plain = (partial(products_are_plain, "cuda"),)
+        if not self.copied:
+            return Program((product,), hooks=(plain,), own=(self.right,))
+        a = operands.a
+        offset = 64
+        copy = KernelStep(
+            address(self.double.duplicate), (3, 1, 1), (32, 1, 1), 0, struct.pack("<QQq", 0, 0, a.numel()),
+            ((0, A), (8, SCRATCH + offset)),
+        )  # fmt: skip
+        views = (View(offset, torch.bfloat16, tuple(a.shape), a.stride()),)
+        return Program((copy, product), offset + 2 * a.numel(), hooks=(plain,), views=views, own=(self.right,))
+
+
 def settled(w: MXTensor, a: Tensor, launch: Launch, **options: Any) -> None:
     """Let a call's plan be one of ``launch``, and C know it."""
     mxgemm.gemm(a, w, **options)
@@ -107,7 +151,6 @@ def settled(w: MXTensor, a: Tensor, launch: Launch, **options: Any) -> None:
     for _ in range(steady.SETTLE_AT):
         mxgemm.gemm(a, w, **options)
     assert found.settled
-    assert steady.quick is not None
 
 
 def weight(n: int = N, k: int = K) -> MXTensor:

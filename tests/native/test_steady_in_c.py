@@ -10,6 +10,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,11 +18,11 @@ import torch
 from torch import Tensor
 
 import mxgemm
-from mxgemm import plan, steady, workspace
+from mxgemm import ambient, plan, steady, workspace
 from mxgemm.mx.tensor import MXTensor
 from mxgemm.native import build, module
 from tests.native import stub
-from tests.native.stub import Launch, N, VendorLaunch, activations, settled, weight
+from tests.native.stub import Launch, N, TorchLaunch, VendorLaunch, activations, settled, weight
 
 
 @pytest.fixture(scope="module")
@@ -385,6 +386,37 @@ def test_a_vendors_product(double: ctypes.CDLL, scratch: int) -> None:
         both(double, lambda options=options: mxgemm.gemm(a, w, **options), True)  # type: ignore[misc]
 
 
+@pytest.mark.parametrize("copied", [False, True], ids=["of A", "of a view of scratch"])
+def test_torchs_own_product(double: ctypes.CDLL, copied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, w, out = activations(5), weight(), torch.empty(5, N, dtype=torch.bfloat16)
+    settled(w, a, TorchLaunch(double, copied=copied))
+    launch = TorchLaunch(double, copied=copied)
+    settled(w, a, launch, out=out)
+    for call in (lambda: mxgemm.gemm(a, w), lambda: mxgemm.gemm(a, w, out=out)):
+        ran = launch.ran
+        shown = outcome(call)
+        assert launch.ran == ran
+        a.copy_(torch.randn_like(a))
+        assert outcome(call) != shown
+        steady.quick, held = None, steady.quick
+        by_python = outcome(call)
+        steady.quick = held
+        assert outcome(call) == by_python
+    ran = launch.ran
+    monkeypatch.setattr(ambient, "_defaults", SimpleNamespace(may_be_wanted=lambda device_type: True))
+    mxgemm.gemm(a, w, out=out)  # a setting of the process is off its default: Python looks after it
+    assert launch.ran == ran + 1
+
+
+def test_matrices_have_to_be_the_callers(double: ctypes.CDLL) -> None:
+    a, w = activations(6).view(2, 3, stub.K), weight()
+    launch = TorchLaunch(double, copied=False)
+    settled(w, a, launch)
+    ran = launch.ran
+    assert mxgemm.gemm(a, w).shape == (2, 3, N)
+    assert launch.ran == ran + 1
+
+
 def test_more_threads_than_descriptions(double: ctypes.CDLL) -> None:
     """A description serves one thread at a time; those that find none left go by Python."""
     w, a = mxgemm.quantize(torch.randn(256, stub.K)), activations(32)
@@ -480,7 +512,7 @@ def test_wrong_programs_are_refused(double: ctypes.CDLL) -> None:
     assert native is not None
     made = native._program
     step = (0, (1, 1, 1), (1, 1, 1), 0, b"", b"\0" * 16, ((0, (1, 0)),))
-    made((step,), 0, 0, (), ())
+    made((step,), 0, 0, (), (), (), ())
     for wrong in (
         (),
         (step,) * 5,
@@ -492,7 +524,7 @@ def test_wrong_programs_are_refused(double: ctypes.CDLL) -> None:
         ((*step[:4], b"\0" * 400, *step[5:]),),
     ):
         with pytest.raises((TypeError, ValueError)):
-            made(wrong, 0, 0, (), ())
+            made(wrong, 0, 0, (), (), (), ())
 
 
 @pytest.mark.parametrize("why", ["variable", "compiler", "headers"])

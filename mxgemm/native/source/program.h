@@ -4,10 +4,7 @@
 #ifndef MXGEMM_PROGRAM_H
 #define MXGEMM_PROGRAM_H
 
-#include <Python.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
+#include "tensor.h"
 
 enum { MAX_STEPS = 4, MAX_ARGUMENTS = 512, MAX_PATCHES = 16, MAX_ATTRIBUTES = 4, MAX_SPARE = 8 };
 
@@ -54,18 +51,40 @@ struct product { /* of cublasLt: d = scales * (a @ b) + bias, in the library's o
     _Alignas(16) char algorithm[64]; /* cublasLtMatmulAlgo_t */
 };
 
+/* A tensor of a call; as mxgemm.native.program numbers them. */
+enum matrix { MATRIX_A, MATRIX_OUT, MATRIX_VIEW, MATRIX_OWN, MATRICES };
+
+struct matrix_place {
+    int kind, index; /* index among the views of the scratch, or the program's own tensors */
+};
+
+struct torch_product { /* out = left @ right by torch's own function, past its dispatcher */
+    struct matrix_place out, left, right;
+};
+
+enum step_kind { STEP_KERNEL, STEP_PRODUCT, STEP_TORCH };
+
 struct step {
-    int is_product;
+    enum step_kind kind;
     union {
         struct kernel kernel;
         struct product product;
+        struct torch_product torch_product;
     };
+};
+
+/* What a call brings, and what was taken for it. */
+struct operands {
+    uintptr_t addresses[SLOTS];
+    PyObject *a, *out, *views; /* views is a tuple, or NULL */
 };
 
 typedef struct {
     PyObject_HEAD
     PyObject *hooks;  /* ((holder, name, value), ...): must be as they were, and empty, or Python launches */
     PyObject *owners; /* of what the steps point to */
+    PyObject *views;  /* ((offset, dtype, shape, strides), ...) of tensors in the scratch */
+    PyObject *own;    /* tensors */
     Py_ssize_t scratch_bytes, counters;
     int count;
     struct step steps[MAX_STEPS];
@@ -77,6 +96,7 @@ static struct {
     int (*multiply)(void *, void *, const void *, const void *, void *, const void *, void *, const void *, const void *,
                     void *, void *, void *, const void *, void *, size_t, void *); /* cublasLtMatmul */
     int (*describe)(void *, int, const void *, size_t); /* cublasLtMatmulDescSetAttribute */
+    int (*mm)(void *, void *, void *);                  /* aoti_torch_cuda_mm_out */
 } driver;
 
 enum { BIAS_POINTER = 8, B_SCALE_POINTER = 18 }; /* cublasLtMatmulDescAttributes_t */
@@ -121,15 +141,48 @@ static int run_product(const struct product *product, void *description, const u
                            product->memory_bytes, stream);
 }
 
+static void *matrix_at(const Program *program, struct matrix_place place, const struct operands *operands)
+{
+    switch (place.kind) {
+    case MATRIX_A:
+        return handle_of(operands->a);
+    case MATRIX_OUT:
+        return handle_of(operands->out);
+    case MATRIX_VIEW:
+        return handle_of(PyTuple_GET_ITEM(operands->views, place.index));
+    default:
+        return handle_of(PyTuple_GET_ITEM(program->own, place.index));
+    }
+}
+
+static int run_torch_product(const Program *program, const struct torch_product *product, const struct operands *operands)
+{
+    return driver.mm(matrix_at(program, product->out, operands), matrix_at(program, product->left, operands),
+                     matrix_at(program, product->right, operands));
+}
+
+static int run_step(const Program *program, const struct step *step, void *description, const struct operands *operands,
+                    void *stream)
+{
+    switch (step->kind) {
+    case STEP_KERNEL:
+        return run_kernel(&step->kernel, operands->addresses, stream);
+    case STEP_PRODUCT:
+        return run_product(&step->product, description, operands->addresses, stream);
+    default:
+        return run_torch_product(program, &step->torch_product, operands);
+    }
+}
+
 /* Launch everything, the interpreter's lock not held: a driver's queue that is full waits for the device, which may wait
    for a callback that wants the lock. 0, or that something was not launched. */
-static int run(Program *program, const uintptr_t *addresses, void *stream)
+static int run(Program *program, const struct operands *operands, void *stream)
 {
     void *descriptions[MAX_STEPS] = {NULL};
     int status = 0;
     for (int i = 0; i < program->count; i++) {
         struct product *product = &program->steps[i].product;
-        if (program->steps[i].is_product) {
+        if (program->steps[i].kind == STEP_PRODUCT) {
             if (!product->spare_count) { /* more threads than descriptions */
                 status = -1;
                 break;
@@ -139,11 +192,8 @@ static int run(Program *program, const uintptr_t *addresses, void *stream)
     }
     if (!status) {
         Py_BEGIN_ALLOW_THREADS
-        for (int i = 0; i < program->count && !status; i++) {
-            const struct step *step = &program->steps[i];
-            status = step->is_product ? run_product(&step->product, descriptions[i], addresses, stream)
-                                      : run_kernel(&step->kernel, addresses, stream);
-        }
+        for (int i = 0; i < program->count && !status; i++)
+            status = run_step(program, &program->steps[i], descriptions[i], operands, stream);
         Py_END_ALLOW_THREADS
     }
     for (int i = 0; i < program->count; i++)
@@ -153,153 +203,5 @@ static int run(Program *program, const uintptr_t *addresses, void *stream)
         }
     return status;
 }
-
-static int read_place(PyObject *object, void *into)
-{
-    struct place *place = into;
-    long long add;
-    if (!PyArg_ParseTuple(object, "iL", &place->slot, &add))
-        return 0;
-    place->add = add;
-    if (place->slot >= 0 && place->slot < SLOTS)
-        return 1;
-    PyErr_SetString(PyExc_ValueError, "place: no such slot");
-    return 0;
-}
-
-static int copy_bytes(const Py_buffer *view, char *into, Py_ssize_t most, const char *name)
-{
-    if (view->len > most) {
-        PyErr_Format(PyExc_ValueError, "%s: got %zd bytes, want at most %zd", name, view->len, most);
-        return 0;
-    }
-    memcpy(into, view->buf, view->len);
-    return 1;
-}
-
-/* (function, grid, block, shared bytes, attributes, arguments, ((offset, slot, add), ...)) */
-static int read_kernel(PyObject *object, struct kernel *kernel)
-{
-    unsigned long long function;
-    Py_buffer attributes = {0}, arguments = {0};
-    PyObject *patches;
-    uint32_t *g = kernel->grid, *b = kernel->block;
-    if (!PyArg_ParseTuple(object, "K(III)(III)Iy*y*O!", &function, g, g + 1, g + 2, b, b + 1, b + 2,
-                          &kernel->shared_bytes, &attributes, &arguments, &PyTuple_Type, &patches))
-        return 0;
-    kernel->function = (void *)(uintptr_t)function;
-    kernel->attribute_count = attributes.len / sizeof *kernel->attributes;
-    kernel->size = arguments.len;
-    int done = copy_bytes(&attributes, (char *)kernel->attributes, sizeof kernel->attributes, "attributes") &&
-               copy_bytes(&arguments, kernel->arguments, sizeof kernel->arguments, "arguments");
-    PyBuffer_Release(&attributes);
-    PyBuffer_Release(&arguments);
-    if (!done)
-        return 0;
-    Py_ssize_t count = PyTuple_GET_SIZE(patches);
-    if (count > MAX_PATCHES) {
-        PyErr_Format(PyExc_ValueError, "patches: got %zd, want at most %d", count, MAX_PATCHES);
-        return 0;
-    }
-    for (Py_ssize_t i = 0; i < count; i++) {
-        struct patch *patch = &kernel->patches[i];
-        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(patches, i), "IO&", &patch->offset, read_place, &patch->place))
-            return 0;
-        if (patch->offset + sizeof(uintptr_t) > kernel->size) {
-            PyErr_SetString(PyExc_ValueError, "patches: an offset beyond the arguments");
-            return 0;
-        }
-    }
-    kernel->patch_count = count;
-    return 1;
-}
-
-/* (handle, a layout, b layout, d layout, (description, ...), a, b, scale of b, bias or None, d, memory, its bytes,
-   algorithm) */
-static int read_product(PyObject *object, struct product *product)
-{
-    unsigned long long handle, a, b, d;
-    PyObject *descriptions, *bias;
-    Py_buffer algorithm = {0};
-    Py_ssize_t memory_bytes;
-    if (!PyArg_ParseTuple(object, "KKKKO!O&O&O&OO&O&ny*", &handle, &a, &b, &d, &PyTuple_Type, &descriptions, read_place,
-                          &product->a, read_place, &product->b, read_place, &product->b_scale, &bias, read_place,
-                          &product->d, read_place, &product->memory, &memory_bytes, &algorithm))
-        return 0;
-    int done = copy_bytes(&algorithm, product->algorithm, sizeof product->algorithm, "algorithm");
-    PyBuffer_Release(&algorithm);
-    product->has_bias = bias != Py_None;
-    if (!done || (product->has_bias && !read_place(bias, &product->bias)))
-        return 0;
-    product->handle = (void *)(uintptr_t)handle;
-    product->a_layout = (void *)(uintptr_t)a;
-    product->b_layout = (void *)(uintptr_t)b;
-    product->d_layout = (void *)(uintptr_t)d;
-    product->memory_bytes = memory_bytes;
-    Py_ssize_t count = PyTuple_GET_SIZE(descriptions);
-    for (Py_ssize_t i = 0; i < count && i < MAX_SPARE; i++) {
-        void *description = PyLong_AsVoidPtr(PyTuple_GET_ITEM(descriptions, i));
-        if (PyErr_Occurred())
-            return 0;
-        product->spare[product->spare_count++] = description;
-    }
-    return 1;
-}
-
-static int Program_init(Program *self, PyObject *args, PyObject *kwargs)
-{
-    static char *names[] = {"steps", "scratch_bytes", "counters", "hooks", "owners", NULL};
-    PyObject *steps, *hooks, *owners;
-    if (self->count) {
-        PyErr_SetString(PyExc_TypeError, "a Program is made once");
-        return -1;
-    }
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!nnO!O!", names, &PyTuple_Type, &steps,
-                                     &self->scratch_bytes, &self->counters, &PyTuple_Type, &hooks, &PyTuple_Type,
-                                     &owners))
-        return -1;
-    Py_ssize_t count = PyTuple_GET_SIZE(steps);
-    if (count < 1 || count > MAX_STEPS) {
-        PyErr_Format(PyExc_ValueError, "steps: got %zd, want 1 to %d", count, MAX_STEPS);
-        return -1;
-    }
-    for (Py_ssize_t i = 0; i < count; i++) {
-        PyObject *one = PyTuple_GET_ITEM(steps, i);
-        if (!PyTuple_Check(one)) {
-            PyErr_SetString(PyExc_TypeError, "steps: want tuples");
-            return -1;
-        }
-        struct step *step = &self->steps[i];
-        step->is_product = PyTuple_GET_SIZE(one) > 7;
-        if (step->is_product && !driver.multiply) {
-            PyErr_SetString(PyExc_ValueError, "steps: a product, and no library for it");
-            return -1;
-        }
-        if (!(step->is_product ? read_product(one, &step->product) : read_kernel(one, &step->kernel)))
-            return -1;
-    }
-    Py_XSETREF(self->hooks, Py_NewRef(hooks));
-    Py_XSETREF(self->owners, Py_NewRef(owners));
-    self->count = (int)count;
-    return 0;
-}
-
-static void Program_dealloc(Program *self)
-{
-    Py_CLEAR(self->hooks);
-    Py_CLEAR(self->owners);
-    Py_TYPE(self)->tp_free((PyObject *)self);
-}
-
-static PyTypeObject ProgramType = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "mxgemm_steady.Program",
-    .tp_doc = "The launches of a plan.",
-    .tp_basicsize = sizeof(Program),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = PyType_GenericNew,
-    .tp_init = (initproc)Program_init,
-    .tp_dealloc = (destructor)Program_dealloc,
-};
 
 #endif

@@ -3,8 +3,7 @@
 #ifndef MXGEMM_TABLE_H
 #define MXGEMM_TABLE_H
 
-#include "program.h"
-#include "tensor.h"
+#include "program_type.h"
 
 enum { BUCKETS = 64, OPTIONS = 4, MAX_WATCHED = 8 };
 
