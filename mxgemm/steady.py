@@ -22,7 +22,7 @@ from mxgemm.memory import extent
 from mxgemm.mx.freshness import mark_written
 from mxgemm.mx.tensor import MXTensor
 from mxgemm.native import module
-from mxgemm.native.captured import driver, relaxed
+from mxgemm.native.captured import relaxed
 from mxgemm.notices import say_once
 from mxgemm.plan import Plan, facts
 from mxgemm.problem import Options
@@ -100,7 +100,7 @@ class Known:
             if not on_gpu:
                 self._tell(steady, a, bias, out, options)
             elif module.load(MXTensor, Known, vars(plan)) is not None:
-                with relaxed(driver()):
+                with relaxed():
                     self._tell(steady, a, bias, out, options)
         except (RuntimeError, OSError, TypeError, ValueError) as error:  # of a driver, or of tensors of another kind
             say_once(f"a steady call goes through Python: {error}")

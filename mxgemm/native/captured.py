@@ -76,8 +76,13 @@ def kernel_launch(launch: Callable[[], object], device: torch.device) -> KernelS
 
 
 @contextmanager
-def relaxed(using: Driver) -> Iterator[None]:
-    """Let this thread load, allocate and capture while any thread's stream is captured: it touches none of those."""
+def relaxed(using: Driver | None = None) -> Iterator[None]:
+    """Let this thread load, allocate and capture while any thread's stream is captured: it touches none of those.
+
+    Args:
+        using: a driver other than torch's.
+    """
+    using = using or driver()
     exchange: Any = using.declare("ThreadExchangeStreamCaptureMode", ctypes.POINTER(ctypes.c_int))
     mode = ctypes.c_int(_RELAXED)
     using.check(exchange(ctypes.byref(mode)), "ThreadExchangeStreamCaptureMode")

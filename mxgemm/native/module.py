@@ -108,16 +108,19 @@ def _take(nbytes: int, device: torch.device, counters: int) -> workspace.Arena:
 
 def _tensor_functions() -> tuple[int, ...]:
     """Return the addresses of torch's C functions that read a tensor."""
-    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+    library = _torch_library("cpu")
     return tuple(_address(getattr(library, f"aoti_torch_get_{name}")) for name in _TENSOR_FUNCTIONS)
 
 
 def _torch_product() -> int:
     """Return the address of torch's C function for ``torch.mm(out=)``, past its dispatcher; 0 where there is none."""
-    name = "cpu" if torch.version.cuda is None else "cuda"
-    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / f"libtorch_{name}.so"))
-    found = getattr(library, f"aoti_torch_{name}_mm_out", None)
+    device = "cpu" if torch.version.cuda is None else "cuda"
+    found = getattr(_torch_library(device), f"aoti_torch_{device}_mm_out", None)
     return 0 if found is None else _address(found)
+
+
+def _torch_library(device: str) -> ctypes.CDLL:
+    return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / f"libtorch_{device}.so"))
 
 
 def _driver_functions() -> tuple[int, int]:

@@ -126,11 +126,11 @@ class Matrix(NamedTuple):
 
     Attributes:
         kind: as ``enum matrix`` of ``source/program.h`` numbers it.
-        index: among the program's views of scratch, or its own tensors.
+        number: among the program's views of scratch, or its own tensors.
     """
 
     kind: int
-    index: int = 0
+    number: int = 0
 
 
 MATRIX_A: Final = Matrix(0)
@@ -153,14 +153,14 @@ class View(NamedTuple):
     strides: tuple[int, ...]
 
 
-def view(index: int) -> Matrix:
+def view(number: int) -> Matrix:
     """Return the place of a view of scratch."""
-    return Matrix(2, index)
+    return Matrix(2, number)
 
 
-def own(index: int) -> Matrix:
+def own(number: int) -> Matrix:
     """Return the place of one of the program's tensors."""
-    return Matrix(3, index)
+    return Matrix(3, number)
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,8 @@ def double(library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> Iterator[ct
     vendor = stub.address(library.multiply), stub.address(library.describe)
     monkeypatch.setattr(module, "_driver_functions", lambda: pointers)
     monkeypatch.setattr(module, "_vendor_functions", lambda: vendor)
+    product = stub.address(module._torch_library("cpu").aoti_torch_cpu_mm_out)
+    monkeypatch.setattr(module, "_torch_product", lambda: product)
     monkeypatch.setattr(steady, "quick", None)
     for name in ("launches", "fails_at", "capturing", "refused"):
         counter(library, name).value = 0
