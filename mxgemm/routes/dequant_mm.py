@@ -108,7 +108,7 @@ class _Launch:
         p = self.problem
         a, _, b, b_scales, bias, _, derived = operands
         assert p.strides is not None
-        straight = bias is None and p.out_dtype == torch.bfloat16 and p.strides.out == (p.n, 1)
+        straight = a.is_cuda and bias is None and p.out_dtype == torch.bfloat16 and p.strides.out == (p.n, 1)
         if not straight or len(self.slices) > 1 or (self.round is None and p.a_dtype != torch.bfloat16):
             return None
         left_at = -(-self.nbytes // _ALIGN) * _ALIGN

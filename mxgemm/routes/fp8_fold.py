@@ -189,7 +189,7 @@ class _Launch:
 
     def program(self, operands: Operands) -> Program | None:
         """Describe the launches, where the vendor's product writes the result and gives torch's bits."""
-        if not self.direct or self.compact or self.vendor is False:
+        if not (self.direct and operands.a.is_cuda) or self.compact or self.vendor is False:
             return None
         a, _, _, _, bias, out, (elements, bases) = operands
         if self.vendor is None:
