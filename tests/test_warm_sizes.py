@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -44,6 +45,8 @@ def kernels(problem: Problem) -> Iterator[object]:
     elif route.name == "fp8_fold":
         yield specialisation(fp8_fold.quantize_fold_call(problem))
         yield specialisation(fp8_fold.wide_rows_call(problem))
+    elif builds := getattr(sys.modules[type(route).__module__], "instances", None):
+        yield from ((source, *sorted(macros.items())) for source, macros in builds(problem, config))
     elif hasattr(route, "calls"):
         yield from map(specialisation, route.calls(problem, config))
     else:
