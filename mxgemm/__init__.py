@@ -25,6 +25,7 @@ from mxgemm.nn import MXConfig, quantize_
 from mxgemm.quantize import quantize
 from mxgemm.routing.explain import Explanation, explain
 from mxgemm.warmup import warmup
+from mxgemm.workspace import clear as clear_workspaces
 
 del _ops, _saved, _sys
 
@@ -36,6 +37,7 @@ __all__ = [
     "RouteUnavailable",
     "__version__",
     "checkpoints",
+    "clear_workspaces",
     "dequantize",
     "explain",
     "gemm",

@@ -7,6 +7,7 @@ of torch has them they are used, elsewhere ``torch.empty``. Memory comes from th
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import torch
@@ -24,9 +25,8 @@ def allocator(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) 
     """Return a function that makes uninitialised, contiguous memory; of a GPU's it must be the current device."""
     make = _BY_DEVICE.get(device.type)
     if make is None:
-        return lambda: torch.empty(shape, dtype=dtype, device=device)
-    strides = _contiguous(shape)
-    return lambda: make(shape, strides, dtype)
+        return partial(torch.empty, shape, dtype=dtype, device=device)
+    return partial(make, shape, _contiguous(shape), dtype)
 
 
 def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:

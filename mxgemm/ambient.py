@@ -44,7 +44,7 @@ def is_observed(
     """
     if is_compiling() or _dispatch_modes() or _in_transform() or _tracing_state() or forward_ad._current_level >= 0:
         return True
-    if _function_modes() and not _only_default_device():
+    if _function_modes() and not only_default_device():
         return True
     if (
         type(a) is Tensor
@@ -62,7 +62,7 @@ def is_observed(
     )
 
 
-def _only_default_device() -> bool:
+def only_default_device() -> bool:
     """The default device is a mode too, but one for calls that name no device, and no such call is made here."""
     modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
     return all(type(mode) is DeviceContext for mode in modes)
@@ -119,6 +119,11 @@ def plain_products(device_type: str) -> AbstractContextManager[Any]:
     if _defaults.may_be_wanted(device_type):
         return _defaults.held(device_type)
     return torch.autocast(device_type, enabled=False) if torch.is_autocast_enabled(device_type) else _NOTHING
+
+
+def products_are_plain(device_type: str) -> bool:
+    """Say whether a product past torch's dispatcher, so past autocast, is now what it is by torch's defaults."""
+    return not _defaults.may_be_wanted(device_type)
 
 
 class _Defaults:

@@ -18,11 +18,12 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from mxgemm import validation
+from mxgemm import capture, validation
 from mxgemm.allocation import allocator
 from mxgemm.device import machine_of
 from mxgemm.memory import LOWEST_ADDRESS, check_memory, freed
 from mxgemm.mx.freshness import mark_written
+from mxgemm.native.program import Program
 from mxgemm.problem import Options, Problem, Strides, matrix_strides
 from mxgemm.routes import Launch, Operands
 from mxgemm.routing.router import choose, tell
@@ -294,11 +295,43 @@ def execute(
         target = torch.empty(plan.flat_shape or plan.out_shape, dtype=result.dtype, device=result.device)
     else:
         target = result if plan.flat_shape is None or not plan.fills else result.view(plan.flat_shape)
-    made = plan.launch(Operands(a, a_scales, b, b_scales, bias, target, derived))
+    try:
+        made = plan.launch(Operands(a, a_scales, b, b_scales, bias, target, derived))
+    except RuntimeError as error:
+        if plan.gpu is None or isinstance(error, capture.NotWarm) or not capture.under_way():
+            raise
+        raise capture.NotWarm(f"gemm: a first call sets libraries up ({error})") from error
     if made is not None:
         made = made.view(plan.out_shape)
         return made if out is None else out.copy_(made)
     return result.copy_(target.view(plan.out_shape)) if plan.staged else result
+
+
+def describable(plan: Plan, a: Tensor) -> bool:
+    """Say whether launching is all that :func:`execute` does with such an A, and the launches can be described."""
+    flat = plan.a_rows is None or a.is_contiguous()
+    return hasattr(plan.launch, "program") and plan.fills and not plan.staged and flat
+
+
+def described(
+    plan: Plan,
+    a: Tensor,
+    b: Tensor,
+    b_scales: Tensor,
+    bias: Tensor | None,
+    out: Tensor | None,
+    derived: tuple[Tensor, ...],
+) -> Program | None:
+    """Return the launches of a :func:`describable` plan that has run, on the current device, with no result of it."""
+    result = plan.allocate() if out is None else out
+    if plan.a_rows is not None:
+        a = a.view(plan.a_rows, -1)
+    if plan.flat_shape is not None:
+        result = result.view(plan.flat_shape)
+    describe: Callable[[Operands], Program | None] = plan.launch.program  # type: ignore[union-attr]
+    program = describe(Operands(a, None, b, b_scales, bias, result, derived))
+    matrices = plan.a_rows is None and plan.flat_shape is None
+    return program if program is not None and (matrices or not program.flat) else None
 
 
 def _flat_view(out: Tensor, m: int, n: int) -> Tensor | None:

@@ -1,4 +1,4 @@
-"""Everything that a first call does, done before it: compiling, loading, planning."""
+"""Everything that first calls do, done before them: compiling, loading, planning, the steady call's C."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import torch
 
+from mxgemm import steady
 from mxgemm.arguments import as_int, shown
 from mxgemm.device import default_device
 from mxgemm.gemm import gemm
@@ -16,8 +17,9 @@ from mxgemm.mx.formats import ActivationFormat, ScaleRounding
 from mxgemm.mx.tensor import FLOAT_DTYPES, MXTensor
 from mxgemm.quantize import quantize
 
-SIZES: Final = tuple(2**power for power in range(14))
-"""Values of M by default: 1, 2, 4, ... 8192."""
+SIZES: Final = tuple(sorted({size for power in range(14) for size in (2**power, 2**power + 1)}))
+"""Values of M by default: 1, 2, 3, 4, 5, 8, 9, ... 8192, 8193. Kernels are chosen and compiled for ranges of M that end
+or begin there, so that afterwards no M compiles anything, by the shipped tables."""
 
 Size = tuple[int, int, int]
 
@@ -41,7 +43,7 @@ class Warmed:
 
 def warmup(
     weights: MXTensor | Iterable[MXTensor | Size],
-    m: Iterable[int] = SIZES,
+    m: Iterable[int] | None = None,
     *,
     a_dtype: torch.dtype = torch.bfloat16,
     a_format: ActivationFormat = "e2m1",
@@ -59,7 +61,7 @@ def warmup(
     Args:
         weights: a weight as it will be multiplied (after ``prepare()``, on its device), or several; or sizes (M, N, K),
             for which a weight of zeros is prepared here.
-        m: rows of A to warm for each weight; sizes bring their own.
+        m: rows of A to warm for each weight, by default :data:`SIZES`; sizes bring their own.
         a_dtype: dtype of A.
         a_format: as in ``gemm``.
         scale_rounding: as in ``gemm``.
@@ -84,7 +86,7 @@ def warmup(
         raise TypeError(f"progress: got {shown(progress)}, want a function of (done, total, call)")
     if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
         raise RuntimeError("warmup: called while a graph is captured, want a call before the capture")
-    rows = [_size("m", value) for value in m]
+    rows = [_size("m", value) for value in (SIZES if m is None else m)]
     calls = list(_calls(weights, rows, device))
     options: dict[str, Any] = {"a_format": a_format, "scale_rounding": scale_rounding, "out_dtype": out_dtype}
     done: list[Warmed] = []
@@ -94,6 +96,7 @@ def warmup(
         a = torch.zeros(count, k, dtype=a_dtype, device=weight.device)
         bias = None if bias_dtype is None else torch.zeros(n, dtype=bias_dtype, device=weight.device)
         gemm(a, weight, bias=bias, **options)
+        steady.settle(a, weight, bias, None, (a_format, scale_rounding, out_dtype, None))
         if weight.device.type == "cuda":
             torch.cuda.synchronize(weight.device)
         done.append(Warmed(count, n, k, time.monotonic() - start))

@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LEAVES = (
     *("_version", "shared_library", "build_cache", "fields", "import_closure", "workspace", "device", "files"),
-    *("notices", "ambient", "memory", "allocation", "arguments", "errors"),
+    *("notices", "ambient", "memory", "allocation", "arguments", "c_compiler", "capture", "errors"),
 )
 """Each may import those behind it."""
 

@@ -7,25 +7,19 @@ oracle once, when it is built; one that fails is not kept, and the next compiler
 from __future__ import annotations
 
 import ctypes
-import os
-import shlex
-import shutil
-import subprocess
 import sys
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Final
 
-from mxgemm import build_cache, shared_library
+from mxgemm import build_cache, c_compiler, shared_library
 from mxgemm.cpu import abi, check, team, variants
 from mxgemm.cpu.variants import Variant
 from mxgemm.device import cpu_features
 from mxgemm.errors import BuildError, Refusal
 from mxgemm.mx import oracle
 
-COMPILER_VARIABLE: Final = "CC"
-COMPILERS: Final = ("cc", "gcc", "clang")
+COMPILER_VARIABLE: Final = c_compiler.VARIABLE
 KERNELS: Final = Path(__file__).parent / "kernels"
 SOURCE: Final = "gemm.c"
 LIBRARY: Final = "kernel.so"
@@ -34,7 +28,6 @@ FLAGS: Final = (
     "-ffp-contract=off",  # sums are rounded where the source rounds them, with whatever compiler
     *("-fno-math-errno", "-fno-trapping-math"),  # else GCC makes no vectors of a comparison
 )
-_SECONDS: Final = 300
 
 
 @cache
@@ -77,7 +70,7 @@ def build(variant: Variant, flags: tuple[str, ...] = ()) -> Path:
     missed = []
     # An older compiler may know the variant, but not all that this CPU has besides.
     options = dict.fromkeys((variant.flags_for(cpu_features()), variant.flags))
-    for command in _compilers():
+    for command in c_compiler.commands():
         if isinstance(command, str):
             missed.append(command)
             continue
@@ -89,34 +82,20 @@ def build(variant: Variant, flags: tuple[str, ...] = ()) -> Path:
     raise BuildError(f"{variant.name}: {'; '.join(missed)}")
 
 
-def _compilers() -> Iterator[list[str] | str]:
-    """Yield commands of compilers, and in words what cannot be run."""
-    named = os.environ.get(COMPILER_VARIABLE, "")
-    try:
-        wanted = [shlex.split(named)] if named.strip() else [[name] for name in COMPILERS]
-    except ValueError as error:
-        yield f"{COMPILER_VARIABLE} is {named!r} ({error})"
-        return
-    for command in wanted:
-        path = shutil.which(command[0])
-        yield [path, *command[1:]] if path else f"no {command[0]} on PATH"
-
-
 def _built_by(command: list[str], variant: Variant, flags: tuple[str, ...]) -> Path:
-    file = os.stat(os.path.realpath(command[0]))
     options = [*FLAGS, *flags]
     texts = {path.name: path.read_text(encoding="utf-8") for path in sorted(KERNELS.iterdir())}
     parts = {
         "kind": "cpu",
         "texts": texts,
         "options": options,
-        "compiler": (command, file.st_size, file.st_mtime_ns),
+        "compiler": c_compiler.identity(command),
         "check": Path(check.__file__).read_text(encoding="utf-8"),
     }
 
     def make(folder: Path) -> None:
         whole = [*command, *options, str(KERNELS / SOURCE), "-o", str(folder / LIBRARY)]
-        _run(whole, folder)
+        c_compiler.run(whole, folder)
         _prove(folder / LIBRARY)
 
     return build_cache.cached(parts, LIBRARY, make, f"the CPU's kernels for {variant.name} with {command[0]}")
@@ -125,26 +104,8 @@ def _built_by(command: list[str], variant: Variant, flags: tuple[str, ...]) -> P
 def _prove(path: Path) -> None:
     files = [str(path), str(oracle.__file__)]
     if sys.executable:
-        _run([sys.executable, check.__file__, *files], path.parent)
+        c_compiler.run([sys.executable, check.__file__, *files], path.parent)
     else:
         reason = check.check(*map(Path, files))
         if reason:
             raise BuildError(f"{path}: {reason}")
-
-
-def _run(command: list[str], folder: Path) -> None:
-    try:
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=_SECONDS,
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise BuildError(f"{command[0]} cannot be run: {error}") from error
-    if done.returncode:
-        raise BuildError(f"{shlex.join(command)}: exit status {done.returncode}\n{done.stdout.strip()}")

@@ -9,27 +9,27 @@ arguments.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
 
 from mxgemm.hip import loaded
 from mxgemm.hip.kernarg import Layout
 from mxgemm.hip.runtime import INVALID_CONTEXT, MAX_KERNARG_BYTES, Arguments, Driver, DriverError, Function, driver
+from mxgemm.native.captured import relaxed
+from mxgemm.native.program import KernelStep, Place
 from mxgemm.workspace import raw_stream
 
 KERNELS: Final = Path(__file__).parent / "kernels"
 UNASKED_SHARED_BYTES: Final = 48 * 1024
 """Dynamic shared memory that a kernel gets without an attribute of its own."""
 
-# CUDA driver API: CUfunction_attribute, CUlaunchAttributeID, CUstreamCaptureMode.
+# CUDA driver API: CUfunction_attribute, CUlaunchAttributeID.
 _MAX_DYNAMIC_SHARED_SIZE_BYTES: Final = 8
 _CLUSTER_DIMENSION: Final = 4
 _PROGRAMMATIC_STREAM_SERIALIZATION: Final = 6
-_RELAXED: Final = 2
 
 _current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
 """Without asking whether CUDA has been started: what is launched on has."""
@@ -112,6 +112,7 @@ class Kernel:
         """
         self.function, self.grid, self.block, self.shared_bytes = function, grid, block, shared_bytes
         self._pack_into, self._leading, self._constants = arguments.pack_into, arguments.size, constants
+        self._pack = arguments.pack
         size, name = arguments.size + len(constants), function.info.name
         if not function.info.kernarg_bytes <= size <= MAX_KERNARG_BYTES:
             wanted = f"{function.info.kernarg_bytes} to {MAX_KERNARG_BYTES}"
@@ -126,6 +127,13 @@ class Kernel:
         self._device, self._index = function.module.device, function.module.device.index
         # Threads launch at once (the interpreter's lock is not held in the driver): each takes memory of its own.
         self._spare: list[_Launch] = []
+
+    def step(self, *places: Place) -> KernelStep:
+        """Return a launch with these leading arguments, all of them addresses, described for ``mxgemm.native``."""
+        arguments = self._pack(*(0 for _ in places)) + self._constants
+        changing = tuple((8 * index, place) for index, place in enumerate(places))
+        function, attributes = int(self._handle.value or 0), bytes(self._attributes)
+        return KernelStep(function, self.grid, self.block, self.shared_bytes, arguments, changing, attributes)
 
     def launch(self, *values: int | float) -> None:
         """Launch on the current stream of the kernel's device, with the arguments that lead.
@@ -183,7 +191,7 @@ def function(source: str, name: str, device: torch.device, defines: Mapping[str,
     Raises:
         BuildError, DriverError: as ``build`` and ``load`` of ``mxgemm.hip`` say.
     """
-    with _capture_relaxed(driver()):
+    with relaxed(driver()):
         return loaded.module(KERNELS / source, device, **defines).function(name)
 
 
@@ -201,15 +209,3 @@ def _allow_shared(using: Driver, function: Function, shared_bytes: int) -> None:
     with torch.cuda.device(function.module.device):
         status = ask(function.handle, _MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes)
     using.check(status, f"FuncSetAttribute({function.info.name}, {shared_bytes} bytes of shared memory)")
-
-
-@contextmanager
-def _capture_relaxed(using: Driver) -> Iterator[None]:
-    """Let this thread load modules while a stream is captured: that touches no stream."""
-    exchange: Any = using.declare("ThreadExchangeStreamCaptureMode", ctypes.POINTER(ctypes.c_int))
-    mode = ctypes.c_int(_RELAXED)
-    using.check(exchange(ctypes.byref(mode)), "ThreadExchangeStreamCaptureMode")
-    try:
-        yield
-    finally:
-        using.check(exchange(ctypes.byref(mode)), "ThreadExchangeStreamCaptureMode")

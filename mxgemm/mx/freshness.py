@@ -31,6 +31,11 @@ class Stamp:
         self._versions = data._version + scales._version + sum(tensor._version for tensor in made)
         self._addresses = data.data_ptr(), scales.data_ptr()
 
+    @property
+    def counted(self) -> tuple[tuple[Tensor, ...], int]:
+        """The tensors whose changes are counted, and the sum of their counts at that moment."""
+        return (self._data, self._scales, *self._made), self._versions
+
     def fresh(self) -> bool:
         """Say whether nothing has changed. On the path of every call."""
         data, scales = self._data, self._scales

@@ -8,13 +8,14 @@ slice at a time at each call.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import torch
 from torch import Tensor
 
 from mxgemm import workspace
-from mxgemm.ambient import plain_products
+from mxgemm.ambient import plain_products, products_are_plain
 from mxgemm.device import Machine
 from mxgemm.errors import Refusal
 from mxgemm.mx.formats import BLOCK, scale_addend
@@ -22,13 +23,28 @@ from mxgemm.mx.fragments import fragment_bytes, fragment_order, row_major_parts
 from mxgemm.mx.layouts import FRAGMENTS, scale_row
 from mxgemm.mx.prepared import WeightForm, only_e2m1
 from mxgemm.mx.tensor import MXTensor, dequantize
+from mxgemm.native.program import (
+    MATRIX_A,
+    MATRIX_OUT,
+    SCRATCH,
+    A,
+    KernelStep,
+    Program,
+    TorchStep,
+    View,
+    fixed,
+    joined,
+    own,
+    view,
+)
 from mxgemm.problem import Config, Problem, contiguity_refusal
 from mxgemm.routes.base import Launch, Operands, Route
 from mxgemm.routes.decode import decode_call, decode_refusal, weight_slices
-from mxgemm.triton.launch import KernelCall, Launcher
+from mxgemm.triton.launch import KernelCall, Launcher, hooks
 from mxgemm.triton.support import grid_refusal, interpreting, size_refusal, triton_missing, wide_offsets
 
 _ROUND_M, _ROUND_K = 4, 512
+_ALIGN: Final = 256
 
 
 def _decoded(weight: MXTensor) -> tuple[Tensor, Tensor]:
@@ -88,6 +104,41 @@ class _Launch:
         sizes = {stop - start for start, stop in self.slices}
         self.decode = {rows: Launcher(decode_call(p, rows, to_fp8=False)) for rows in sizes}
         self.nbytes = max((2 * rows * p.k for rows in sizes), default=0)
+
+    def program(self, operands: Operands) -> Program | None:
+        """Describe the launches, where the vendor's product writes the result and one slice is the weight."""
+        p = self.problem
+        a, _, b, b_scales, bias, _, derived = operands
+        assert p.strides is not None
+        straight = a.is_cuda and bias is None and p.out_dtype == torch.bfloat16 and p.strides.out == (p.n, 1)
+        if not straight or len(self.slices) > 1 or (self.round is None and p.a_dtype != torch.bfloat16):
+            return None
+        if p.weight_layout == FRAGMENTS:  # which torch puts in order first
+            return None
+        left_at = -(-self.nbytes // _ALIGN) * _ALIGN
+        rounded = View(left_at, torch.bfloat16, (p.m, p.k), (p.k, 1))
+        nbytes = self.nbytes if self.round is None else left_at + 2 * p.m * p.k
+        views = () if self.round is None else (rounded,)
+        left, right = MATRIX_A if self.round is None else view(0), own(0)
+        if not self.decoded:
+            right, views = view(len(views)), (*views, View(0, torch.bfloat16, (p.k, p.n), (1, p.k)))
+        steps: list[KernelStep | TorchStep | None] = []
+        with workspace.take(nbytes, a.device) as arena:
+            tensors = workspace.views(arena, tuple(map(tuple, views)))  # type: ignore[arg-type]
+            if self.round is not None:
+                steps.append(self.round.step((a, tensors[0]), (A, SCRATCH + left_at)))
+            if not self.decoded:
+                weight = fixed(b.data_ptr()), *(fixed(b_scales.data_ptr()),) * 2
+                steps.append(self.decode[p.n].step((b, b_scales, b_scales, tensors[-1]), (*weight, SCRATCH)))
+        steps.append(TorchStep(MATRIX_OUT, left, right))
+        asked = (partial(products_are_plain, a.device.type),)
+        return joined(
+            steps,
+            scratch_bytes=nbytes,
+            hooks=(asked, *hooks()),
+            views=views,
+            own=(derived[0].t(),) if self.decoded else (),
+        )
 
     def __call__(self, operands: Operands) -> None:
         a, _, b, b_scales, bias, out, derived = operands

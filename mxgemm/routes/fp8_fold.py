@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 import torch
 from torch import Tensor
@@ -24,10 +24,13 @@ from mxgemm.mx.fragments import fragment_bytes, fragment_order
 from mxgemm.mx.layouts import round_up, scale_row
 from mxgemm.mx.prepared import WeightForm, only_e2m1
 from mxgemm.mx.tensor import MXTensor
+from mxgemm.native.program import BIAS, OUT, SCRATCH, A, Program, fixed, joined
+from mxgemm.native.vendor import VendorError, VendorProduct, run
+from mxgemm.notices import say_once
 from mxgemm.problem import Config, Problem, contiguity_refusal
 from mxgemm.routes.base import Launch, Operands, Route
 from mxgemm.routes.decode import decode_call, decode_refusal, weight_slices
-from mxgemm.triton.launch import KernelCall, Launcher
+from mxgemm.triton.launch import KernelCall, Launcher, hooks
 from mxgemm.triton.support import interpreting, next_power_of_two, size_refusal, triton_missing, wide_offsets
 
 MAX_FAST_ACCUMULATION_K: Final = 8192
@@ -162,6 +165,7 @@ class _Launch:
         self.weight_at = self.wide_at + round_up(4 * p.m, _ALIGN)
         most = max(round_up(stop - start, FOLD_ROWS) for start, stop in self.slices)
         self.nbytes = self.weight_at + (most * p.k if self.compact else 0)
+        self.vendor: VendorProduct | Literal[False] | None = None
 
     def __call__(self, operands: Operands) -> None:
         with workspace.take(self.nbytes, operands.a.device) as arena:
@@ -170,9 +174,7 @@ class _Launch:
     def _launch(self, operands: Operands, memory: Tensor) -> None:
         a, _, b, b_scales, bias, out, derived = operands
         p = self.problem
-        folded = memory[: p.m * p.k].view(p.m, p.k)
-        base = memory[self.base_at : self.base_at + 4 * p.m].view(torch.float32)
-        wide = memory[self.wide_at : self.wide_at + 4 * p.m].view(torch.int32)
+        folded, base, wide = self._parts(memory)
         self.quantize(a, folded, base, wide)
         left = folded.view(torch.float8_e4m3fn), base.view(p.m, 1)
         if self.compact:
@@ -184,6 +186,73 @@ class _Launch:
             self._multiply(left, (elements, derived[1]), bias, out, 0, p.n)
         right = (b, b_scales) if self.compact else (derived[0], derived[1])
         self.wide_rows(wide, a, *right, out if bias is None else bias, out)
+
+    def program(self, operands: Operands) -> Program | None:
+        """Describe the launches, where the vendor's product writes the result and gives torch's bits."""
+        if not (self.direct and operands.a.is_cuda) or self.compact or self.vendor is False:
+            return None
+        a, _, _, _, bias, out, (elements, bases) = operands
+        if self.vendor is None:
+            self.vendor = self._vendor_product(operands)
+            if not self.vendor:
+                return None
+        wide_at, base_at, memory_at = (SCRATCH + at for at in (self.wide_at, self.base_at, self.weight_at))
+        data, scales = fixed(elements.data_ptr()), fixed(bases.data_ptr())
+        where = OUT if bias is None else BIAS
+        product = self.vendor.step(
+            a.device, data.add, scales.add, SCRATCH, base_at, None if bias is None else BIAS, OUT, memory_at
+        )
+        nbytes = self.weight_at + product.memory_bytes
+        with workspace.take(nbytes, a.device) as arena:
+            folded, base, wide = self._parts(arena.memory)
+            added = out if bias is None else bias
+            steps = (
+                self.quantize.step((a, folded, base, wide), (A, SCRATCH, base_at, wide_at)),
+                product,
+                self.wide_rows.step((wide, a, elements, bases, added, out), (wide_at, A, data, scales, where, OUT)),
+            )
+        return joined(steps, scratch_bytes=nbytes, hooks=hooks())
+
+    def _vendor_product(self, operands: Operands) -> VendorProduct | Literal[False]:
+        """Return the product asked of the library directly, if it gives the bits that it gives through torch."""
+        p = self.problem
+        a, _, _, _, bias, _, (elements, bases) = operands
+        vendor = VendorProduct(p.m, p.n, p.k, p.out_dtype, None if bias is None else bias.dtype, fast=self.fast)
+        try:
+            step = vendor.step(
+                a.device,
+                elements.data_ptr(),
+                bases.data_ptr(),
+                SCRATCH,
+                SCRATCH,
+                None if bias is None else BIAS,
+                OUT,
+                SCRATCH,
+            )
+            with workspace.take(self.weight_at + step.memory_bytes, a.device) as arena:
+                folded, base, wide = self._parts(arena.memory)
+                self.quantize(a, folded, base, wide)
+                ours, theirs = (torch.empty((p.m, p.n), dtype=p.out_dtype, device=a.device) for _ in range(2))
+                weight = elements.as_strided((p.n, p.k), (p.k, 1))
+                self._multiply(
+                    (folded.view(torch.float8_e4m3fn), base.view(p.m, 1)), (weight, bases), bias, theirs, 0, p.n
+                )
+                at = folded.data_ptr(), base.data_ptr(), 0 if bias is None else bias.data_ptr(), ours.data_ptr()
+                run(step, *at, arena.address + self.weight_at, workspace.raw_stream(a.device))
+        except VendorError as error:
+            say_once(f"fp8_fold multiplies through torch at every call: {error}")
+            return False
+        same = torch.equal(ours.view(torch.uint8), theirs.view(torch.uint8))
+        return vendor if same else False
+
+    def _parts(self, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return A in e4m3, its bases and which of its rows do not fold."""
+        p = self.problem
+        return (
+            memory[: p.m * p.k].view(p.m, p.k),
+            memory[self.base_at : self.base_at + 4 * p.m].view(torch.float32),
+            memory[self.wide_at : self.wide_at + 4 * p.m].view(torch.int32),
+        )
 
     def _decode_slice(
         self, b: Tensor, b_scales: Tensor, base: Tensor, start: int, stop: int, memory: Tensor

@@ -13,9 +13,10 @@ from mxgemm import workspace
 from mxgemm.device import Machine
 from mxgemm.errors import Refusal
 from mxgemm.mx.layouts import preshuffle_refusal
+from mxgemm.native.program import BIAS, COUNTERS, OUT, SCRATCH, A, Program, fixed, joined
 from mxgemm.problem import Config, Problem, contiguity_refusal
 from mxgemm.routes.base import Launch, Operands, Route
-from mxgemm.triton.launch import KernelCall, Launcher
+from mxgemm.triton.launch import KernelCall, Launcher, hooks
 from mxgemm.triton.support import interpreting, size_refusal, triton_missing, wide_offsets
 from mxgemm.triton.tile import (
     REDUCE_BLOCK_N,
@@ -82,26 +83,64 @@ class TritonGemm(Route):
     def bind(self, problem: Problem, config: Config) -> Launch:
         """Return the launcher."""
         assert isinstance(config, TileConfig)
-        main, *rest = [Launcher(call) for call in self.calls(problem, config)]
-        nbytes = 4 * config.split_k * problem.m * problem.n
-        counters = tiles(problem, config) if config.one_launch else 0
+        return _OneLaunch(self, problem, config) if config.split_k == 1 else _SplitLaunch(self, problem, config)
 
-        def launch(operands: Operands) -> None:
-            a, a_scales, b, b_scales, bias, out, _ = operands
-            left = (a,) if a_scales is None else (a, a_scales)
-            main(*left, b, b_scales, out if bias is None else bias, out, out, out)  # no partials, no counters
 
-        def launch_split(operands: Operands) -> None:
-            a, a_scales, b, b_scales, bias, out, _ = operands
-            left = (a,) if a_scales is None else (a, a_scales)
-            added = out if bias is None else bias
-            with workspace.take(nbytes, out.device, counters=counters) as arena:
-                partials = arena.memory.view(torch.float32)
-                main(*left, b, b_scales, added, out, partials, arena.counters if counters else out)
-                for reduce in rest:
-                    reduce(partials, added, out)
+class _OneLaunch:
+    """The one launch of a tile that does not split K."""
 
-        return launch if config.split_k == 1 else launch_split
+    def __init__(self, route: TritonGemm, problem: Problem, config: TileConfig) -> None:
+        self._main, *self._rest = [Launcher(call) for call in route.calls(problem, config)]
+
+    def __call__(self, operands: Operands) -> None:
+        """Launch on the current stream of the operands' device."""
+        a, a_scales, b, b_scales, bias, out, _ = operands
+        left = (a,) if a_scales is None else (a, a_scales)
+        self._main(*left, b, b_scales, out if bias is None else bias, out, out, out)  # no partials, no counters
+
+    def program(self, operands: Operands) -> Program | None:
+        """Describe the launch on such operands, once there has been one."""
+        a, _, b, b_scales, bias, out, _ = operands
+        tensors = a, b, b_scales, out if bias is None else bias, out, out, out
+        weight = fixed(b.data_ptr()), fixed(b_scales.data_ptr())
+        step = self._main.step(tensors, (A, *weight, OUT if bias is None else BIAS, OUT, OUT, OUT))
+        return None if step is None else Program((step,), hooks=hooks())
+
+
+class _SplitLaunch(_OneLaunch):
+    """Partial sums in scratch, added by a launch of their own or by the last program of each tile."""
+
+    def __init__(self, route: TritonGemm, problem: Problem, config: TileConfig) -> None:
+        super().__init__(route, problem, config)
+        self._nbytes = 4 * config.split_k * problem.m * problem.n
+        self._counters = tiles(problem, config) if config.one_launch else 0
+
+    def __call__(self, operands: Operands) -> None:
+        """Launch on the current stream of the operands' device."""
+        a, a_scales, b, b_scales, bias, out, _ = operands
+        left = (a,) if a_scales is None else (a, a_scales)
+        added = out if bias is None else bias
+        with workspace.take(self._nbytes, out.device, counters=self._counters) as arena:
+            partials = arena.memory.view(torch.float32)
+            self._main(*left, b, b_scales, added, out, partials, arena.counters if self._counters else out)
+            for reduce in self._rest:
+                reduce(partials, added, out)
+
+    def program(self, operands: Operands) -> Program | None:
+        """Describe the launches."""
+        a, _, b, b_scales, bias, out, _ = operands
+        added, where = (out, OUT) if bias is None else (bias, BIAS)
+        weight = fixed(b.data_ptr()), fixed(b_scales.data_ptr())
+        with workspace.take(self._nbytes, out.device, counters=self._counters) as arena:
+            partials = arena.memory.view(torch.float32)
+            counters, counted = (arena.counters, COUNTERS) if self._counters else (out, OUT)
+            steps = [
+                self._main.step(
+                    (a, b, b_scales, added, out, partials, counters), (A, *weight, where, OUT, SCRATCH, counted)
+                ),
+                *(reduce.step((partials, added, out), (SCRATCH, where, OUT)) for reduce in self._rest),
+            ]
+        return joined(steps, scratch_bytes=self._nbytes, counters=self._counters, hooks=hooks())
 
 
 def tensor_dtypes(problem: Problem, config: TileConfig, bias: torch.dtype) -> tuple[torch.dtype, ...]:

@@ -22,6 +22,7 @@ from mxgemm.mx.formats import ElementFormat
 from mxgemm.mx.fragments import code_bytes, fragment_parts
 from mxgemm.mx.layouts import FRAGMENTS, Layout, fragment_refusal
 from mxgemm.mx.prepared import WeightForm, only_e2m1
+from mxgemm.native.program import BIAS, OUT, SCRATCH, A, KernelStep, Place, Program, fixed, joined
 from mxgemm.problem import Config, Problem
 from mxgemm.routes.base import Launch, Operands, Route
 from mxgemm.routes.fp8_fold import FP8_FOLD, folded_bytes
@@ -120,6 +121,18 @@ class _Launch:
         weight = addresses(self._problem, operands.b, operands.b_scales, operands.derived)
         kernel.launch(operands.a.data_ptr(), rounded, *weight, 0 if bias is None else bias.data_ptr(), out.data_ptr())
 
+    def program(self, operands: Operands) -> Program | None:
+        """Describe the launch on such operands, once there has been one."""
+        step = self._step(operands, fixed(0))
+        return None if step is None else Program((step,))
+
+    def _step(self, operands: Operands, rounded: Place) -> KernelStep | None:
+        if self._kernel is None:
+            return None
+        weight = addresses(self._problem, operands.b, operands.b_scales, operands.derived)
+        bias = fixed(0) if operands.bias is None else BIAS
+        return self._kernel.step(A, rounded, *map(fixed, weight), bias, OUT)
+
     def _load(self, device: torch.device) -> Kernel:
         from mxgemm.cuda.launch import Kernel, function
 
@@ -153,6 +166,13 @@ class _RoundingLaunch(_Launch):
             rounded = arena.memory.data_ptr()
             kernel.launch(a.data_ptr(), rounded)
             self._multiply(operands, rounded)
+
+    def program(self, operands: Operands) -> Program | None:
+        """Describe both launches."""
+        if self._rounding is None:
+            return None
+        steps = self._rounding.step(A, SCRATCH), self._step(operands, SCRATCH)
+        return joined(steps, scratch_bytes=self._nbytes)
 
     def _load_rounding(self, device: torch.device) -> Kernel:
         from mxgemm.cuda.launch import Kernel, function

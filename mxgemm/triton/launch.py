@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from mxgemm import capture
+from mxgemm.native.captured import kernel_launch, with_places
+from mxgemm.native.program import KernelStep, Place
 from mxgemm.triton.direct import direct
+from mxgemm.triton.support import INT32_MAX
 from mxgemm.workspace import raw_stream
 
 logger = logging.getLogger("mxgemm")
@@ -49,6 +54,23 @@ class KernelCall:
     options: Mapping[str, Any]
     grid: tuple[int, int, int]
 
+    def specialisation(self, tensors: Sequence[Tensor]) -> Hashable:
+        """Return what decides which compiled kernel a launch on tensors takes: no coarser than Triton's own key."""
+        parameters = getattr(self.kernel, "params", None)
+        integers: tuple[Any, ...] = self.scalars
+        if parameters is not None:
+            integers = tuple(
+                (value > INT32_MAX, not parameter.do_not_specialize and (value == 1, value % 16 == 0))
+                for value, parameter in zip(self.scalars, parameters[len(self.dtypes) :], strict=False)
+            )
+        pointers = tuple((t.data_ptr() % 16 == 0, t.untyped_storage().nbytes() <= INT32_MAX) for t in tensors)
+        constants, options = (tuple(values.items()) for values in (self.constants, self.options))
+        return self.kernel, tensors[0].device, self.dtypes, integers, pointers, constants, options
+
+
+_compiled: set[Hashable] = set()
+"""What has been launched in this process, so that the same for another M compiles nothing."""
+
 
 class Launcher:
     """Launch a :class:`KernelCall`, after the first time through the compiled kernel's own launcher.
@@ -57,12 +79,41 @@ class Launcher:
     such set only (its key contains them), so the compiled kernel is looked up once. On the first call Triton compiles.
     """
 
-    __slots__ = ("_call", "_run", "_tail")
+    __slots__ = ("_call", "_launched", "_run", "_tail")
 
     def __init__(self, call: KernelCall) -> None:
         self._call = call
         self._tail = (*call.scalars, *call.constants.values())
         self._run: Callable[..., None] | None = None
+        self._launched: tuple[KernelStep, tuple[int, ...]] | None = None
+
+    def step(self, tensors: Sequence[Tensor], places: Sequence[Place]) -> KernelStep | None:
+        """Return the launch on such tensors, described for ``mxgemm.native``; once it has been launched.
+
+        What Triton does is captured, so that no release's launcher need be known.
+
+        Args:
+            tensors: of the current device, as they are launched on; nothing is done with them.
+            places: where each of them lies in a call.
+
+        Returns:
+            None in Triton's interpreter, on AMD, or where the launch is no plain one.
+
+        Raises:
+            DriverError: the driver does not capture.
+        """
+        if self._run is None:
+            return None
+        if self._launched is None:
+            found = kernel_launch(lambda: self._launch_as_triton_does(tensors), tensors[0].device)
+            if found is None:
+                return None
+            self._launched = found, tuple(tensor.data_ptr() for tensor in tensors)
+        return with_places(*self._launched, tuple(places))
+
+    def _launch_as_triton_does(self, tensors: Sequence[Tensor]) -> Any:
+        call = self._call
+        return call.kernel[call.grid](*tensors, *call.scalars, **call.constants, **call.options)
 
     def __call__(self, *tensors: Tensor) -> None:
         """Launch on the current stream of the tensors' device, which must be the current device."""
@@ -77,12 +128,22 @@ class Launcher:
 
     def _compile_and_launch(self, *tensors: Tensor) -> None:
         call = self._call
-        logger.info(
-            "first launch of %s: compiled once, then cached by triton", getattr(call.kernel, "__name__", call.kernel)
-        )
-        compiled = call.kernel[call.grid](*tensors, *call.scalars, **call.constants, **call.options)
+        name, key = getattr(call.kernel, "__name__", call.kernel), call.specialisation(tensors)
+        if key not in _compiled:
+            if tensors[0].is_cuda and capture.under_way():
+                raise capture.NotWarm(f"{name}: its first launch compiles it")
+            logger.info("first launch of %s: compiled once, then cached by triton", name)
+        compiled = self._launch_as_triton_does(tensors)
+        _compiled.add(key)
         if compiled is not None:  # the interpreter returns nothing
             self._run = direct(compiled, call.grid, self._tail) or _runner(compiled, call.grid, self._tail)
+
+
+def hooks() -> tuple[tuple[object, str, object], ...]:
+    """Return those who may want to hear of Triton's launches, for a ``mxgemm.native.program.Program``."""
+    runtime = sys.modules["triton"].knobs.runtime
+    names = "launch_enter_hook", "launch_exit_hook"
+    return tuple((runtime, name, getattr(runtime, name)) for name in names)
 
 
 def _runner(compiled: Any, grid: tuple[int, int, int], tail: tuple[Any, ...]) -> Callable[[Sequence[Tensor]], None]:

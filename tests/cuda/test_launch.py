@@ -9,11 +9,12 @@ from functools import partial
 import pytest
 import torch
 
-from mxgemm.cuda import launch
 from mxgemm.cuda.launch import Kernel
 from mxgemm.hip import runtime
 from mxgemm.hip.kernarg import Layout
 from mxgemm.hip.runtime import CUDA, DriverError, Function
+from mxgemm.native.captured import relaxed
+from mxgemm.native.program import A, fixed
 from tests.hip.conftest import STREAM, Double, built, double
 
 ARGUMENTS = Layout("PPqIIII")
@@ -42,6 +43,21 @@ def test_attributes_arrive_as_they_were_meant(double: Double) -> None:
     for kept in (both, overlap, plain):
         assert (list(kept.grid), list(kept.block), kept.shared, kept.stream) == ([9, 2, 1], [64, 2, 1], 96, STREAM)
         assert bytes(kept.bytes[: kept.size]) == kernarg
+
+
+@only_cuda
+def test_a_described_launch_is_the_launch(double: Double) -> None:
+    kernel = Kernel(
+        function(double), (9, 2, 1), (64, 2, 1), LEADING, constants=bytes(range(24)), shared_bytes=96, overlap=True
+    )
+    kernel.launch(0, 1 << 47)
+    (kept,) = double.launches
+    handle, grid, block, shared, attributes, arguments, places = kernel.step(A, fixed(1 << 47)).packed()
+    assert handle == kernel.function.handle
+    assert (grid, block, shared) == (tuple(kept.grid), tuple(kept.block), kept.shared)
+    assert (len(attributes), attributes[0], attributes[8]) == (72, 6, 1)  # one: its id, its value
+    assert arguments == bytes(kept.bytes[: kept.size])
+    assert places == ((0, A),)
 
 
 @only_cuda
@@ -99,6 +115,6 @@ def test_a_thread_without_a_context_gets_the_modules(double: Double) -> None:
 @only_cuda
 def test_modules_are_loaded_while_a_stream_is_captured(double: Double) -> None:
     mode = ctypes.c_int.in_dll(double.library, "capture_mode")
-    with launch._capture_relaxed(double.driver):
+    with relaxed(double.driver):
         assert mode.value == 2
     assert mode.value == 0

@@ -1,0 +1,166 @@
+"""What a launch by somebody else is, down to the bits: captured into a graph that never runs, and read back.
+
+Libraries compile and launch kernels in their own ways, which change from release to release. What reaches CUDA's driver
+does not: a function, a grid and a block of arguments.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, Final
+
+import torch
+
+from mxgemm.hip.runtime import CUDA, Driver, driver
+from mxgemm.native.program import KernelStep
+
+# CUDA driver API: CUstream_flags, CUstreamCaptureMode, CUgraphNodeType, CUlaunchAttributeID.
+_NON_BLOCKING: Final = 1
+_RELAXED: Final = 2
+_KERNEL_NODE: Final = 0
+_COOPERATIVE: Final = 2
+_CLUSTER: Final = 4
+_POINTER: Final = ctypes.c_void_p
+
+
+class _KernelNode(ctypes.Structure):
+    """``CUDA_KERNEL_NODE_PARAMS_v2``."""
+
+    _fields_ = (
+        ("function", _POINTER),
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("arguments", ctypes.POINTER(_POINTER)),
+        ("extra", _POINTER),
+        ("kernel", _POINTER),
+        ("context", _POINTER),
+    )
+
+
+class _Value(ctypes.Structure):
+    """``CUlaunchAttributeValue``."""
+
+    _fields_ = (("words", ctypes.c_uint * 16),)
+
+
+def kernel_launch(launch: Callable[[], object], device: torch.device) -> KernelStep | None:
+    """Return the one kernel that ``launch`` puts on the current stream of a device, which must be the current device.
+
+    Nothing runs on the GPU: ``launch`` is captured, on a stream that nobody else has.
+
+    Returns:
+        None where it is anything but one plain kernel, or this driver does not tell.
+    """
+    using = driver()
+    if using.api is not CUDA:
+        return None
+    stream = _stream(device)
+    graph = _POINTER()
+    begin = using.declare("StreamBeginCapture_v2", _POINTER, ctypes.c_int)
+    end = using.declare("StreamEndCapture", _POINTER, ctypes.POINTER(_POINTER))
+    with torch.cuda.stream(torch.cuda.ExternalStream(stream, device=device)):  # type: ignore[no-untyped-call]
+        using.check(begin(stream, _RELAXED), "StreamBeginCapture")
+        try:
+            launch()
+        finally:
+            status = end(stream, ctypes.byref(graph))
+    using.check(status, "StreamEndCapture")
+    try:
+        return _read(using, graph)
+    finally:
+        using.declare("GraphDestroy", _POINTER)(graph)
+
+
+@contextmanager
+def relaxed(using: Driver | None = None) -> Iterator[None]:
+    """Let this thread load, allocate and capture while any thread's stream is captured: it touches none of those.
+
+    Args:
+        using: a driver other than torch's.
+    """
+    using = using or driver()
+    exchange: Any = using.declare("ThreadExchangeStreamCaptureMode", ctypes.POINTER(ctypes.c_int))
+    mode = ctypes.c_int(_RELAXED)
+    using.check(exchange(ctypes.byref(mode)), "ThreadExchangeStreamCaptureMode")
+    try:
+        yield
+    finally:
+        using.check(exchange(ctypes.byref(mode)), "ThreadExchangeStreamCaptureMode")
+
+
+@cache
+def _stream(device: torch.device) -> int:
+    # Not one of torch's, which come round again: what another thread does there would be captured.
+    using, stream = driver(), _POINTER()
+    create = using.declare("StreamCreate", ctypes.POINTER(_POINTER), ctypes.c_uint)
+    using.check(create(ctypes.byref(stream), _NON_BLOCKING), "StreamCreate")
+    return int(stream.value or 0)
+
+
+def _read(using: Driver, graph: Any) -> KernelStep | None:
+    count = ctypes.c_size_t()
+    nodes = using.declare("GraphGetNodes", _POINTER, ctypes.POINTER(_POINTER), ctypes.POINTER(ctypes.c_size_t))
+    using.check(nodes(graph, None, ctypes.byref(count)), "GraphGetNodes")
+    if count.value != 1:
+        return None
+    node, kind, found = _POINTER(), ctypes.c_int(), _KernelNode()
+    using.check(nodes(graph, ctypes.byref(node), ctypes.byref(count)), "GraphGetNodes")
+    kind_of = using.declare("GraphNodeGetType", _POINTER, ctypes.POINTER(ctypes.c_int))
+    using.check(kind_of(node, ctypes.byref(kind)), "GraphNodeGetType")
+    if kind.value != _KERNEL_NODE:
+        return None
+    read = using.declare("GraphKernelNodeGetParams_v2", _POINTER, ctypes.POINTER(_KernelNode))
+    using.check(read(node, ctypes.byref(found)), "GraphKernelNodeGetParams")
+    if not found.function or not found.arguments or not _is_plain(using, node):
+        return None
+    arguments = _arguments(using, found)
+    if arguments is None:
+        return None
+    grid, block = (tuple(int(size) for size in sizes) for sizes in (found.grid, found.block))
+    return KernelStep(int(found.function), grid, block, int(found.shared_bytes), arguments, ())  # type: ignore[arg-type]
+
+
+def _is_plain(using: Driver, node: Any) -> bool:
+    """Say whether a launch has neither clusters nor a grid that waits for itself, which a launch here would lack."""
+    ask = using.declare("GraphKernelNodeGetAttribute", _POINTER, ctypes.c_int, ctypes.POINTER(_Value))
+    cooperative, cluster = _Value(), _Value()
+    using.check(ask(node, _COOPERATIVE, ctypes.byref(cooperative)), "GraphKernelNodeGetAttribute")
+    using.check(ask(node, _CLUSTER, ctypes.byref(cluster)), "GraphKernelNodeGetAttribute")
+    return not cooperative.words[0] and all(size <= 1 for size in cluster.words[:3])
+
+
+def _arguments(using: Driver, found: _KernelNode) -> bytes | None:
+    """Return the block of arguments, put together of the node's by what the driver says of the function's."""
+    try:
+        ask = using.declare("FuncGetParamInfo", _POINTER, ctypes.c_size_t, *(ctypes.POINTER(ctypes.c_size_t),) * 2)
+    except AttributeError:  # a driver before 12.4
+        return None
+    block, index = bytearray(), 0
+    offset, size = ctypes.c_size_t(), ctypes.c_size_t()
+    while not ask(found.function, index, ctypes.byref(offset), ctypes.byref(size)):
+        block.extend(bytes(offset.value + size.value - len(block)))
+        block[offset.value :] = ctypes.string_at(found.arguments[index], size.value)
+        index += 1
+    return bytes(block)
+
+
+def with_places(step: KernelStep, addresses: tuple[int, ...], places: tuple[Any, ...]) -> KernelStep | None:
+    """Return a launch whose first arguments are addresses that change.
+
+    Args:
+        step: as it was launched.
+        addresses: what its first arguments were then.
+        places: what they are of any call.
+
+    Returns:
+        None where the arguments do not begin with these addresses.
+    """
+    begin = b"".join(address.to_bytes(8, "little") for address in addresses)
+    if not step.arguments.startswith(begin):
+        return None
+    changing = tuple((8 * index, place) for index, place in enumerate(places))
+    return KernelStep(step.function, step.grid, step.block, step.shared_bytes, step.arguments, changing)

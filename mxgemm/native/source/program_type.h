@@ -1,0 +1,201 @@
+/* Programs as Python makes them: mxgemm/native/program.py has the other side of every tuple. */
+
+#ifndef MXGEMM_PROGRAM_TYPE_H
+#define MXGEMM_PROGRAM_TYPE_H
+
+#include "program.h"
+
+static int read_place(PyObject *object, void *into)
+{
+    struct place *place = into;
+    long long add;
+    if (!PyArg_ParseTuple(object, "iL", &place->slot, &add))
+        return 0;
+    place->add = add;
+    if (place->slot >= 0 && place->slot < SLOTS)
+        return 1;
+    PyErr_SetString(PyExc_ValueError, "place: no such slot");
+    return 0;
+}
+
+static int copy_bytes(const Py_buffer *view, char *into, Py_ssize_t most, const char *name)
+{
+    if (view->len > most) {
+        PyErr_Format(PyExc_ValueError, "%s: got %zd bytes, want at most %zd", name, view->len, most);
+        return 0;
+    }
+    memcpy(into, view->buf, view->len);
+    return 1;
+}
+
+/* (function, grid, block, shared bytes, attributes, arguments, ((offset, slot, add), ...)) */
+static int read_kernel(PyObject *object, struct kernel *kernel)
+{
+    unsigned long long function;
+    Py_buffer attributes = {0}, arguments = {0};
+    PyObject *patches;
+    uint32_t *g = kernel->grid, *b = kernel->block;
+    if (!PyArg_ParseTuple(object, "K(III)(III)Iy*y*O!", &function, g, g + 1, g + 2, b, b + 1, b + 2,
+                          &kernel->shared_bytes, &attributes, &arguments, &PyTuple_Type, &patches))
+        return 0;
+    kernel->function = (void *)(uintptr_t)function;
+    kernel->attribute_count = attributes.len / sizeof *kernel->attributes;
+    kernel->size = arguments.len;
+    int done = copy_bytes(&attributes, (char *)kernel->attributes, sizeof kernel->attributes, "attributes") &&
+               copy_bytes(&arguments, kernel->arguments, sizeof kernel->arguments, "arguments");
+    PyBuffer_Release(&attributes);
+    PyBuffer_Release(&arguments);
+    if (!done)
+        return 0;
+    Py_ssize_t count = PyTuple_GET_SIZE(patches);
+    if (count > MAX_PATCHES) {
+        PyErr_Format(PyExc_ValueError, "patches: got %zd, want at most %d", count, MAX_PATCHES);
+        return 0;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        struct patch *patch = &kernel->patches[i];
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(patches, i), "IO&", &patch->offset, read_place, &patch->place))
+            return 0;
+        if (patch->offset + sizeof(uintptr_t) > kernel->size) {
+            PyErr_SetString(PyExc_ValueError, "patches: an offset beyond the arguments");
+            return 0;
+        }
+    }
+    kernel->patch_count = count;
+    return 1;
+}
+
+/* (handle, a layout, b layout, d layout, (description, ...), a, b, scale of b, bias or None, d, memory, its bytes,
+   algorithm) */
+static int read_product(PyObject *object, struct product *product)
+{
+    unsigned long long handle, a, b, d;
+    PyObject *descriptions, *bias;
+    Py_buffer algorithm = {0};
+    Py_ssize_t memory_bytes;
+    if (!PyArg_ParseTuple(object, "KKKKO!O&O&O&OO&O&ny*", &handle, &a, &b, &d, &PyTuple_Type, &descriptions, read_place,
+                          &product->a, read_place, &product->b, read_place, &product->b_scale, &bias, read_place,
+                          &product->d, read_place, &product->memory, &memory_bytes, &algorithm))
+        return 0;
+    int done = copy_bytes(&algorithm, product->algorithm, sizeof product->algorithm, "algorithm");
+    PyBuffer_Release(&algorithm);
+    product->has_bias = bias != Py_None;
+    if (!done || (product->has_bias && !read_place(bias, &product->bias)))
+        return 0;
+    product->handle = (void *)(uintptr_t)handle;
+    product->a_layout = (void *)(uintptr_t)a;
+    product->b_layout = (void *)(uintptr_t)b;
+    product->d_layout = (void *)(uintptr_t)d;
+    product->memory_bytes = memory_bytes;
+    Py_ssize_t count = PyTuple_GET_SIZE(descriptions);
+    for (Py_ssize_t i = 0; i < count && i < MAX_SPARE; i++) {
+        void *description = PyLong_AsVoidPtr(PyTuple_GET_ITEM(descriptions, i));
+        if (PyErr_Occurred())
+            return 0;
+        product->spare[product->spare_count++] = description;
+    }
+    return 1;
+}
+
+static int read_matrix(PyObject *object, void *into)
+{
+    struct matrix_place *place = into;
+    if (!PyArg_ParseTuple(object, "ii", &place->kind, &place->index))
+        return 0;
+    if (place->kind >= 0 && place->kind < MATRICES && place->index >= 0)
+        return 1;
+    PyErr_SetString(PyExc_ValueError, "matrix: no such place");
+    return 0;
+}
+
+/* (out, left, right) */
+static int read_torch_product(PyObject *object, struct torch_product *product)
+{
+    return PyArg_ParseTuple(object, "O&O&O&", read_matrix, &product->out, read_matrix, &product->left, read_matrix,
+                            &product->right);
+}
+
+static int is_within(const Program *program, struct matrix_place place)
+{
+    Py_ssize_t count = place.kind == MATRIX_VIEW  ? PyTuple_GET_SIZE(program->views)
+                       : place.kind == MATRIX_OWN ? PyTuple_GET_SIZE(program->own)
+                                                  : 1;
+    return place.index < count && (place.kind != MATRIX_OWN || is_plain(PyTuple_GET_ITEM(program->own, place.index)));
+}
+
+static int read_step(Program *program, PyObject *object, struct step *step)
+{
+    Py_ssize_t size = PyTuple_GET_SIZE(object);
+    step->kind = size == 3 ? STEP_TORCH : size == 7 ? STEP_KERNEL : STEP_PRODUCT;
+    if ((step->kind == STEP_PRODUCT && !driver.multiply) || (step->kind == STEP_TORCH && !driver.mm)) {
+        PyErr_SetString(PyExc_ValueError, "steps: a product, and no library for it");
+        return 0;
+    }
+    if (step->kind == STEP_KERNEL)
+        return read_kernel(object, &step->kernel);
+    if (step->kind == STEP_PRODUCT)
+        return read_product(object, &step->product);
+    struct torch_product *product = &step->torch_product;
+    if (!read_torch_product(object, product))
+        return 0;
+    if (is_within(program, product->out) && is_within(program, product->left) && is_within(program, product->right))
+        return 1;
+    PyErr_SetString(PyExc_ValueError, "matrix: an index beyond the views or the tensors");
+    return 0;
+}
+
+static int Program_init(Program *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"steps", "scratch_bytes", "counters", "hooks", "owners", "views", "own", NULL};
+    PyObject *steps, *hooks, *owners, *views, *own;
+    if (self->count) {
+        PyErr_SetString(PyExc_TypeError, "a Program is made once");
+        return -1;
+    }
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!nnO!O!O!O!", names, &PyTuple_Type, &steps,
+                                     &self->scratch_bytes, &self->counters, &PyTuple_Type, &hooks, &PyTuple_Type,
+                                     &owners, &PyTuple_Type, &views, &PyTuple_Type, &own))
+        return -1;
+    Py_ssize_t count = PyTuple_GET_SIZE(steps);
+    if (count < 1 || count > MAX_STEPS) {
+        PyErr_Format(PyExc_ValueError, "steps: got %zd, want 1 to %d", count, MAX_STEPS);
+        return -1;
+    }
+    Py_XSETREF(self->hooks, Py_NewRef(hooks));
+    Py_XSETREF(self->owners, Py_NewRef(owners));
+    Py_XSETREF(self->views, Py_NewRef(views));
+    Py_XSETREF(self->own, Py_NewRef(own));
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *one = PyTuple_GET_ITEM(steps, i);
+        if (!PyTuple_Check(one)) {
+            PyErr_SetString(PyExc_TypeError, "steps: want tuples");
+            return -1;
+        }
+        if (!read_step(self, one, &self->steps[i]))
+            return -1;
+    }
+    self->count = (int)count;
+    return 0;
+}
+
+static void Program_dealloc(Program *self)
+{
+    Py_CLEAR(self->hooks);
+    Py_CLEAR(self->owners);
+    Py_CLEAR(self->views);
+    Py_CLEAR(self->own);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyTypeObject ProgramType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "mxgemm_steady.Program",
+    .tp_doc = "The launches of a plan.",
+    .tp_basicsize = sizeof(Program),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = PyType_GenericNew,
+    .tp_init = (initproc)Program_init,
+    .tp_dealloc = (destructor)Program_dealloc,
+};
+
+#endif
