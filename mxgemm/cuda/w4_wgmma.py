@@ -52,10 +52,9 @@ MAX_SPLITS: Final = 8
 MAX_M: Final = 1 << 22
 MAX_N: Final = 1 << 30
 MAX_K: Final = 1 << 24
-MAX_REGISTERS: Final = 255
-_REGISTERS: Final = 65536
-"""Of a multiprocessor."""
-_OTHER_REGISTERS: Final = 48
+_REGISTERS_OF: Final = {1: 255, 2: 240, 3: 160, 4: 120}
+"""A lane's, by warpgroups that multiply; see the kernel."""
+_OTHER_REGISTERS: Final = 52
 """Two sets of decoded weights, factors, counters, addresses."""
 
 _DTYPES: Final = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}
@@ -99,8 +98,8 @@ class WgmmaConfig(Config):
 
     @property
     def threads(self) -> int:
-        """Lanes of a workgroup: one warp more copies A."""
-        return GROUP * self.groups + 32
+        """Lanes of a workgroup: one of those after the groups' copies A."""
+        return GROUP * self.groups + (GROUP if self.groups > 1 else 32)
 
 
 def wgmma_refusal(problem: Problem, config: WgmmaConfig | None = None) -> Refusal | None:
@@ -191,7 +190,7 @@ def registers_needed(p: Problem, c: WgmmaConfig) -> int:
 
 def registers_allowed(c: WgmmaConfig) -> int:
     """Return how many registers a lane may have."""
-    return min(MAX_REGISTERS, _REGISTERS // c.threads // 8 * 8)
+    return _REGISTERS_OF[c.groups]
 
 
 def shared_bytes(c: WgmmaConfig) -> int:

@@ -2,7 +2,7 @@
 // fragment order, decoded to bf16 in registers; A rounded by w4_wgmma_round.cu, in shared memory.
 //
 // The weight is the 64-row operand of the warpgroup's products and A the column one. Warpgroups multiply, of which WN
-// have rows of their own and WK share K; a warp more copies slabs of A into a ring. Each decodes the next words while
+// have rows of their own and WK share K; one lane more copies slabs of A into a ring. Each decodes the next words while
 // its tensor core multiplies the last: two sets of registers take turns. bf16 holds every decoded weight (w4_wgmma.h).
 //
 // Macros: those of w4_operands.h, of which TILES is here the tiles of 64 rows of a warpgroup; COLUMNS, rows of A of a
@@ -11,7 +11,10 @@
 #include "w4_wgmma.h"
 #include "wgmma.h"
 
-constexpr int CONSUMERS = 128 * WN * WK, THREADS = CONSUMERS + 32;
+// A multiprocessor's registers are dealt out to four warps at a time. So where they are short, whole warpgroups are
+// launched, and the producer's, which needs few, leaves its own to the others.
+constexpr int GROUPS = WN * WK, CONSUMERS = 128 * GROUPS, THREADS = CONSUMERS + (GROUPS > 1 ? 128 : 32);
+constexpr int OF_PRODUCER = 24, OF_CONSUMER = GROUPS == 2 ? 240 : GROUPS == 3 ? 160 : 120;
 constexpr int ROWS = 64 * TILES * WN;  // of the weight, of a workgroup
 constexpr int PITCH = ROWS + 4;        // of a row of sums in shared memory: the quads of a warp meet different banks
 constexpr int SLAB = 256 * COLUMNS;    // bytes of A of a chunk
@@ -68,9 +71,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) w4_wgmma(const Argument
   const int count = SPLITS == 1 ? chunks : chunks * static_cast<int>(blockIdx.y + 1) / SPLITS - first;
   let_later_launches_begin();
 
-  if (warp == CONSUMERS / 32) {
-    // The producer.
-    if (lane == 0) {
+  if (warp >= CONSUMERS / 32) {
+    // The producer: one lane.
+    if (GROUPS > 1) have_fewer_registers<OF_PRODUCER>();
+    const bool chosen = threadIdx.x == CONSUMERS;
+    if (chosen) {
       for (int i = 0; i < STAGES; i++) barrier_init(full + 8 * i, 1), barrier_init(empty + 8 * i, 4 * WN * CLUSTER);
       barriers_are_ready();
     }
@@ -79,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) w4_wgmma(const Argument
       cluster_barrier();
     else
       workgroup_barrier();
-    if (lane == 0) {
+    if (chosen) {
       constexpr u32 PART = SLAB / CLUSTER;
       const u32 offset = CLUSTER > 1 ? rank_in_cluster() * PART : 0;
       const u8* slab = p.rounded + (static_cast<i64>(tile_m) * chunks + first) * SLAB + offset;
@@ -98,6 +103,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) w4_wgmma(const Argument
     }
     __syncwarp();
   } else {
+    if (GROUPS > 1) have_more_registers<OF_CONSUMER>();
     const int group = warp >> 2, wn = group % WN, wk = group / WN;
     const int tile0 = (n0 >> 4) + (wn * 4 + (warp & 3)) * TILES;  // tiles of 16 rows, of which the warp has TILES
     auto block_of = [&](int chunk) { return TAIL ? min(4 * chunk + t, blocks - 1) : 4 * chunk + t; };

@@ -40,6 +40,16 @@ INLINE void threads_barrier(int id, int threads) {  // of so many threads of the
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+// Registers of a lane from here on, of all lanes of a warpgroup.
+template <int COUNT>
+INLINE void have_fewer_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+template <int COUNT>
+INLINE void have_more_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+
 // Bytes, a multiple of 16, to this workgroup's shared memory, or to the same place of all in `mask` of its cluster.
 INLINE void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
