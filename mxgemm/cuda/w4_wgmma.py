@@ -52,7 +52,7 @@ MAX_SPLITS: Final = 8
 MAX_M: Final = 1 << 22
 MAX_N: Final = 1 << 30
 MAX_K: Final = 1 << 24
-_REGISTERS_OF: Final = {1: 255, 2: 240, 3: 160, 4: 120}
+_REGISTERS_OF: Final = {1: 255, 2: 240, 3: 160, 4: 112}
 """A lane's, by warpgroups that multiply; see the kernel."""
 _OTHER_REGISTERS: Final = 52
 """Two sets of decoded weights, factors, counters, addresses."""

@@ -14,7 +14,7 @@
 // A multiprocessor's registers are dealt out to four warps at a time. So where they are short, whole warpgroups are
 // launched, and the producer's, which needs few, leaves its own to the others.
 constexpr int GROUPS = WN * WK, CONSUMERS = 128 * GROUPS, THREADS = CONSUMERS + (GROUPS > 1 ? 128 : 32);
-constexpr int OF_PRODUCER = 24, OF_CONSUMER = GROUPS == 2 ? 240 : GROUPS == 3 ? 160 : 120;
+constexpr int OF_PRODUCER = 24, OF_CONSUMER = GROUPS == 2 ? 240 : GROUPS == 3 ? 160 : 112;
 constexpr int ROWS = 64 * TILES * WN;  // of the weight, of a workgroup
 constexpr int PITCH = ROWS + 4;        // of a row of sums in shared memory: the quads of a warp meet different banks
 constexpr int SLAB = 256 * COLUMNS;    // bytes of A of a chunk
@@ -59,7 +59,7 @@ INLINE float4 added(const float4& a, const float4& b) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) w4_wgmma(const Arguments p) {
-  extern __shared__ __align__(1024) u8 memory[];  // the ring, in the end the sums; behind both, barriers
+  u8* const memory = shared_memory();  // the ring, in the end the sums; behind both, barriers
   const int lane = threadIdx.x & 31, warp = static_cast<int>(threadIdx.x) >> 5, g = lane >> 2, t = lane & 3;
   const u32 ring = shared_address(memory), full = ring + BARRIERS, empty = full + 8 * STAGES;
   // Clusters that share weights are neighbours.
@@ -79,7 +79,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) w4_wgmma(const Argument
       for (int i = 0; i < STAGES; i++) barrier_init(full + 8 * i, 1), barrier_init(empty + 8 * i, 4 * WN * CLUSTER);
       barriers_are_ready();
     }
-    __syncwarp();
+    warp_barrier();
     if (CLUSTER > 1)
       cluster_barrier();
     else
@@ -101,7 +101,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) w4_wgmma(const Argument
         if (++stage == STAGES) stage = 0, parity ^= 1;
       }
     }
-    __syncwarp();
+    warp_barrier();
   } else {
     if (GROUPS > 1) have_more_registers<OF_CONSUMER>();
     const int group = warp >> 2, wn = group % WN, wk = group / WN;

@@ -62,18 +62,19 @@ extern "C" __global__ void __launch_bounds__(LANES) round_slabs(const RoundArgum
   round_down(v);
   u32 x[4];
   pack(v, x);
-  // Lane t of a quad has words j of its block and stores word t of all four: in two steps, each with half the lanes.
-  const int t = at & 3;
+  // Of 16 lanes with an eighth i each of blocks t, this one has words 4 i + j of block t and stores word 4 i + t of all
+  // blocks: in two steps, each with half the lanes.
+  const int i = at & 3, t = (at >> 2) & 3;
 #pragma unroll
   for (int step = 1; step < 4; step *= 2)
 #pragma unroll
     for (int j = 0; j < 4; j++)
       if (!(j & step)) {
-        const u32 mine = t & step ? x[j] : x[j | step], theirs = from_lane_xor(mine, step);
+        const u32 mine = t & step ? x[j] : x[j | step], theirs = from_lane_xor(mine, 4 * step);
         (t & step ? x[j] : x[j | step]) = theirs;
       }
   if (m < (p.m + COLUMNS - 1) / COLUMNS * COLUMNS) {
-    const int i = (at >> 2) & 3, row = m % COLUMNS, place = (i & 1) * 4 + t;
+    const int row = m % COLUMNS, place = (i & 1) * 4 + t;
     const i64 slab = (static_cast<i64>(m / COLUMNS) * chunks + (at >> 4)) * 2 + (i >> 1);
     store_16(p.out + (slab * COLUMNS + row) * 128 + (place ^ (row & 7)) * 16, make_uint4(x[0], x[1], x[2], x[3]));
   }

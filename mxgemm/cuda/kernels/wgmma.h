@@ -3,6 +3,10 @@
 #pragma once
 #include "sm90.h"
 
+INLINE u8* shared_memory() {
+  extern __shared__ __align__(1024) u8 memory[];
+  return memory;
+}
 INLINE u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
 
 // Barriers in shared memory; `parity` is that of how often one has completed before.
@@ -36,6 +40,7 @@ INLINE u32 rank_in_cluster() {
   asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
   return r;
 }
+INLINE void warp_barrier() { __syncwarp(); }
 INLINE void threads_barrier(int id, int threads) {  // of so many threads of the workgroup
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }

@@ -1,0 +1,134 @@
+// Stands in for mxgemm/cuda/kernels/wgmma.h on a CPU, beside sm90.h: shared memory and barriers of each workgroup of a
+// cluster. Copies and products are done at once; lanes_wgmma.cpp runs the lanes.
+#pragma once
+#include <map>
+
+#include "sm90.h"
+
+struct Barrier {
+  int arrivals, left;
+  i64 bytes;
+  u32 phase;
+  void check() {
+    if (left < 0) wrong("a barrier has more arrivals than it was made for");
+    if (left == 0 && bytes == 0) left = arrivals, phase ^= 1;
+  }
+};
+struct Workgroup {
+  std::vector<u8> memory;
+  std::map<u32, Barrier> barriers;
+};
+static std::vector<Workgroup> workgroups;  // of the cluster that runs
+static int threads_each;
+static const u32 START = 1024;  // of shared memory
+
+static u32 rank_of(u32 lane) { return lane / static_cast<u32>(threads_each); }
+static Workgroup& mine() { return workgroups[rank_of(running)]; }
+INLINE u8* shared_memory() { return mine().memory.data(); }
+INLINE u32 shared_address(const void* p) {
+  return START + static_cast<u32>(static_cast<const u8*>(p) - shared_memory());
+}
+static Barrier& barrier_of(Workgroup& workgroup, u32 at) {
+  const auto found = workgroup.barriers.find(at);
+  if (found == workgroup.barriers.end()) wrong("a barrier that was not made");
+  return found->second;
+}
+
+INLINE void barrier_init(u32 barrier, u32 arrivals) {
+  if (barrier % 8 || barrier - START + 8 > mine().memory.size()) wrong("a barrier outside of shared memory");
+  const int count = static_cast<int>(arrivals);
+  mine().barriers[barrier] = {count, count, 0, 0};
+}
+INLINE void barriers_are_ready() {}
+INLINE void barrier_wait(u32 barrier, u32 parity) {
+  while (barrier_of(mine(), barrier).phase == parity) stop(WAIT);
+}
+INLINE void barrier_arrive_at(u32 barrier, u32 workgroup) {
+  Barrier& b = barrier_of(workgroups[workgroup], barrier);
+  b.left--;
+  b.check();
+}
+INLINE void barrier_arrive(u32 barrier) { barrier_arrive_at(barrier, rank_of(running)); }
+INLINE void barrier_expect(u32 barrier, u32 bytes) {
+  barrier_of(mine(), barrier).bytes += bytes;
+  barrier_arrive(barrier);
+}
+INLINE void cluster_barrier() { stop(CLUSTERS); }
+INLINE u32 rank_in_cluster() { return rank_of(running); }
+INLINE void warp_barrier() { stop(WARP); }
+INLINE void threads_barrier(int id, int threads) {
+  lanes[running].in[0] = static_cast<u32>(id), lanes[running].in[1] = static_cast<u32>(threads);
+  stop(SOME);
+}
+template <int COUNT>
+static void have_fewer_registers() {}
+template <int COUNT>
+static void have_more_registers() {}
+
+INLINE void copy_bulk_to_all(u32 to, const void* from, u32 bytes, u32 barrier, u32 mask) {
+  check(readable, from, bytes, 16);
+  if (to % 16 || bytes % 16 || to - START + bytes > mine().memory.size()) wrong("a copy that is not to shared memory");
+  for (size_t i = 0; i < workgroups.size(); i++)
+    if (mask >> i & 1) {
+      std::memcpy(&workgroups[i].memory[to - START], from, bytes);
+      Barrier& b = barrier_of(workgroups[i], barrier);
+      b.bytes -= bytes;
+      b.check();
+    }
+}
+INLINE void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier) {
+  copy_bulk_to_all(to, from, bytes, barrier, 1u << rank_of(running));
+}
+
+INLINE float4 load_shared_16(const float* p) {
+  const u8* at = reinterpret_cast<const u8*>(p);
+  if (at < shared_memory() || at + 16 > shared_memory() + mine().memory.size()) wrong("a load outside of shared memory");
+  return *reinterpret_cast<const float4*>(p);
+}
+INLINE float4 load_from_l2(const float* p) { return load<float4>(p); }
+INLINE void store_floats(float* p, const float4& v) { store(p, v); }
+INLINE void publish() {}
+INLINE u32 count_up(u32* p) {
+  const u32 before = load<u32>(p);
+  store(p, before + 1);
+  return before;
+}
+
+INLINE u64 matrix_at(u32 shared) {
+  if (shared % 16) wrong("a matrix that does not begin at 16 bytes");
+  return shared >> 4;
+}
+INLINE void products_begin() {}
+INLINE void products_commit() {}
+template <int LEFT>
+static void products_wait() {}
+template <int COUNT>
+static void multiply_group(float (&d)[COUNT], u32 a0, u32 a1, u32 a2, u32 a3, u64 b) {
+  Lane& lane = lanes[running];
+  const u32 in[] = {a0, a1, a2, a3, static_cast<u32>(b)};
+  std::memcpy(lane.in, in, sizeof in);
+  lane.sums = d, lane.columns = 2 * COUNT;
+  stop(MULTIPLY);
+}
+
+// The product of a warp's 16 rows. PTX ISA, "Strides" and "Swizzling modes" of matrices in shared memory.
+static void multiply_rows(Lane* warp, const Workgroup& workgroup) {
+  double a[16][16];
+  for (int l = 0; l < 32; l++)
+    for (int i = 0; i < 8; i++)
+      a[l / 4 + 8 * (i / 2 % 2)][2 * (l % 4) + i % 2 + 8 * (i / 4)] = value_of_bf16(warp[l].in[i / 2] >> 16 * (i % 2) & 0xFFFFu);
+  for (int n = 0; n < warp[0].columns; n++) {
+    double b[16];
+    for (int k = 0; k < 16; k++) {
+      const u32 linear = (warp[0].in[4] << 4) + static_cast<u32>(n / 8 * 1024 + n % 8 * 128 + 2 * k);
+      const u32 at = (linear ^ (linear >> 3 & 0x70)) - START;
+      b[k] = value_of_bf16(workgroup.memory.at(at) | workgroup.memory.at(at + 1) << 8);
+    }
+    for (int m = 0; m < 16; m++) {
+      float& sum = warp[m % 8 * 4 + n % 8 / 2].sums[n / 8 * 4 + m / 8 * 2 + n % 2];
+      double exact = sum;
+      for (int k = 0; k < 16; k++) exact += a[m][k] * b[k];
+      sum = static_cast<float>(exact);
+    }
+  }
+}
