@@ -77,7 +77,6 @@ def drawn(count: int, seed: int, most: float = 1e7) -> list[Case]:
             groups_k=draw.choice((1, 1, 2, 3, 4)),
             stages=draw.choice((2, 3, 4, 5, 8)),
             depth=draw.choice((1, 1, 2, 3, 4)),
-            cluster=draw.choice((1, 1, 2, 4)),
             splits=draw.choice((1, 1, 1, 2, 3, 5, 8)),
         )
         case = Case(
@@ -250,7 +249,7 @@ def tried(arguments: argparse.Namespace, shape: tuple[int, int, int], a_format: 
     found: list[WgmmaConfig] = []
     seen: set[tuple[int, ...]] = set()
     for config in candidates(timed_problem(shape, a_format, form)):
-        division = (config.tiles, config.columns, config.groups_n, config.groups_k, config.cluster > 1, config.splits)
+        division = (config.tiles, config.columns, config.groups_n, config.groups_k, config.splits)
         if division not in seen and len(found) < arguments.width:
             seen.add(division)
             found.append(config)

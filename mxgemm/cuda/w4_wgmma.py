@@ -23,8 +23,8 @@ KERNEL: Final = "w4_wgmma"
 ROUND_SOURCE: Final = "w4_wgmma_round.cu"
 ROUND_KERNEL: Final = "round_slabs"
 
-POINTERS: Final = Layout("PPPPPPP")
-"""rounded a, weight, scales, bias, out, parts of sums (or 0), counts of workgroups (or 0)."""
+POINTERS: Final = Layout("PPPPP")
+"""rounded a, weight, scales, bias, out."""
 CONSTANTS: Final = Layout("q" * 13 + "i" * 6)
 """The rest of the kernel's ``Arguments``: strides, then sizes and dtypes."""
 ROUND_POINTERS: Final = Layout("PP")
@@ -47,8 +47,8 @@ MAX_SUMS: Final = 128
 MAX_GROUPS: Final = 4
 MAX_STAGES: Final = 12
 MAX_DEPTH: Final = 4
-CLUSTERS: Final = (1, 2, 4)
 MAX_SPLITS: Final = 8
+"""Workgroups that any Hopper GPU can run as a cluster."""
 MAX_M: Final = 1 << 22
 MAX_N: Final = 1 << 30
 MAX_K: Final = 1 << 24
@@ -73,8 +73,7 @@ class WgmmaConfig(Config):
         groups_k: warpgroups that take chunks of K in turn; their sums are added in order.
         stages: chunks of A that shared memory holds.
         depth: chunks of the weight that a warp has in flight.
-        cluster: workgroups along N that A is copied to at once.
-        splits: workgroups that share K; the last one adds their sums in order.
+        splits: workgroups that share K, a cluster; each adds the sums of all for some rows of A, in order.
     """
 
     tiles: int = 1
@@ -83,7 +82,6 @@ class WgmmaConfig(Config):
     groups_k: int = 1
     stages: int = 4
     depth: int = 2
-    cluster: int = 1
     splits: int = 1
 
     @property
@@ -142,9 +140,6 @@ def _config_clauses(p: Problem, c: WgmmaConfig) -> Iterator[Refusal]:
         if value not in allowed:
             yield Refusal(field, value, f"one of {', '.join(map(str, allowed))}")
             return
-    if c.cluster not in CLUSTERS:
-        yield Refusal("cluster", c.cluster, f"one of {', '.join(map(str, CLUSTERS))}")
-        return
     if c.tiles * c.columns // 2 > MAX_SUMS:
         yield Refusal("columns", c.columns, f"at most {2 * MAX_SUMS // c.tiles} with {c.tiles} tiles")
     for field, value in (("groups_n", c.groups_n), ("groups_k", c.groups_k)):
@@ -199,16 +194,9 @@ def shared_bytes(c: WgmmaConfig) -> int:
     return max(c.stages * 2 * CHUNK * c.columns, sums) + 16 * c.stages + 16
 
 
-def scratch_bytes(p: Problem, c: WgmmaConfig) -> tuple[int, int]:
-    """Return the scratch of rounded A, a multiple of 256 bytes, and of parts of sums."""
-    rounded = 2 * round_rows(p, c.columns) * CHUNK * chunks(p)
-    parts = 0 if c.splits == 1 else 4 * grid(p, c)[0] * c.splits * c.columns * c.rows
-    return rounded, parts
-
-
-def counters(p: Problem, c: WgmmaConfig) -> int:
-    """Return how many counts of workgroups it needs."""
-    return 0 if c.splits == 1 else grid(p, c)[0]
+def rounded_bytes(p: Problem, c: WgmmaConfig) -> int:
+    """Return the scratch that rounded A takes."""
+    return 2 * round_rows(p, c.columns) * CHUNK * chunks(p)
 
 
 def defines(p: Problem, c: WgmmaConfig) -> dict[str, int | str]:
@@ -230,7 +218,7 @@ def defines(p: Problem, c: WgmmaConfig) -> dict[str, int | str]:
         "WK": c.groups_k,
         "STAGES": c.stages,
         "DEPTH": c.depth,
-        "CLUSTER": c.cluster,
+        "PINNED": 0,
         "SPLITS": c.splits,
         "OUT_VECTOR": int(p.aligned and s.out[1] == 1 and (p.m == 1 or s.out[0] % 4 == 0)),
     }
@@ -276,9 +264,8 @@ def constants(p: Problem) -> bytes:
 
 
 def grid(p: Problem, c: WgmmaConfig) -> tuple[int, int, int]:
-    """Return the workgroups: along N and M, clusters of the same weights side by side; and along K."""
-    along_n = -(-p.n // (c.rows * c.cluster)) * c.cluster
-    return along_n * tiles_m(p, c), c.splits, 1
+    """Return the workgroups: clusters that share K, of the same weights side by side."""
+    return -(-p.n // c.rows) * tiles_m(p, c) * c.splits, 1, 1
 
 
 def block(c: WgmmaConfig) -> tuple[int, int, int]:

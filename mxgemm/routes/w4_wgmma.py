@@ -90,16 +90,14 @@ class _Launch:
 
     def __init__(self, problem: Problem, config: WgmmaConfig) -> None:
         self._problem, self._config = problem, config
-        self._rounded, parts = w4_wgmma.scratch_bytes(problem, config)
-        self._nbytes, self._parts = self._rounded + parts, bool(parts)
-        self._counters = w4_wgmma.counters(problem, config)
+        self._nbytes = w4_wgmma.rounded_bytes(problem, config)
         self._kernels: tuple[Kernel, Kernel] | None = None
 
     def __call__(self, operands: Operands) -> None:
         """Launch on the current stream of the operands' device."""
         a, bias = operands.a, operands.bias
         rounding, multiplying = self._kernels or self._load(a.device)
-        with workspace.take(self._nbytes, a.device, counters=self._counters) as arena:
+        with workspace.take(self._nbytes, a.device) as arena:
             rounded = arena.memory.data_ptr()
             rounding.launch(a.data_ptr(), rounded)
             multiplying.launch(
@@ -107,7 +105,6 @@ class _Launch:
                 *addresses(self._problem, operands.b, operands.b_scales, operands.derived),
                 0 if bias is None else bias.data_ptr(),
                 operands.out.data_ptr(),
-                *((rounded + self._rounded, arena.counters.data_ptr()) if self._parts else (0, 0)),
             )
 
     def _load(self, device: torch.device) -> tuple[Kernel, Kernel]:
@@ -131,7 +128,7 @@ class _Launch:
             constants=w4_wgmma.constants(p),
             shared_bytes=w4_wgmma.shared_bytes(c),
             overlap=True,
-            cluster=(c.cluster, 1, 1) if c.cluster > 1 else None,
+            cluster=(c.splits, 1, 1) if c.splits > 1 else None,
         )
         self._kernels = rounding, multiplying
         return self._kernels

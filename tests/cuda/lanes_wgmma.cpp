@@ -64,31 +64,29 @@ static void run_cluster(size_t size) {
   }
 }
 
-// Runs a grid. `ranges` are pairs of an address and a size: those that may be read; the last `written` also written.
+// Runs a grid. `ranges` are pairs of an address and a size: those that may be read, then, last, the result's.
 // Returns the products of warps.
-extern "C" long run(const void* packed, long size, int grid, int splits, int threads, const i64* ranges, int count,
-                    int written, long shared) {
+extern "C" long run(const void* packed, long size, int grid, int threads, const i64* ranges, int count, long shared) {
   if (size != sizeof(Arguments)) wrong("arguments of another size");
   std::memcpy(&arguments, packed, sizeof(Arguments));
   readable.clear(), writable.clear();
   for (int i = 0; i < count; i++) {
-    readable.push_back({reinterpret_cast<const u8*>(ranges[2 * i]), ranges[2 * i + 1]});
-    if (i >= count - written) writable.push_back(readable.back());
+    std::vector<Range>& of = i + 1 < count ? readable : writable;
+    of.push_back({reinterpret_cast<const u8*>(ranges[2 * i]), ranges[2 * i + 1]});
   }
   std::memset(counts, 0, sizeof counts);
   threads_each = threads;
-  lanes.resize(static_cast<size_t>(CLUSTER * threads));
-  for (blockIdx.y = 0; blockIdx.y < static_cast<u32>(splits); blockIdx.y++)
-    for (blockIdx.x = 0; blockIdx.x < static_cast<u32>(grid); blockIdx.x += CLUSTER) {
-      workgroups.assign(CLUSTER, {std::vector<u8>(static_cast<size_t>(shared), 255), {}});
-      for (Lane& lane : lanes) {
-        getcontext(&lane.context);
-        lane.context.uc_stack.ss_sp = lane.stack.data();
-        lane.context.uc_stack.ss_size = lane.stack.size();
-        makecontext(&lane.context, lane_main, 0);
-        lane.at = NOTHING;
-      }
-      run_cluster(CLUSTER);
+  lanes.resize(static_cast<size_t>(SPLITS * threads));
+  for (blockIdx.x = 0; blockIdx.x < static_cast<u32>(grid); blockIdx.x += SPLITS) {
+    workgroups.assign(SPLITS, {std::vector<u8>(static_cast<size_t>(shared), 255), {}});
+    for (Lane& lane : lanes) {
+      getcontext(&lane.context);
+      lane.context.uc_stack.ss_sp = lane.stack.data();
+      lane.context.uc_stack.ss_size = lane.stack.size();
+      makecontext(&lane.context, lane_main, 0);
+      lane.at = NOTHING;
     }
+    run_cluster(SPLITS);
+  }
   return counts[MULTIPLY];
 }

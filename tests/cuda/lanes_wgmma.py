@@ -29,27 +29,13 @@ def run(problem: Problem, config: WgmmaConfig, given: Operands) -> int:
     if w4_mma.fragments(problem):
         sizes = fragments.code_bytes(problem.n, problem.k), fragments.scale_bytes(problem.n, problem.k)
         weight = given.derived[problem.derived == "bf16"][-sum(sizes) :].split(sizes)
-    parts = torch.empty(w4_wgmma.scratch_bytes(problem, config)[1], dtype=torch.uint8)
-    counts = torch.zeros(w4_wgmma.counters(problem, config), dtype=torch.int32)
-    pointers = [
-        rounded.data_ptr(),
-        *addresses(problem, given.b, given.b_scales, given.derived),
-        *(0 if x is None else x.data_ptr() for x in (given.bias, given.out, parts, counts)),
-    ]
+    operands = rounded, *weight, given.bias, given.out
+    pointers = [0 if x is None else x.data_ptr() for x in operands]
+    pointers[1:3] = addresses(problem, given.b, given.b_scales, given.derived)
     packed = w4_wgmma.POINTERS.pack(*pointers) + w4_wgmma.constants(problem)
-    tensors = [x for x in (rounded, *weight, given.bias, given.out, parts, counts) if x is not None]
-    ranges = [value for tensor in tensors for value in lanes._range(tensor)]
-    of_ranges = (ctypes.c_int64 * len(ranges))(*ranges)
     library = _built(tuple(sorted(w4_wgmma.defines(problem, config).items())))
-    grid, block = w4_wgmma.grid(problem, config), w4_wgmma.block(config)
-    products = int(
-        library.run(
-            *(packed, len(packed), grid[0], grid[1], block[0]),
-            *(of_ranges, len(tensors), 3, w4_wgmma.shared_bytes(config)),
-        )
-    )
-    assert not counts.any()
-    return products
+    shared = w4_wgmma.shared_bytes(config)
+    return lanes._run(library, packed, w4_wgmma.grid(problem, config), w4_wgmma.block(config), operands, shared)
 
 
 def rounded_a(problem: Problem, config: WgmmaConfig, a: Tensor) -> Tensor:
@@ -58,7 +44,7 @@ def rounded_a(problem: Problem, config: WgmmaConfig, a: Tensor) -> Tensor:
         tuple(sorted(w4_wgmma.round_defines(problem, config).items())),
         (w4_wgmma.ROUND_SOURCE, w4_wgmma.ROUND_KERNEL, "RoundArguments", 0),
     )
-    made = torch.full((w4_wgmma.scratch_bytes(problem, config)[0],), 255, dtype=torch.uint8)
+    made = torch.full((w4_wgmma.rounded_bytes(problem, config),), 255, dtype=torch.uint8)
     packed = w4_wgmma.ROUND_POINTERS.pack(a.data_ptr(), made.data_ptr()) + w4_wgmma.round_constants(problem)
     grid = w4_wgmma.round_grid(problem, config)
     lanes._run(library, packed, grid, (w4_wgmma.ROUND_THREADS, 1, 1), (a, made), 0)
@@ -80,8 +66,8 @@ def _built(defines: tuple[tuple[str, int | str], ...]) -> ctypes.CDLL:
         assert done.returncode == 0, done.stderr
         library = ctypes.CDLL(str(folder / "l.so"))
     library.run.argtypes = (
-        *(ctypes.c_char_p, ctypes.c_long, ctypes.c_int, ctypes.c_int, ctypes.c_int),
-        *(ctypes.POINTER(ctypes.c_int64), ctypes.c_int, ctypes.c_int, ctypes.c_long),
+        *(ctypes.c_char_p, ctypes.c_long, ctypes.c_int, ctypes.c_int),
+        *(ctypes.POINTER(ctypes.c_int64), ctypes.c_int, ctypes.c_long),
     )
     library.run.restype = ctypes.c_long
     return library

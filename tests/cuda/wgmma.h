@@ -43,18 +43,16 @@ INLINE void barriers_are_ready() {}
 INLINE void barrier_wait(u32 barrier, u32 parity) {
   while (barrier_of(mine(), barrier).phase == parity) stop(WAIT);
 }
-INLINE void barrier_arrive_at(u32 barrier, u32 workgroup) {
-  Barrier& b = barrier_of(workgroups[workgroup], barrier);
+INLINE void barrier_arrive(u32 barrier) {
+  Barrier& b = barrier_of(mine(), barrier);
   b.left--;
   b.check();
 }
-INLINE void barrier_arrive(u32 barrier) { barrier_arrive_at(barrier, rank_of(running)); }
 INLINE void barrier_expect(u32 barrier, u32 bytes) {
   barrier_of(mine(), barrier).bytes += bytes;
   barrier_arrive(barrier);
 }
 INLINE void cluster_barrier() { stop(CLUSTERS); }
-INLINE u32 rank_in_cluster() { return rank_of(running); }
 INLINE void warp_barrier() { stop(WARP); }
 INLINE void threads_barrier(int id, int threads) {
   lanes[running].in[0] = static_cast<u32>(id), lanes[running].in[1] = static_cast<u32>(threads);
@@ -65,34 +63,23 @@ static void have_fewer_registers() {}
 template <int COUNT>
 static void have_more_registers() {}
 
-INLINE void copy_bulk_to_all(u32 to, const void* from, u32 bytes, u32 barrier, u32 mask) {
+INLINE void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier) {
   check(readable, from, bytes, 16);
   if (to % 16 || bytes % 16 || to - START + bytes > mine().memory.size()) wrong("a copy that is not to shared memory");
-  for (size_t i = 0; i < workgroups.size(); i++)
-    if (mask >> i & 1) {
-      std::memcpy(&workgroups[i].memory[to - START], from, bytes);
-      Barrier& b = barrier_of(workgroups[i], barrier);
-      b.bytes -= bytes;
-      b.check();
-    }
-}
-INLINE void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier) {
-  copy_bulk_to_all(to, from, bytes, barrier, 1u << rank_of(running));
+  std::memcpy(&mine().memory[to - START], from, bytes);
+  Barrier& b = barrier_of(mine(), barrier);
+  b.bytes -= bytes;
+  b.check();
 }
 
-INLINE float4 load_shared_16(const float* p) {
-  const u8* at = reinterpret_cast<const u8*>(p);
-  if (at < shared_memory() || at + 16 > shared_memory() + mine().memory.size()) wrong("a load outside of shared memory");
-  return *reinterpret_cast<const float4*>(p);
+INLINE float4 load_shared_of(u32 at, u32 workgroup) {
+  const std::vector<u8>& from = workgroups.at(workgroup).memory;
+  if (at % 16 || at - START + 16 > from.size()) wrong("a load that is not of shared memory");
+  float4 v;
+  std::memcpy(&v, &from[at - START], 16);
+  return v;
 }
-INLINE float4 load_from_l2(const float* p) { return load<float4>(p); }
-INLINE void store_floats(float* p, const float4& v) { store(p, v); }
-INLINE void publish() {}
-INLINE u32 count_up(u32* p) {
-  const u32 before = load<u32>(p);
-  store(p, before + 1);
-  return before;
-}
+INLINE float4 load_shared_16(u32 at) { return load_shared_of(at, rank_of(running)); }
 
 INLINE u64 matrix_at(u32 shared) {
   if (shared % 16) wrong("a matrix that does not begin at 16 bytes");

@@ -6,8 +6,8 @@
 // its tensor core multiplies the last: two sets of registers take turns. bf16 holds every decoded weight (w4_wgmma.h).
 //
 // Macros: those of w4_operands.h, of which TILES is here the tiles of 64 rows of a warpgroup; COLUMNS, rows of A of a
-// workgroup; WN, WK; STAGES of the ring; DEPTH, chunks of the weight in flight; CLUSTER, workgroups along N that get A
-// from one copy; SPLITS, workgroups that share K; OUT_VECTOR, four results of a row are 4 elements side by side, aligned.
+// workgroup; WN, WK; STAGES of the ring; DEPTH, chunks of the weight in flight; SPLITS, workgroups that share K, a
+// cluster; OUT_VECTOR, four results of a row are 4 elements side by side, aligned.
 #include "w4_wgmma.h"
 #include "wgmma.h"
 
@@ -28,8 +28,6 @@ struct Arguments {
   const u8* s;
   const u8* bias;
   u8* out;
-  float* parts;  // with SPLITS > 1: sums of each, [tile][split][COLUMNS][ROWS]
-  u32* counts;   // 0 for each tile, and 0 again afterwards
   i64 w_tile, w_row, w_block, w_byte;                      // 16 rows, a row, a block, a byte
   i64 s_tile, s_half, s_row, s_eighth, s_fourth, s_block;  // 32 rows, 16 rows, a row; 8 blocks, 4 blocks, a block
   i64 bias_stride, out_row, out_column;
@@ -62,13 +60,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) w4_wgmma(const Argument
   u8* const memory = shared_memory();  // the ring, in the end the sums; behind both, barriers
   const int lane = threadIdx.x & 31, warp = static_cast<int>(threadIdx.x) >> 5, g = lane >> 2, t = lane & 3;
   const u32 ring = shared_address(memory), full = ring + BARRIERS, empty = full + 8 * STAGES;
-  // Clusters that share weights are neighbours.
-  const int tiles_m = (p.m + COLUMNS - 1) / COLUMNS, cluster = static_cast<int>(blockIdx.x) / CLUSTER;
-  const int tile_m = cluster % tiles_m;
-  const int n0 = (cluster / tiles_m * CLUSTER + static_cast<int>(blockIdx.x) % CLUSTER) * ROWS;
+  // Tiles that share weights are neighbours.
+  const int tiles_m = (p.m + COLUMNS - 1) / COLUMNS, tile = static_cast<int>(blockIdx.x) / SPLITS;
+  const int tile_m = tile % tiles_m, n0 = tile / tiles_m * ROWS;
+  const int split = static_cast<int>(blockIdx.x) % SPLITS;
   const int blocks = p.k >> 5, chunks = (blocks + 3) >> 2;
-  const int first = SPLITS == 1 ? 0 : chunks * static_cast<int>(blockIdx.y) / SPLITS;
-  const int count = SPLITS == 1 ? chunks : chunks * static_cast<int>(blockIdx.y + 1) / SPLITS - first;
+  const int first = chunks * split / SPLITS, count = chunks * (split + 1) / SPLITS - first;
   let_later_launches_begin();
 
   if (warp >= CONSUMERS / 32) {
@@ -76,35 +73,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) w4_wgmma(const Argument
     if (GROUPS > 1) have_fewer_registers<OF_PRODUCER>();
     const bool chosen = threadIdx.x == CONSUMERS;
     if (chosen) {
-      for (int i = 0; i < STAGES; i++) barrier_init(full + 8 * i, 1), barrier_init(empty + 8 * i, 4 * WN * CLUSTER);
+      for (int i = 0; i < STAGES; i++) barrier_init(full + 8 * i, 1), barrier_init(empty + 8 * i, 4 * WN);
       barriers_are_ready();
     }
     warp_barrier();
-    if (CLUSTER > 1)
-      cluster_barrier();
-    else
-      workgroup_barrier();
+    workgroup_barrier();
     if (chosen) {
-      constexpr u32 PART = SLAB / CLUSTER;
-      const u32 offset = CLUSTER > 1 ? rank_in_cluster() * PART : 0;
-      const u8* slab = p.rounded + (static_cast<i64>(tile_m) * chunks + first) * SLAB + offset;
+      const u8* slab = p.rounded + (static_cast<i64>(tile_m) * chunks + first) * SLAB;
       wait_for_earlier_launches();  // for A; the weight had been written before the launch that rounds A began
       u32 stage = 0, parity = 1;
 #pragma unroll 1
       for (int i = 0; i < count; i++, slab += SLAB) {
         barrier_wait(empty + 8 * stage, parity);
         barrier_expect(full + 8 * stage, SLAB);
-        if (CLUSTER > 1)
-          copy_bulk_to_all(ring + stage * SLAB + offset, slab, PART, full + 8 * stage, (1u << CLUSTER) - 1);
-        else
-          copy_bulk(ring + stage * SLAB, slab, SLAB, full + 8 * stage);
+        copy_bulk(ring + stage * SLAB, slab, SLAB, full + 8 * stage);
         if (++stage == STAGES) stage = 0, parity ^= 1;
       }
     }
     warp_barrier();
+    if (SPLITS > 1) cluster_barrier();
   } else {
     if (GROUPS > 1) have_more_registers<OF_CONSUMER>();
-    const int group = warp >> 2, wn = group % WN, wk = group / WN;
+    const int group = warp >> 2, wn = group % WN, wk = WK == 1 ? 0 : group / WN;
     const int tile0 = (n0 >> 4) + (wn * 4 + (warp & 3)) * TILES;  // tiles of 16 rows, of which the warp has TILES
     auto block_of = [&](int chunk) { return TAIL ? min(4 * chunk + t, blocks - 1) : 4 * chunk + t; };
     // Rows and blocks past the end are the last one's again: they are not stored, and A is 0 there.
@@ -178,19 +168,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) w4_wgmma(const Argument
     for (int r = 0; r < TILES; r++)
 #pragma unroll
       for (int i = 0; i < PER_TILE; i++) acc[r][i] = 0.f;
-    if (CLUSTER > 1)
-      cluster_barrier();
-    else
-      workgroup_barrier();
+    workgroup_barrier();
 
     u32 stage = wk, parity = 0, last = STAGES;
-    auto release = [&](u32 which) {
-      if (CLUSTER > 1) {
-        if (lane < CLUSTER) barrier_arrive_at(empty + 8 * which, lane);
-      } else if (lane == 0) {
-        barrier_arrive(empty + 8 * which);
-      }
-    };
 #pragma unroll 1
     for (int round = wk; round < count; round += DEPTH * WK) {
 #pragma unroll
@@ -223,6 +203,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) w4_wgmma(const Argument
 #pragma unroll
             for (int i = 0; i < 4; i++) {
               u32 x[2][4];
+#if PINNED
+              keep_as_it_is(q[0][i]), keep_as_it_is(q[1][i]);
+#endif
               decode(q[0][i], factor[0], x[0]);
               decode(q[1][i], factor[1], x[1]);
               if (slow) {
@@ -237,7 +220,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) w4_wgmma(const Argument
               multiply_group(acc[r], x[0][2], x[1][2], x[0][3], x[1][3], matrix_at(b + 32));
               products_commit();
               products_wait<1>();
-              if (r == 0 && i == 0 && last != STAGES) release(last);
+              if (r == 0 && i == 0 && lane == 0 && last != STAGES) barrier_arrive(empty + 8 * last);
             }
             if (more) load_codes(w, r, round, ahead);
           }
@@ -256,17 +239,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) w4_wgmma(const Argument
       for (int z = 0; z < PER_TILE; z++)
         sums[(z / 4 * 8 + 2 * t + (z & 1)) * PITCH + 16 * ((wn * 4 + (warp & 3)) * TILES + r) + (z & 2) * 4 + g] =
             acc[r][z];
-    threads_barrier(1, CONSUMERS);
+    if (SPLITS > 1)
+      cluster_barrier();
+    else
+      threads_barrier(1, CONSUMERS);
 
-    // Four rows of the weight a lane, always the same.
+    // Four rows of the weight a lane, always the same. A cluster's workgroups take rows of A in turn.
     constexpr int LANES_A_ROW = ROWS / 4, STEP = CONSUMERS / LANES_A_ROW;
     const int column = static_cast<int>(threadIdx.x) % LANES_A_ROW * 4, n = n0 + column;
-    const int m_end = min(COLUMNS, p.m - tile_m * COLUMNS), m_first = static_cast<int>(threadIdx.x) / LANES_A_ROW;
+    const int m_end = min(COLUMNS, p.m - tile_m * COLUMNS);
     auto sum_of = [&](int m) {
-      const float* at = reinterpret_cast<const float*>(memory) + m * PITCH + column;
-      float4 sum = load_shared_16(at);
+      float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
 #pragma unroll
-      for (int i = 1; i < WK; i++) sum = added(sum, load_shared_16(at + i * COLUMNS * PITCH));
+      for (int s = 0; s < SPLITS; s++)
+#pragma unroll
+        for (int i = 0; i < WK; i++) {
+          const u32 at = ring + ((i * COLUMNS + m) * PITCH + column) * 4;
+          sum = added(sum, SPLITS > 1 ? load_shared_of(at, s) : load_shared_16(at));
+        }
       return sum;
     };
     float bias[4] = {};
@@ -287,31 +277,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) w4_wgmma(const Argument
           if (n + i < p.n) store_float(p.out, at + i * p.out_column, p.out_type, each[i]);
       }
     };
-#if SPLITS == 1
 #pragma unroll 1
-    for (int m = m_first; m < m_end; m += STEP) finish(m, sum_of(m));
-#else
-    float* const of_tile = p.parts + static_cast<i64>(blockIdx.x) * (SPLITS * COLUMNS * ROWS) + column;
-#pragma unroll 1
-    for (int m = m_first; m < m_end; m += STEP)
-      store_floats(of_tile + (blockIdx.y * COLUMNS + m) * ROWS, sum_of(m));
-    publish();
-    threads_barrier(1, CONSUMERS);
-    u32* const arrived = reinterpret_cast<u32*>(memory + BARRIERS + 16 * STAGES);
-    if (threadIdx.x == 0) *arrived = count_up(p.counts + blockIdx.x);
-    threads_barrier(1, CONSUMERS);
-    if (*arrived == SPLITS - 1) {  // the last to come adds them, in their order
-      publish();
-#pragma unroll 1
-      for (int m = m_first; m < m_end; m += STEP) {
-        float4 sum = load_from_l2(of_tile + m * ROWS);
-#pragma unroll
-        for (int i = 1; i < SPLITS; i++) sum = added(sum, load_from_l2(of_tile + (i * COLUMNS + m) * ROWS));
-        finish(m, sum);
-      }
-      if (threadIdx.x == 0) p.counts[blockIdx.x] = 0;
-    }
-#endif
+    for (int m = static_cast<int>(threadIdx.x) / LANES_A_ROW * SPLITS + split; m < m_end; m += STEP * SPLITS)
+      finish(m, sum_of(m));
   }
-  if (CLUSTER > 1) cluster_barrier();  // nobody leaves while others may write to its shared memory
+  if (SPLITS > 1) cluster_barrier();  // nobody leaves while others may read its shared memory
 }

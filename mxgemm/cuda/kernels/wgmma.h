@@ -26,19 +26,8 @@ INLINE void barrier_expect(u32 barrier, u32 bytes) {  // an arrival, and bytes t
 INLINE void barrier_arrive(u32 barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-// At the barrier that another workgroup of the cluster has at the same place.
-INLINE void barrier_arrive_at(u32 barrier, u32 workgroup) {
-  asm volatile(
-      "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}" ::"r"(barrier), "r"(workgroup) : "memory");
-}
 INLINE void cluster_barrier() {
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
-}
-INLINE u32 rank_in_cluster() {
-  u32 r;
-  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
-  return r;
 }
 INLINE void warp_barrier() { __syncwarp(); }
 INLINE void threads_barrier(int id, int threads) {  // of so many threads of the workgroup
@@ -55,30 +44,24 @@ INLINE void have_more_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
-// Bytes, a multiple of 16, to this workgroup's shared memory, or to the same place of all in `mask` of its cluster.
+// Bytes, a multiple of 16, to this workgroup's shared memory.
 INLINE void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
                "l"(from), "r"(bytes), "r"(barrier) : "memory");
 }
-INLINE void copy_bulk_to_all(u32 to, const void* from, u32 bytes, u32 barrier, u32 mask) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;" ::"r"(
-          to), "l"(from), "r"(bytes), "r"(barrier), "h"(static_cast<u16>(mask)) : "memory");
-}
 
-INLINE float4 load_shared_16(const float* p) { return *reinterpret_cast<const float4*>(p); }
-INLINE float4 load_from_l2(const float* p) {  // what other workgroups of this launch wrote
+INLINE float4 load_shared_16(u32 at) {
   float4 v;
-  asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p) : "memory");
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at) : "memory");
   return v;
 }
-INLINE void store_floats(float* p, const float4& v) { *reinterpret_cast<float4*>(p) = v; }
-INLINE void publish() { __threadfence(); }
-INLINE u32 count_up(u32* p) {  // the count before
-  u32 r;
-  asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;" : "=r"(r) : "l"(p) : "memory");
-  return r;
+INLINE float4 load_shared_of(u32 at, u32 workgroup) {  // at the same place of another workgroup of the cluster
+  float4 v;
+  asm volatile(
+      "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %4, %5;\n"
+      "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n}"
+      : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at), "r"(workgroup) : "memory");
+  return v;
 }
 
 // Products of a warpgroup: d += a b, d 64 x N in fp32. A lane holds of a what multiply() says, of the 16 rows of its
