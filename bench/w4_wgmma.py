@@ -4,7 +4,7 @@
     PYTHONPATH=. python bench/w4_wgmma.py time  [--shapes 64,7168,2048 ...] [--a-formats e2m1 ...]
                                                 [--forms raw prepared] [--width 24] [-o time.json]
 
-``check`` draws cases as bench/w4_mma.py does, with more rows of A and the configurations of this kernel, and judges them
+``check`` draws cases as bench/w4_mma.py does, with more rows of A and this kernel's configurations, and judges them
 alike: two launches each on data of several kinds, both gates of docs/numbers.md against float64, equal bits.
 
 ``time`` measures device time by graph replay over rotating weights (mxgemm.measure.timing), heated, beside torch.mm in
@@ -22,6 +22,7 @@ import os
 import random
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -247,11 +248,11 @@ def short(config: WgmmaConfig) -> str:
 def tried(arguments: argparse.Namespace, shape: tuple[int, int, int], a_format: str, form: str) -> list[WgmmaConfig]:
     """Return the configurations to time: the better ones by estimate, of each division the best first."""
     found: list[WgmmaConfig] = []
-    seen: set[tuple[int, ...]] = set()
+    seen: Counter[tuple[int, ...]] = Counter()
     for config in candidates(timed_problem(shape, a_format, form)):
-        division = (config.tiles, config.columns, config.groups_n, config.groups_k, config.splits)
-        if division not in seen and len(found) < arguments.width:
-            seen.add(division)
+        division = (config.tiles, config.columns, config.groups_n, config.groups_k)
+        seen[division] += 1
+        if seen[division] <= (2 if len(found) < arguments.width // 3 else 1) and len(found) < arguments.width:
             found.append(config)
     return found
 
