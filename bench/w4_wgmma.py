@@ -65,7 +65,7 @@ def drawn(count: int, seed: int, most: float = 1e7) -> list[Case]:
     """Draw cases that the kernel takes, the plain ones of every format first."""
     draw = random.Random(seed)
     cases = [
-        Case(m, 528, 1152, WgmmaConfig(1, 64, 2, 1, 4, 2), a_format, derived=derived)  # type: ignore[arg-type]
+        Case(m, 528, 1152, WgmmaConfig(1, 64, 2, 1, 4), a_format, derived=derived)  # type: ignore[arg-type]
         for a_format, m, derived in itertools.product(("e2m1", "e4m3", "bf16"), (33, 64, 200), ("", "fp8_fold"))
     ]
     while len(cases) < count:

@@ -44,6 +44,7 @@ static void run_cluster(size_t size) {
   const u32 first = blockIdx.x;
   for (;;) {
     bool moved = false;
+    changed = false;
     for (size_t l = 0; l < size * each; l++) {
       Lane& lane = lanes[l];
       if (lane.at != NOTHING && lane.at != WAIT) continue;
@@ -53,6 +54,7 @@ static void run_cluster(size_t size) {
       moved |= lane.at != WAIT;
     }
     blockIdx.x = first;
+    moved |= changed;
     for (size_t w = 0; w < size * each / 32; w++) moved |= warp_meets(32 * w, workgroups[32 * w / each]);
     for (size_t i = 0; i < size; i++) {
       moved |= some_meet(i * each);

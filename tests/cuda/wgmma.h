@@ -5,11 +5,13 @@
 
 #include "sm90.h"
 
+static bool changed;  // a barrier, so that a lane that waits may go on
 struct Barrier {
   int arrivals, left;
   i64 bytes;
   u32 phase;
   void check() {
+    changed = true;
     if (left < 0) wrong("a barrier has more arrivals than it was made for");
     if (left == 0 && bytes == 0) left = arrivals, phase ^= 1;
   }
@@ -72,14 +74,18 @@ INLINE void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier) {
   b.check();
 }
 
-INLINE float4 load_shared_of(u32 at, u32 workgroup) {
+template <class T>
+static T load_shared(u32 at, u32 workgroup) {
   const std::vector<u8>& from = workgroups.at(workgroup).memory;
-  if (at % 16 || at - START + 16 > from.size()) wrong("a load that is not of shared memory");
-  float4 v;
-  std::memcpy(&v, &from[at - START], 16);
+  if (at % sizeof(T) || at - START + sizeof(T) > from.size()) wrong("a load that is not of shared memory");
+  T v;
+  std::memcpy(&v, &from[at - START], sizeof(T));
   return v;
 }
-INLINE float4 load_shared_16(u32 at) { return load_shared_of(at, rank_of(running)); }
+INLINE u32 load_shared_u32(u32 at) { return load_shared<u32>(at, rank_of(running)); }
+INLINE uint4 load_shared_codes(u32 at) { return load_shared<uint4>(at, rank_of(running)); }
+INLINE float4 load_shared_16(u32 at) { return load_shared<float4>(at, rank_of(running)); }
+INLINE float4 load_shared_of(u32 at, u32 workgroup) { return load_shared<float4>(at, workgroup); }
 
 INLINE u64 matrix_at(u32 shared) {
   if (shared % 16) wrong("a matrix that does not begin at 16 bytes");

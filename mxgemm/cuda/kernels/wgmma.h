@@ -50,6 +50,16 @@ INLINE void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier) {
                "l"(from), "r"(bytes), "r"(barrier) : "memory");
 }
 
+INLINE u32 load_shared_u32(u32 at) {
+  u32 v;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at) : "memory");
+  return v;
+}
+INLINE uint4 load_shared_codes(u32 at) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at) : "memory");
+  return v;
+}
 INLINE float4 load_shared_16(u32 at) {
   float4 v;
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at) : "memory");
