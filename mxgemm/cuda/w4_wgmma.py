@@ -55,7 +55,7 @@ MAX_N: Final = 1 << 30
 MAX_K: Final = 1 << 24
 _REGISTERS_OF: Final = {1: 255, 2: 240, 3: 160, 4: 112}
 """A lane's, by warpgroups that multiply; see the kernel."""
-_OTHER_REGISTERS: Final = 52
+_OTHER_REGISTERS: Final = 38
 """Two sets of decoded weights, factors, counters, addresses."""
 
 _DTYPES: Final = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}
@@ -181,7 +181,7 @@ def round_rows(p: Problem, columns: int) -> int:
 
 def registers_needed(p: Problem, c: WgmmaConfig) -> int:
     """Return a bound of the registers of a lane: sums, weights in flight, their places, what is decoded."""
-    weights = 8 + (c.tiles + 1) // 2 if fragments(p) else 10 * c.tiles * c.depth + 8 * c.tiles + 12
+    weights = 8 + (c.tiles + 1) // 2 if fragments(p) else 10 * c.tiles * c.depth + 8 * c.tiles + 26
     return c.tiles * c.columns // 2 + weights + _OTHER_REGISTERS
 
 
