@@ -16,7 +16,6 @@ from mxgemm.cuda.w4_mma import CHUNK, MAX_ELEMENTS, SHARED_BYTES, chunks, fragme
 from mxgemm.errors import Refusal
 from mxgemm.hip.kernarg import Layout
 from mxgemm.mx.formats import scale_addend
-from mxgemm.mx.layouts import round_up
 from mxgemm.problem import Config, Problem, contiguity_refusal
 
 SOURCE: Final = "w4_wgmma.cu"
@@ -55,7 +54,7 @@ MAX_N: Final = 1 << 30
 MAX_K: Final = 1 << 24
 _REGISTERS_OF: Final = {1: 255, 2: 240, 3: 160, 4: 112}
 """A lane's, by warpgroups that multiply; see the kernel."""
-_OTHER_REGISTERS: Final = 38
+_OTHER_REGISTERS: Final = 52
 """Two sets of decoded weights, factors, counters, addresses."""
 
 _DTYPES: Final = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}
@@ -72,9 +71,8 @@ class WgmmaConfig(Config):
         columns: rows of A of a workgroup.
         groups_n: warpgroups along N.
         groups_k: warpgroups that take chunks of K in turn; their sums are added in order.
-        stages: chunks that shared memory holds.
-        depth: chunks of a weight as it lies that a warp has in flight; 1 for one in fragment order, which passes through
-            shared memory.
+        stages: chunks of A that shared memory holds.
+        depth: chunks of the weight that a warp has in flight.
         splits: workgroups that share K, a cluster; each adds the sums of all for some rows of A, in order.
     """
 
@@ -83,7 +81,7 @@ class WgmmaConfig(Config):
     groups_n: int = 2
     groups_k: int = 1
     stages: int = 4
-    depth: int = 1
+    depth: int = 2
     splits: int = 1
 
     @property
@@ -153,9 +151,8 @@ def _config_clauses(p: Problem, c: WgmmaConfig) -> Iterator[Refusal]:
     if not c.groups_k < c.stages <= MAX_STAGES:
         yield Refusal("stages", c.stages, f"{c.groups_k + 1} to {MAX_STAGES}, more than warpgroups share K")
         return
-    most = 1 if fragments(p) else MAX_DEPTH
-    if not 1 <= c.depth <= most:
-        yield Refusal("depth", c.depth, f"1 to {most}")
+    if not 1 <= c.depth <= MAX_DEPTH:
+        yield Refusal("depth", c.depth, f"1 to {MAX_DEPTH}")
         return
     if not 1 <= c.splits <= min(MAX_SPLITS, chunks(p)):
         yield Refusal("splits", c.splits, f"1 to {min(MAX_SPLITS, chunks(p))}: each has a chunk of {CHUNK}")
@@ -163,8 +160,8 @@ def _config_clauses(p: Problem, c: WgmmaConfig) -> Iterator[Refusal]:
     if registers_needed(p, c) > registers_allowed(c):
         wanted = f"at most {registers_allowed(c)} a lane with this many warps"
         yield Refusal("registers", registers_needed(p, c), wanted)
-    if shared_bytes(p, c) > SHARED_BYTES:
-        yield Refusal("shared memory", f"{shared_bytes(p, c)} bytes", f"at most {SHARED_BYTES}")
+    if shared_bytes(c) > SHARED_BYTES:
+        yield Refusal("shared memory", f"{shared_bytes(c)} bytes", f"at most {SHARED_BYTES}")
     if grid(p, c)[0] >= 1 << 31:
         yield Refusal("n * m", p.n * p.m, "fewer than 2^31 workgroups")
 
@@ -181,7 +178,10 @@ def round_rows(p: Problem, columns: int) -> int:
 
 def registers_needed(p: Problem, c: WgmmaConfig) -> int:
     """Return a bound of the registers of a lane: sums, weights in flight, their places, what is decoded."""
-    weights = 8 + (c.tiles + 1) // 2 if fragments(p) else 10 * c.tiles * c.depth + 8 * c.tiles + 26
+    if fragments(p):
+        weights = c.depth * (c.tiles * 8 + (c.tiles + 1) // 2) + 2 * ((c.tiles + 1) // 2)
+    else:
+        weights = 10 * c.tiles * c.depth + 8 * c.tiles + 12
     return c.tiles * c.columns // 2 + weights + _OTHER_REGISTERS
 
 
@@ -190,12 +190,10 @@ def registers_allowed(c: WgmmaConfig) -> int:
     return _REGISTERS_OF[c.groups]
 
 
-def shared_bytes(p: Problem, c: WgmmaConfig) -> int:
-    """Return the bytes of shared memory of a workgroup: the ring, or in the end fp32 sums; barriers behind both."""
+def shared_bytes(c: WgmmaConfig) -> int:
+    """Return the bytes of shared memory of a workgroup: A's ring, in the end fp32 sums; barriers behind both."""
     sums = 4 * c.groups_k * c.columns * (c.rows + 4)
-    weights = c.rows * CHUNK * 17 // 32 if fragments(p) else 0
-    stage = round_up(2 * CHUNK * c.columns + weights, 1024)
-    return max(c.stages * stage, sums) + 16 * c.stages
+    return max(c.stages * 2 * CHUNK * c.columns, sums) + 16 * c.stages
 
 
 def rounded_bytes(p: Problem, c: WgmmaConfig) -> int:
@@ -223,6 +221,7 @@ def defines(p: Problem, c: WgmmaConfig) -> dict[str, int | str]:
         "STAGES": c.stages,
         "DEPTH": c.depth,
         "SPLITS": c.splits,
+        "L2_AHEAD": 0,
         "OUT_VECTOR": int(p.aligned and s.out[1] == 1 and (p.m == 1 or s.out[0] % 4 == 0)),
     }
 

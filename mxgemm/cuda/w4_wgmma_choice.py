@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from mxgemm.cuda.w4_mma import chunks, fragments
+from mxgemm.cuda.w4_mma import chunks
 from mxgemm.cuda.w4_wgmma import (
     COLUMNS,
     TILES,
@@ -26,11 +26,10 @@ def candidates(p: Problem) -> Sequence[WgmmaConfig]:
 
 def _considered(p: Problem) -> Iterator[WgmmaConfig]:
     most = chunks(p)
-    depths = (1,) if fragments(p) else (1, 2)
     for tiles, columns, groups_n, groups_k in itertools.product(TILES, COLUMNS, (1, 2, 3, 4), (1, 2, 4)):
         if (columns >= 2 * p.m and columns > COLUMNS[0]) or not 2 <= groups_n * groups_k <= 4 or groups_k > most:
             continue
-        for splits, depth in itertools.product((1, 2, 3, 4, 6, 8), depths):
+        for splits, depth in itertools.product((1, 2, 3, 4, 6, 8), (1, 2, 3, 4)):
             if splits * groups_k > most:
                 continue
             config = WgmmaConfig(tiles, columns, groups_n, groups_k, groups_k + 1, depth, splits)

@@ -126,7 +126,7 @@ class _Launch:
             w4_wgmma.block(c),
             w4_wgmma.POINTERS,
             constants=w4_wgmma.constants(p),
-            shared_bytes=w4_wgmma.shared_bytes(p, c),
+            shared_bytes=w4_wgmma.shared_bytes(c),
             overlap=True,
             cluster=(c.splits, 1, 1) if c.splits > 1 else None,
         )

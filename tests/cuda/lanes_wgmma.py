@@ -34,7 +34,7 @@ def run(problem: Problem, config: WgmmaConfig, given: Operands) -> int:
     pointers[1:3] = addresses(problem, given.b, given.b_scales, given.derived)
     packed = w4_wgmma.POINTERS.pack(*pointers) + w4_wgmma.constants(problem)
     library = _built(tuple(sorted(w4_wgmma.defines(problem, config).items())))
-    shared = w4_wgmma.shared_bytes(problem, config)
+    shared = w4_wgmma.shared_bytes(config)
     return lanes._run(library, packed, w4_wgmma.grid(problem, config), w4_wgmma.block(config), operands, shared)
 
 

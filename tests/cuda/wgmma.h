@@ -74,6 +74,8 @@ INLINE void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier) {
   b.check();
 }
 
+INLINE void fetch_to_l2(const void* p, u32 bytes) { check(readable, p, bytes, 16); }
+
 template <class T>
 static T load_shared(u32 at, u32 workgroup) {
   const std::vector<u8>& from = workgroups.at(workgroup).memory;
@@ -82,8 +84,6 @@ static T load_shared(u32 at, u32 workgroup) {
   std::memcpy(&v, &from[at - START], sizeof(T));
   return v;
 }
-INLINE u32 load_shared_u32(u32 at) { return load_shared<u32>(at, rank_of(running)); }
-INLINE uint4 load_shared_codes(u32 at) { return load_shared<uint4>(at, rank_of(running)); }
 INLINE float4 load_shared_16(u32 at) { return load_shared<float4>(at, rank_of(running)); }
 INLINE float4 load_shared_of(u32 at, u32 workgroup) { return load_shared<float4>(at, workgroup); }
 

@@ -2,12 +2,12 @@
 // fragment order, decoded to bf16 in registers; A rounded by w4_wgmma_round.cu, in shared memory.
 //
 // The weight is the 64-row operand of the warpgroup's products and A the column one. Warpgroups multiply, of which WN
-// have rows of their own and WK share K; one warp more copies slabs of A into a ring, and with them a weight in fragment
-// order; one as it lies comes into registers. Each warpgroup decodes the next words while
+// have rows of their own and WK share K; one lane more copies slabs of A into a ring. Each decodes the next words while
 // its tensor core multiplies the last: two sets of registers take turns. bf16 holds every decoded weight (w4_wgmma.h).
 //
 // Macros: those of w4_operands.h, of which TILES is here the tiles of 64 rows of a warpgroup; COLUMNS, rows of A of a
-// workgroup; WN, WK; STAGES of the ring; DEPTH, chunks of a weight as it lies that are in flight; SPLITS, workgroups that share K, a
+// workgroup; WN, WK; STAGES of the ring; DEPTH, chunks of the weight in flight; L2_AHEAD,
+// chunks of it that are fetched to L2 ahead, 0 or a multiple of 8; SPLITS, workgroups that share K, a
 // cluster; OUT_VECTOR, four results of a row are 4 elements side by side, aligned.
 #include "w4_wgmma.h"
 #include "wgmma.h"
@@ -18,11 +18,9 @@ constexpr int GROUPS = WN * WK, CONSUMERS = 128 * GROUPS, THREADS = CONSUMERS + 
 constexpr int OF_PRODUCER = 24, OF_CONSUMER = GROUPS == 2 ? 240 : GROUPS == 3 ? 160 : 112;
 constexpr int ROWS = 64 * TILES * WN;  // of the weight, of a workgroup
 constexpr int PITCH = ROWS + 4;        // of a row of sums in shared memory: the quads of a warp meet different banks
-constexpr int TILES_16 = ROWS / 16, CODES = FRAGMENTS ? 1024 * TILES_16 : 0, SCALES = FRAGMENTS ? 64 * TILES_16 : 0;
-constexpr int SLAB = 256 * COLUMNS;  // bytes of A of a chunk; those of the weight follow
-constexpr int STAGE = (SLAB + CODES + SCALES + 1023) / 1024 * 1024;
+constexpr int SLAB = 256 * COLUMNS;    // bytes of A of a chunk
 constexpr int PER_TILE = COLUMNS / 2;  // sums of a lane
-constexpr int SUMS = 4 * WK * COLUMNS * PITCH, BARRIERS = STAGES * STAGE > SUMS ? STAGES * STAGE : SUMS;
+constexpr int SUMS = 4 * WK * COLUMNS * PITCH, BARRIERS = STAGES * SLAB > SUMS ? STAGES * SLAB : SUMS;
 
 // All strides are in bytes but those of bias and out, which are in elements.
 struct Arguments {
@@ -81,40 +79,26 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) w4_wgmma(const Argument
     warp_barrier();
     workgroup_barrier();
     if (warp == CONSUMERS / 32) {
+      // Chunks of a tile lie one behind the other: eight of them are fetched at once.
+      auto fetch_weights = [&](int from, int to) {
+#if FRAGMENTS && L2_AHEAD
+        const i64 tile16 = min((n0 >> 4) + lane, ((p.n + 31) >> 5) * 2 - 1);
+        const int chunks_left = min(to, count) - from;
+        if (lane < ROWS / 16 && chunks_left > 0) fetch_to_l2(p.w + (tile16 * chunks + first + from) * 1024, chunks_left * 1024);
+#endif
+      };
+      fetch_weights(DEPTH, L2_AHEAD);
       const u8* slab = p.rounded + (static_cast<i64>(tile_m) * chunks + first) * SLAB;
-#if FRAGMENTS
-      // Tiles past the end are the last ones again.
-      const u32 of_16 = min((n0 >> 4) + lane, ((p.n + 31) >> 5) * 2 - 1), of_32 = min((n0 >> 5) + lane, ((p.n + 31) >> 5) - 1);
-      const u8* codes = p.w + (static_cast<i64>(of_16) * chunks + first) * 1024;
-      const u8* scales = p.s + (static_cast<i64>(of_32) * chunks + first) * 128;
-#endif
-      auto copy_weights = [&](u32 stage) {
-        if (lane == 0) barrier_expect(full + 8 * stage, SLAB + CODES + SCALES);
-        warp_barrier();
-#if FRAGMENTS
-        const u32 at = ring + stage * STAGE + SLAB;
-        if (lane < TILES_16) copy_bulk(at + lane * 1024, codes, 1024, full + 8 * stage);
-        if (lane < TILES_16 / 2) copy_bulk(at + CODES + lane * 128, scales, 128, full + 8 * stage);
-        codes += 1024, scales += 128;
-#endif
-      };
-      auto copy_a = [&](u32 stage) {
-        if (lane == 0) copy_bulk(ring + stage * STAGE, slab, SLAB, full + 8 * stage);
-        slab += SLAB;
-      };
-      // What rounds A may still run, but the weight had been written before it began.
-      const int ahead = min(STAGES, count);
+      wait_for_earlier_launches();  // for A; the weight had been written before the launch that rounds A began
+      u32 stage = 0, parity = 1;
 #pragma unroll 1
-      for (int i = 0; i < ahead; i++) copy_weights(i);
-      wait_for_earlier_launches();
-#pragma unroll 1
-      for (int i = 0; i < ahead; i++) copy_a(i);
-      u32 stage = 0, parity = 0;
-#pragma unroll 1
-      for (int i = ahead; i < count; i++) {
+      for (int i = 0; i < count; i++, slab += SLAB) {
+        if (L2_AHEAD && i % 8 == 0) fetch_weights(i + L2_AHEAD, i + L2_AHEAD + 8);
         barrier_wait(empty + 8 * stage, parity);
-        copy_weights(stage);
-        copy_a(stage);
+        if (lane == 0) {
+          barrier_expect(full + 8 * stage, SLAB);
+          copy_bulk(ring + stage * SLAB, slab, SLAB, full + 8 * stage);
+        }
         if (++stage == STAGES) stage = 0, parity ^= 1;
       }
     }
@@ -123,41 +107,74 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) w4_wgmma(const Argument
   } else {
     if (GROUPS > 1) have_more_registers<OF_CONSUMER>();
     const int group = warp >> 2, wn = group % WN, wk = WK == 1 ? 0 : group / WN;
-    const int tile0 = (wn * 4 + (warp & 3)) * TILES;  // of the workgroup's tiles of 16 rows; the warp has TILES
-#if !FRAGMENTS
+    const int tile0 = (n0 >> 4) + (wn * 4 + (warp & 3)) * TILES;  // tiles of 16 rows, of which the warp has TILES
+    auto block_of = [&](int chunk) { return TAIL ? min(4 * chunk + t, blocks - 1) : 4 * chunk + t; };
     // Rows and blocks past the end are the last one's again: they are not stored, and A is 0 there.
+#if FRAGMENTS
+    u32 codes_at[(TILES + 1) / 2], scales_at[(TILES + 1) / 2];  // in 16 bytes, in 2 bytes
+#pragma unroll
+    for (int r = 0; r < TILES; r += 2) {
+      const int tile = min(tile0 + r, ((p.n + 31) >> 5) * 2 - 2 + (TILES == 1 ? tile0 & 1 : 0));
+      codes_at[r / 2] = static_cast<u32>(tile) * chunks * 64 + (first + wk) * 64 + lane;
+      scales_at[r / 2] = (static_cast<u32>(tile >> 1) * chunks + first + wk) * 64 + lane * 2 + (tile & 1);
+    }
+#else
     const u8 *codes[TILES][2], *scales[TILES][2];
 #pragma unroll
     for (int r = 0; r < TILES; r++)
 #pragma unroll
       for (int h = 0; h < 2; h++) {
-        const int row = min(n0 + 16 * (tile0 + r) + 8 * h + g, p.n - 1);
+        const int row = min(16 * (tile0 + r) + 8 * h + g, p.n - 1);
         codes[r][h] = p.w + (row >> 4) * p.w_tile + (row & 15) * p.w_row;
         scales[r][h] = p.s + (row >> 5) * p.s_tile + ((row >> 4) & 1) * p.s_half + (row & 15) * p.s_row;
       }
-    auto block_of = [&](int chunk) { return TAIL ? min(4 * (first + chunk) + t, blocks - 1) : 4 * (first + chunk) + t; };
-    auto load_codes = [&](Weights& w, int r, int chunk) {
-      const i64 at = block_of(chunk) * p.w_block;
+#endif
+    // Chunk `round + ahead`; with fragments, `round` is what the places have come to.
+    auto load_codes = [&](Weights& w, int r, int round, int ahead) {
+#if FRAGMENTS
+      const u8* at = p.w + (codes_at[r / 2] + (r & 1) * static_cast<u32>(chunks) * 64) * 16ull + ahead * 1024;
+      w.codes[r][0] = load_weights(at, 1);
+      w.codes[r][1] = load_weights(at + 512, 1);
+#else
+      const i64 at = block_of(first + round + ahead) * p.w_block;
 #pragma unroll
       for (int h = 0; h < 2; h++) w.codes[r][h] = load_weights(codes[r][h] + at, p.w_byte);
+#endif
     };
-    auto load_scales = [&](Weights& w, int chunk) {
-      const int block = block_of(chunk);
+    auto load_scales = [&](Weights& w, int round, int ahead) {
+#if FRAGMENTS
+#pragma unroll
+      for (int r = 0; r < TILES; r += 2) {
+        const u8* at = p.s + scales_at[r / 2] * 2ull + ahead * 128;
+        w.scales[r / 2] = TILES == 1 ? load_u16(at) : load_u32(at);
+      }
+#else
+      const int block = block_of(first + round + ahead);
       const i64 at = (block >> 3) * p.s_eighth + ((block >> 2) & 1) * p.s_fourth + (block & 3) * p.s_block;
 #pragma unroll
       for (int r = 0; r < TILES; r++)
 #pragma unroll
         for (int h = 0; h < 2; h++) w.scales[2 * r + h] = load_u8(scales[r][h] + at);
+#endif
     };
+    auto next_round = [&] {
+#if FRAGMENTS
+#pragma unroll
+      for (int r = 0; r < TILES; r += 2) {
+        codes_at[r / 2] += DEPTH * WK * 64, scales_at[r / 2] += DEPTH * WK * 64;
+        keep_as_it_is(codes_at[r / 2]), keep_as_it_is(scales_at[r / 2]);
+      }
+#endif
+    };
+
     Weights weights[DEPTH];
 #pragma unroll
     for (int d = 0; d < DEPTH; d++)
       if (wk + d * WK < count) {
-        load_scales(weights[d], wk + d * WK);
+        load_scales(weights[d], wk, d * WK);
 #pragma unroll
-        for (int r = 0; r < TILES; r++) load_codes(weights[d], r, wk + d * WK);
+        for (int r = 0; r < TILES; r++) load_codes(weights[d], r, wk, d * WK);
       }
-#endif
     float acc[TILES][PER_TILE];
 #pragma unroll
     for (int r = 0; r < TILES; r++)
@@ -171,20 +188,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) w4_wgmma(const Argument
 #pragma unroll
       for (int d = 0; d < DEPTH; d++)
         if (round + d * WK < count) {
-          barrier_wait(full + 8 * stage, parity);
-          const u32 slab = ring + stage * STAGE;
-#if FRAGMENTS
-          const u32 codes = slab + SLAB + tile0 * 1024 + lane * 16;
-          Weights w;
-#pragma unroll
-          for (int r = 0; r < TILES; r += 2) {
-            const u32 both = load_shared_u32(slab + SLAB + CODES + ((tile0 + r) / 2) * 128 + lane * 4);
-            w.scales[r / 2] = TILES == 1 && (tile0 & 1) ? both >> 16 : both;
-          }
-#else
           Weights& w = weights[d];
-          const int next = round + (DEPTH + d) * WK;
-#endif
+          const int ahead = (DEPTH + d) * WK;
+          const bool more = round + ahead < count;
           bool slow = false;
 #pragma unroll
           for (int i = 0; i < static_cast<int>(sizeof w.scales / 4); i++)
@@ -195,17 +201,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) w4_wgmma(const Argument
           for (int r = 0; r < TILES; r++)
 #pragma unroll
             for (int h = 0; h < 2; h++) scale[r][h] = scale_of(w, r, h);
-#if !FRAGMENTS
-          if (next < count) load_scales(w, next);
-#endif
+          if (more) load_scales(w, round, ahead);
+          barrier_wait(full + 8 * stage, parity);
+          const u32 slab = ring + stage * SLAB;
 #pragma unroll
           for (int r = 0; r < TILES; r++) {
             u32 factor[2], q[2][4];
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-#if FRAGMENTS
-              w.codes[r][h] = load_shared_codes(codes + r * 1024 + h * 512);
-#endif
               words_of(w.codes[r][h], q[h]);
               factor[h] = factor_down(slow ? min(scale[r][h], MOST_OF_ONE) : scale[r][h]);
             }
@@ -228,13 +231,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) w4_wgmma(const Argument
               products_wait<1>();
               if (r == 0 && i == 0 && lane == 0 && last != STAGES) barrier_arrive(empty + 8 * last);
             }
-#if !FRAGMENTS
-            if (next < count) load_codes(w, r, next);
-#endif
+            if (more) load_codes(w, r, round, ahead);
           }
           last = stage;
           if ((stage += WK) >= STAGES) stage -= STAGES, parity ^= 1;
         }
+      next_round();
     }
     products_wait<0>();
 
@@ -244,7 +246,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) w4_wgmma(const Argument
     for (int r = 0; r < TILES; r++)
 #pragma unroll
       for (int z = 0; z < PER_TILE; z++)
-        sums[(z / 4 * 8 + 2 * t + (z & 1)) * PITCH + 16 * (tile0 + r) + (z & 2) * 4 + g] =
+        sums[(z / 4 * 8 + 2 * t + (z & 1)) * PITCH + 16 * ((wn * 4 + (warp & 3)) * TILES + r) + (z & 2) * 4 + g] =
             acc[r][z];
     if (SPLITS > 1)
       cluster_barrier();

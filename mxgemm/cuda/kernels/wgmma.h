@@ -50,16 +50,10 @@ INLINE void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier) {
                "l"(from), "r"(bytes), "r"(barrier) : "memory");
 }
 
-INLINE u32 load_shared_u32(u32 at) {
-  u32 v;
-  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at) : "memory");
-  return v;
+INLINE void fetch_to_l2(const void* p, u32 bytes) {  // a multiple of 16
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory");
 }
-INLINE uint4 load_shared_codes(u32 at) {
-  uint4 v;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at) : "memory");
-  return v;
-}
+
 INLINE float4 load_shared_16(u32 at) {
   float4 v;
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at) : "memory");
