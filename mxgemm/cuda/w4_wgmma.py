@@ -221,7 +221,6 @@ def defines(p: Problem, c: WgmmaConfig) -> dict[str, int | str]:
         "STAGES": c.stages,
         "DEPTH": c.depth,
         "SPLITS": c.splits,
-        "L2_AHEAD": 0,
         "OUT_VECTOR": int(p.aligned and s.out[1] == 1 and (p.m == 1 or s.out[0] % 4 == 0)),
     }
 

@@ -29,7 +29,7 @@ def _considered(p: Problem) -> Iterator[WgmmaConfig]:
     for tiles, columns, groups_n, groups_k in itertools.product(TILES, COLUMNS, (1, 2, 3, 4), (1, 2, 4)):
         if (columns >= 2 * p.m and columns > COLUMNS[0]) or not 2 <= groups_n * groups_k <= 4 or groups_k > most:
             continue
-        for splits, depth in itertools.product((1, 2, 3, 4, 6, 8), (1, 2, 3, 4)):
+        for splits, depth in itertools.product((1, 2, 3, 4, 6, 8), (1, 2)):
             if splits * groups_k > most:
                 continue
             config = WgmmaConfig(tiles, columns, groups_n, groups_k, groups_k + 1, depth, splits)

@@ -74,8 +74,6 @@ INLINE void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier) {
   b.check();
 }
 
-INLINE void fetch_to_l2(const void* p, u32 bytes) { check(readable, p, bytes, 16); }
-
 template <class T>
 static T load_shared(u32 at, u32 workgroup) {
   const std::vector<u8>& from = workgroups.at(workgroup).memory;

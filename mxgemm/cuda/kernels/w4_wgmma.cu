@@ -6,8 +6,7 @@
 // its tensor core multiplies the last: two sets of registers take turns. bf16 holds every decoded weight (w4_wgmma.h).
 //
 // Macros: those of w4_operands.h, of which TILES is here the tiles of 64 rows of a warpgroup; COLUMNS, rows of A of a
-// workgroup; WN, WK; STAGES of the ring; DEPTH, chunks of the weight in flight; L2_AHEAD,
-// chunks of it that are fetched to L2 ahead, 0 or a multiple of 8; SPLITS, workgroups that share K, a
+// workgroup; WN, WK; STAGES of the ring; DEPTH, chunks of the weight in flight; SPLITS, workgroups that share K, a
 // cluster; OUT_VECTOR, four results of a row are 4 elements side by side, aligned.
 #include "w4_wgmma.h"
 #include "wgmma.h"
@@ -70,35 +69,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) w4_wgmma(const Argument
   let_later_launches_begin();
 
   if (warp >= CONSUMERS / 32) {
-    // The producer: one warp, whose first lane waits and copies A.
+    // The producer: one lane.
     if (GROUPS > 1) have_fewer_registers<OF_PRODUCER>();
-    if (threadIdx.x == CONSUMERS) {
+    const bool chosen = threadIdx.x == CONSUMERS;
+    if (chosen) {
       for (int i = 0; i < STAGES; i++) barrier_init(full + 8 * i, 1), barrier_init(empty + 8 * i, 4 * WN);
       barriers_are_ready();
     }
     warp_barrier();
     workgroup_barrier();
-    if (warp == CONSUMERS / 32) {
-      // Chunks of a tile lie one behind the other: eight of them are fetched at once.
-      auto fetch_weights = [&](int from, int to) {
-#if FRAGMENTS && L2_AHEAD
-        const i64 tile16 = min((n0 >> 4) + lane, ((p.n + 31) >> 5) * 2 - 1);
-        const int chunks_left = min(to, count) - from;
-        if (lane < ROWS / 16 && chunks_left > 0) fetch_to_l2(p.w + (tile16 * chunks + first + from) * 1024, chunks_left * 1024);
-#endif
-      };
-      fetch_weights(DEPTH, L2_AHEAD);
+    if (chosen) {
       const u8* slab = p.rounded + (static_cast<i64>(tile_m) * chunks + first) * SLAB;
       wait_for_earlier_launches();  // for A; the weight had been written before the launch that rounds A began
       u32 stage = 0, parity = 1;
 #pragma unroll 1
       for (int i = 0; i < count; i++, slab += SLAB) {
-        if (L2_AHEAD && i % 8 == 0) fetch_weights(i + L2_AHEAD, i + L2_AHEAD + 8);
         barrier_wait(empty + 8 * stage, parity);
-        if (lane == 0) {
-          barrier_expect(full + 8 * stage, SLAB);
-          copy_bulk(ring + stage * SLAB, slab, SLAB, full + 8 * stage);
-        }
+        barrier_expect(full + 8 * stage, SLAB);
+        copy_bulk(ring + stage * SLAB, slab, SLAB, full + 8 * stage);
         if (++stage == STAGES) stage = 0, parity ^= 1;
       }
     }
