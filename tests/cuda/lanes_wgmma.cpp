@@ -18,11 +18,11 @@ static void go_on(size_t from, size_t count) {
 }
 
 // What a warp's lanes have met at is done; true if there was something.
-static bool warp_meets(size_t from, const Workgroup& workgroup) {
+static bool warp_goes_on(size_t from, const Workgroup& workgroup) {
   Lane* warp = &lanes[from];
   for (const Operation at : {MULTIPLY, ANY, SHUFFLE, WARP}) {
     if (!all_at(from, 32, at)) continue;
-    counts[at]++;
+    if (at == MULTIPLY) counts[at]++;
     bool any = false;
     for (int l = 0; l < 32; l++) any |= warp[l].in[0] != 0;
     if (at == MULTIPLY) multiply_rows(warp, workgroup);
@@ -55,7 +55,7 @@ static void run_cluster(size_t size) {
     }
     blockIdx.x = first;
     moved |= changed;
-    for (size_t w = 0; w < size * each / 32; w++) moved |= warp_meets(32 * w, workgroups[32 * w / each]);
+    for (size_t w = 0; w < size * each / 32; w++) moved |= warp_goes_on(32 * w, workgroups[32 * w / each]);
     for (size_t i = 0; i < size; i++) {
       moved |= some_meet(i * each);
       if (all_at(i * each, each, BARRIER)) go_on(i * each, each), moved = true;

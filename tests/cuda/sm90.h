@@ -26,17 +26,10 @@ typedef long long i64;
 struct uint4 {
   u32 x, y, z, w;
 };
-struct uint2 {
-  u32 x, y;
-};
-struct float4 {
-  float x, y, z, w;
-};
 struct Index {
-  u32 x, y;
+  u32 x;
 };
 static Index threadIdx, blockIdx;
-INLINE float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 INLINE uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
 INLINE int min(int a, int b) { return a < b ? a : b; }
 INLINE u32 min(u32 a, u32 b) { return a < b ? a : b; }
@@ -78,7 +71,6 @@ static void store(void* p, T v) {
   std::memcpy(p, &v, sizeof(T));
 }
 INLINE void store_16(void* p, const uint4& v) { store(p, v); }
-INLINE void store_8(void* p, u32 low, u32 high) { store(p, uint2{low, high}); }
 INLINE void store_u8(void* p, u32 v) { store(p, static_cast<u8>(v)); }
 INLINE void store_u32(void* p, u32 v) { store(p, v); }
 INLINE void store_u16(void* p, u32 v) { store(p, static_cast<u16>(v)); }
@@ -168,14 +160,13 @@ INLINE float float_of_f16(u32 bits) {
 INLINE int lowest_bit(u64 x) { return __builtin_ctzll(x); }
 
 // Lanes.
-enum Operation { NOTHING, MULTIPLY, ANY, SHUFFLE, BARRIER, WARP, SOME, CLUSTERS, WAIT, DONE };
+enum Operation { NOTHING, MULTIPLY, ANY, SHUFFLE, BARRIER, DONE };
 struct Lane {
   ucontext_t context;
   std::vector<u8> stack = std::vector<u8>(1 << 18);
   Operation at = NOTHING;
   u32 in[7];
   float* sums;
-  int columns;
   u32 out;
 };
 static std::vector<Lane> lanes;

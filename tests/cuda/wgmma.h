@@ -5,6 +5,16 @@
 
 #include "sm90.h"
 
+struct float4 {
+  float x, y, z, w;
+};
+INLINE float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+INLINE void store_8(void* p, u32 low, u32 high) { store(p, low | static_cast<u64>(high) << 32); }
+
+// What lanes stop at besides the operations of sm90.h.
+static const Operation WARP = static_cast<Operation>(64), SOME = static_cast<Operation>(65),
+                       CLUSTERS = static_cast<Operation>(66), WAIT = static_cast<Operation>(67);
+
 static bool changed;  // a barrier, so that a lane that waits may go on
 struct Barrier {
   int arrivals, left;
@@ -27,7 +37,7 @@ static const u32 START = 1024;  // of shared memory
 static u32 rank_of(u32 lane) { return lane / static_cast<u32>(threads_each); }
 static Workgroup& mine() { return workgroups[rank_of(running)]; }
 INLINE u8* shared_memory() { return mine().memory.data(); }
-INLINE u32 shared_address(const void* p) {
+INLINE u32 address_in_shared(const void* p) {
   return START + static_cast<u32>(static_cast<const u8*>(p) - shared_memory());
 }
 static Barrier& barrier_of(Workgroup& workgroup, u32 at) {
@@ -55,7 +65,7 @@ INLINE void barrier_expect(u32 barrier, u32 bytes) {
   barrier_arrive(barrier);
 }
 INLINE void cluster_barrier() { stop(CLUSTERS); }
-INLINE void warp_barrier() { stop(WARP); }
+INLINE void warp_meets() { stop(WARP); }
 INLINE void threads_barrier(int id, int threads) {
   lanes[running].in[0] = static_cast<u32>(id), lanes[running].in[1] = static_cast<u32>(threads);
   stop(SOME);
@@ -74,16 +84,14 @@ INLINE void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier) {
   b.check();
 }
 
-template <class T>
-static T load_shared(u32 at, u32 workgroup) {
+INLINE float4 load_sums_of(u32 at, u32 workgroup) {
   const std::vector<u8>& from = workgroups.at(workgroup).memory;
-  if (at % sizeof(T) || at - START + sizeof(T) > from.size()) wrong("a load that is not of shared memory");
-  T v;
-  std::memcpy(&v, &from[at - START], sizeof(T));
+  if (at % 16 || at - START + 16 > from.size()) wrong("a load that is not of shared memory");
+  float4 v;
+  std::memcpy(&v, &from[at - START], 16);
   return v;
 }
-INLINE float4 load_shared_16(u32 at) { return load_shared<float4>(at, rank_of(running)); }
-INLINE float4 load_shared_of(u32 at, u32 workgroup) { return load_shared<float4>(at, workgroup); }
+INLINE float4 load_sums(u32 at) { return load_sums_of(at, rank_of(running)); }
 
 INLINE u64 matrix_at(u32 shared) {
   if (shared % 16) wrong("a matrix that does not begin at 16 bytes");
@@ -96,9 +104,9 @@ static void products_wait() {}
 template <int COUNT>
 static void multiply_group(float (&d)[COUNT], u32 a0, u32 a1, u32 a2, u32 a3, u64 b) {
   Lane& lane = lanes[running];
-  const u32 in[] = {a0, a1, a2, a3, static_cast<u32>(b)};
+  const u32 in[] = {a0, a1, a2, a3, static_cast<u32>(b), 2 * COUNT};
   std::memcpy(lane.in, in, sizeof in);
-  lane.sums = d, lane.columns = 2 * COUNT;
+  lane.sums = d;
   stop(MULTIPLY);
 }
 
@@ -108,7 +116,7 @@ static void multiply_rows(Lane* warp, const Workgroup& workgroup) {
   for (int l = 0; l < 32; l++)
     for (int i = 0; i < 8; i++)
       a[l / 4 + 8 * (i / 2 % 2)][2 * (l % 4) + i % 2 + 8 * (i / 4)] = value_of_bf16(warp[l].in[i / 2] >> 16 * (i % 2) & 0xFFFFu);
-  for (int n = 0; n < warp[0].columns; n++) {
+  for (int n = 0; n < static_cast<int>(warp[0].in[5]); n++) {
     double b[16];
     for (int k = 0; k < 16; k++) {
       const u32 linear = (warp[0].in[4] << 4) + static_cast<u32>(n / 8 * 1024 + n % 8 * 128 + 2 * k);

@@ -37,7 +37,6 @@ INLINE u32 load_u32(const void* p) {
   return v;
 }
 INLINE void store_16(void* p, const uint4& v) { *static_cast<uint4*>(p) = v; }
-INLINE void store_8(void* p, u32 low, u32 high) { *static_cast<uint2*>(p) = make_uint2(low, high); }
 INLINE void store_u8(void* p, u32 v) { *static_cast<u8*>(p) = static_cast<u8>(v); }
 INLINE void store_u32(void* p, u32 v) { *static_cast<u32*>(p) = v; }
 INLINE void store_u16(void* p, u32 v) { *static_cast<u16*>(p) = static_cast<u16>(v); }

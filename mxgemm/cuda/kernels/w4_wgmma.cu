@@ -59,7 +59,7 @@ INLINE float4 added(const float4& a, const float4& b) {
 extern "C" __global__ void __launch_bounds__(THREADS, 1) w4_wgmma(const Arguments p) {
   u8* const memory = shared_memory();  // the ring, in the end the sums; behind both, barriers
   const int lane = threadIdx.x & 31, warp = static_cast<int>(threadIdx.x) >> 5, g = lane >> 2, t = lane & 3;
-  const u32 ring = shared_address(memory), full = ring + BARRIERS, empty = full + 8 * STAGES;
+  const u32 ring = address_in_shared(memory), full = ring + BARRIERS, empty = full + 8 * STAGES;
   // Tiles that share weights are neighbours.
   const int tiles_m = (p.m + COLUMNS - 1) / COLUMNS, tile = static_cast<int>(blockIdx.x) / SPLITS;
   const int tile_m = tile % tiles_m, n0 = tile / tiles_m * ROWS;
@@ -76,7 +76,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) w4_wgmma(const Argument
       for (int i = 0; i < STAGES; i++) barrier_init(full + 8 * i, 1), barrier_init(empty + 8 * i, 4 * WN);
       barriers_are_ready();
     }
-    warp_barrier();
+    warp_meets();
     workgroup_barrier();
     if (chosen) {
       const u8* slab = p.rounded + (static_cast<i64>(tile_m) * chunks + first) * SLAB;
@@ -90,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) w4_wgmma(const Argument
         if (++stage == STAGES) stage = 0, parity ^= 1;
       }
     }
-    warp_barrier();
+    warp_meets();
     if (SPLITS > 1) cluster_barrier();
   } else {
     if (GROUPS > 1) have_more_registers<OF_CONSUMER>();
@@ -252,7 +252,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) w4_wgmma(const Argument
 #pragma unroll
         for (int i = 0; i < WK; i++) {
           const u32 at = ring + ((i * COLUMNS + m) * PITCH + column) * 4;
-          sum = added(sum, SPLITS > 1 ? load_shared_of(at, s) : load_shared_16(at));
+          sum = added(sum, SPLITS > 1 ? load_sums_of(at, s) : load_sums(at));
         }
       return sum;
     };

@@ -3,11 +3,13 @@
 #pragma once
 #include "sm90.h"
 
+INLINE void store_8(void* p, u32 low, u32 high) { *static_cast<uint2*>(p) = make_uint2(low, high); }
+
 INLINE u8* shared_memory() {
   extern __shared__ __align__(1024) u8 memory[];
   return memory;
 }
-INLINE u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
+INLINE u32 address_in_shared(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
 
 // Barriers in shared memory; `parity` is that of how often one has completed before.
 INLINE void barrier_init(u32 barrier, u32 arrivals) {
@@ -29,7 +31,7 @@ INLINE void barrier_arrive(u32 barrier) {
 INLINE void cluster_barrier() {
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
-INLINE void warp_barrier() { __syncwarp(); }
+INLINE void warp_meets() { __syncwarp(); }
 INLINE void threads_barrier(int id, int threads) {  // of so many threads of the workgroup
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
@@ -50,12 +52,13 @@ INLINE void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier) {
                "l"(from), "r"(bytes), "r"(barrier) : "memory");
 }
 
-INLINE float4 load_shared_16(u32 at) {
+// Sums in this workgroup's shared memory, or at the same place of another one's of the cluster.
+INLINE float4 load_sums(u32 at) {
   float4 v;
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at) : "memory");
   return v;
 }
-INLINE float4 load_shared_of(u32 at, u32 workgroup) {  // at the same place of another workgroup of the cluster
+INLINE float4 load_sums_of(u32 at, u32 workgroup) {
   float4 v;
   asm volatile(
       "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %4, %5;\n"
