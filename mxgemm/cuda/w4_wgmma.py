@@ -107,8 +107,13 @@ def wgmma_refusal(problem: Problem, config: WgmmaConfig | None = None) -> Refusa
     """
     refusal = next(_problem_clauses(problem), None) or contiguity_refusal(problem)
     if refusal is None and config is not None:
-        refusal = next(_config_clauses(problem, config), None)
+        refusal = config_refusal(problem, config)
     return refusal
+
+
+def config_refusal(problem: Problem, config: WgmmaConfig) -> Refusal | None:
+    """Say why a configuration is not legal for a problem that the kernel takes, or None."""
+    return next(_config_clauses(problem, config), None)
 
 
 def _problem_clauses(p: Problem) -> Iterator[Refusal]:

@@ -105,7 +105,7 @@ def test_a_route_that_misses_nothing_takes_something_and_one_that_does_takes_not
 @pytest.mark.parametrize(
     "arch, triton, available",
     [
-        ("sm_90", (3, 6), {*TRITON_ROUTES, "fp8_fold", "w4_mma", "reference"}),
+        ("sm_90", (3, 6), {*TRITON_ROUTES, "fp8_fold", "w4_mma", "w4_wgmma", "reference"}),
         ("sm_100", (3, 6), {*TRITON_ROUTES, "reference"}),
         ("gfx950", (3, 6), {*TRITON_ROUTES, "hip_fused", "reference"}),
         ("gfx950", (3, 5), {"hip_fused", "reference"}),
@@ -113,7 +113,7 @@ def test_a_route_that_misses_nothing_takes_something_and_one_that_does_takes_not
         ("gfx942", (3, 9), {*TRITON_ROUTES, "reference"}),
         ("gfx1250", (3, 6), {"a16wfp4", "gemm_mx", "dequant_mm", "reference"}),
         ("cpu", (3, 9), {"cpu_native", "cpu_dequant_mm", "reference"}),
-        ("sm_90", None, {"w4_mma", "reference"}),
+        ("sm_90", None, {"w4_mma", "w4_wgmma", "reference"}),
     ],
 )
 def test_doctor(
