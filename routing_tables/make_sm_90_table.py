@@ -7,15 +7,15 @@ Up to 32 rows of A there are rows of w4_mma, with the fastest configuration wher
 raw and prepared weights apart, and of fp8_fold on prepared ones: the faster of them is taken. What else was measured
 there is left out, and rows of larger M, which would speak for a weight that has none nearer, come with some of these.
 
-From 33 rows on w4_wgmma has rows where it was measured faster than what the weight's form has else. Other formats of A
-run the same kernel behind another rounding, which was not timed: their rows are predicted and name no time. So are
-those of weights as they lie and compact ones up to :data:`MAX_RAW`, of which only the results were checked.
+From 33 rows on w4_wgmma has rows where it was measured faster than fp8_fold. Other formats of A run the same kernel
+behind another rounding, which was not timed: for them and for compact weights there are rules. Rows of weights as they
+lie, up to :data:`MAX_RAW`, are predicted and name no time: there only the results were checked. They stand where there
+were rows of routes that decode such a weight at each call.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,6 @@ MAX_WGMMA = 256
 """Those that were measured."""
 WGMMA_KIND = "mxgemm-w4-wgmma"
 FOLD = "fp8_fold"
-COMPACT = "fp8_fold_compact"
 TUNED_KIND = "mxgemm-w4-mma-table"
 DERIVED = {"raw": (None,), "prepared": FORMS}
 """Kinds of prepared weight that a form of bench/mma_table.py speaks for: each that brings the fragment order."""
@@ -53,7 +52,7 @@ ROWS_OF = (
     Identity("route", "dequant_mm", "bf16", "raw"),
     Identity("route", "w4a16", "bf16", "raw"),
 )
-"""Whose times are rows. Compact weights have rules, and rows of w4_wgmma."""
+"""Whose times are rows. Compact weights have rules alone."""
 
 HEAD: dict[str, Any] = {
     "kind": tables.KIND,
@@ -220,16 +219,18 @@ def with_wgmma(rows: Sequence[Mapping[str, Any]], where: str, document: Mapping[
     plain, made = WgmmaConfig().to_mapping(), list[dict[str, Any]]()
     for (m, n, k), one in best.items():
         config = {name: value for name, value in one["config"].items() if value != plain[name] or name == "tiles"}
-        for a_format, derived in itertools.product(("e2m1", "e4m3", "bf16"), (*FORMS, "", COMPACT)):
-            prepared, measured = derived in FORMS, a_format == "e2m1" and derived in FORMS
-            other = folded.get((m, n, k), 0.0) if (a_format, derived) == ("e2m1", FOLD) else one["torch_us"]
-            if (derived == FOLD and a_format != "e2m1") or (one["us"] < other if prepared else m <= MAX_RAW):
-                made.append(
-                    {"m": m, "n": n, "k": k, "a_format": a_format, "cu_count": units, "route": WGMMA}
-                    | {"config": config if prepared else {}, **({"us": round(one["us"], 2)} if measured else {})}
-                    | {"grade": "measured" if measured else "predicted"}
-                    | {"source": "wgmma" if prepared else "wgmma_raw", "derived": derived}
-                )
+        made_of = {"m": m, "n": n, "k": k, "cu_count": units, "route": WGMMA}
+        if one["us"] < folded.get((m, n, k), 0.0):
+            made.append(
+                {**made_of, "a_format": "e2m1", "config": config, "us": round(one["us"], 2), "grade": "measured"}
+                | {"source": "wgmma", "derived": FOLD}
+            )
+        if m <= MAX_RAW:
+            made += [
+                {**made_of, "a_format": a_format, "config": {}, "grade": "predicted"}
+                | {"source": "wgmma_raw", "derived": ""}
+                for a_format in ("e2m1", "bf16")
+            ]
     kept = [dict(row) for row in rows if row.get("derived") or not MAX_MMA < row["m"] <= MAX_RAW]
     return in_order([*kept, *made])
 

@@ -22,6 +22,7 @@ from mxgemm.cpu import build as cpu_build
 from mxgemm.device import KNOWN_MACHINES, Machine
 from mxgemm.errors import Refusal, Refused, by_reason
 from mxgemm.hip import build, shuffle
+from mxgemm.hip import build as hip_build
 from mxgemm.measure import doctor
 from mxgemm.mx.formats import E2M1
 from mxgemm.mx.layouts import Layout, padded_scale_shape
@@ -209,6 +210,17 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 Setup = Callable[[pytest.MonkeyPatch], None]
 
 
+def no_triton_and_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(support, "triton_version", lambda: None)
+    refusal = Refusal("compiler", "missing", "NVRTC or nvcc", "installation")
+    monkeypatch.setattr(hip_build, "compiler_refusal", lambda arch: refusal)
+
+
+def no_compiler_and_no_triton_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    no_triton_and_no_compiler(monkeypatch)
+    no_triton_that_works(monkeypatch)
+
+
 @pytest.mark.parametrize(
     "arch, prepared, setup, chosen, said",
     [
@@ -219,9 +231,21 @@ Setup = Callable[[pytest.MonkeyPatch], None]
             for version in [(3, int(text[2]))]
         ],
         ("gfx950", True, (3, 5), "reference", "aiter is not installed; needs amd-aiter"),
-        ("sm_90", True, None, "reference", "triton is not installed; needs triton >= 3.6 (pip install"),
+        (
+            "sm_90",
+            True,
+            no_triton_and_no_compiler,
+            "reference",
+            "triton is not installed; needs triton >= 3.6 (pip install",
+        ),
         ("sm_100", False, None, "reference", "triton is not installed"),
-        ("sm_90", True, no_triton_that_works, "reference", "cannot be imported (OSError: libtriton.so: undefined"),
+        (
+            "sm_90",
+            True,
+            no_compiler_and_no_triton_that_works,
+            "reference",
+            "cannot be imported (OSError: libtriton.so: undefined",
+        ),
         ("gfx942", False, (3, 6), "dequant_mm", "a16wfp4: triton is 3.6; needs triton >= 3.9 on gfx942"),
         ("gfx950", True, (3, 6), "a16wfp4", "ck_gemm: aiter is not installed"),  # a table row takes its place
         ("cpu", False, no_compiler, "reference", "cpu_native: no C compiler"),
