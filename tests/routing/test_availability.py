@@ -22,7 +22,6 @@ from mxgemm.cpu import build as cpu_build
 from mxgemm.device import KNOWN_MACHINES, Machine
 from mxgemm.errors import Refusal, Refused, by_reason
 from mxgemm.hip import build, shuffle
-from mxgemm.hip import build as hip_build
 from mxgemm.measure import doctor
 from mxgemm.mx.formats import E2M1
 from mxgemm.mx.layouts import Layout, padded_scale_shape
@@ -210,14 +209,14 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 Setup = Callable[[pytest.MonkeyPatch], None]
 
 
-def no_triton_and_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+def nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(support, "triton_version", lambda: None)
     refusal = Refusal("compiler", "missing", "NVRTC or nvcc", "installation")
-    monkeypatch.setattr(hip_build, "compiler_refusal", lambda arch: refusal)
+    monkeypatch.setattr(build, "compiler_refusal", lambda arch: refusal)
 
 
-def no_compiler_and_no_triton_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    no_triton_and_no_compiler(monkeypatch)
+def nothing_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing(monkeypatch)
     no_triton_that_works(monkeypatch)
 
 
@@ -234,7 +233,7 @@ def no_compiler_and_no_triton_that_works(monkeypatch: pytest.MonkeyPatch) -> Non
         (
             "sm_90",
             True,
-            no_triton_and_no_compiler,
+            nothing,
             "reference",
             "triton is not installed; needs triton >= 3.6 (pip install",
         ),
@@ -242,7 +241,7 @@ def no_compiler_and_no_triton_that_works(monkeypatch: pytest.MonkeyPatch) -> Non
         (
             "sm_90",
             True,
-            no_compiler_and_no_triton_that_works,
+            nothing_that_works,
             "reference",
             "cannot be imported (OSError: libtriton.so: undefined",
         ),
