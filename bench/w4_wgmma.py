@@ -5,8 +5,8 @@
                                                 [--forms raw prepared] [--width 24] [-o time.json]
 
 ``check`` draws cases as bench/w4_mma.py does, with more rows of A and this kernel's configurations, and judges them
-alike: two launches each on data of several kinds, both gates of docs/numbers.md against float64, equal bits. Where single
-blocks outweigh all others ("spread"), elements may be off by what truncated sums cost (docs/lab-notes.md).
+alike: two launches each on data of several kinds, both gates of docs/numbers.md against float64, equal bits. Where
+single blocks outweigh all others ("spread"), elements may be off by what truncated sums cost (docs/lab-notes.md).
 
 ``time`` measures device time by graph replay over rotating weights (mxgemm.measure.timing), heated, beside torch.mm in
 bf16 in the same run: many configurations briefly, the fastest of them again.
