@@ -155,7 +155,7 @@ def truncated(text: str, case: Case, config: WgmmaConfig) -> bool:
     """
     found = re.match(r"element (\S+) roundoffs", text)
     products = -(-case.k // (16 * config.groups_k * config.splits))
-    return bool(found) and case.data == "spread" and float(found[1]) <= 32.0 + products
+    return found is not None and case.data == "spread" and float(found[1]) <= 32.0 + products
 
 
 def build_all(pairs: Iterable[tuple[Problem, WgmmaConfig]]) -> None:
@@ -301,9 +301,8 @@ def main() -> None:
     build_all(pairs)
     device = torch.device("cuda", 0)
     result = check(cases, device, arguments.seconds) if checking else {"rows": times(arguments, device)}
-    if keep:
-        date = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        keep({"kind": KIND, "date": date, "environment": describe_environment(device), **result})
+    date = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    keep({"kind": KIND, "date": date, "environment": describe_environment(device), **result})
     sys.exit(int(bool(result.get("failures"))))
 
 
