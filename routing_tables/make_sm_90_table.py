@@ -1,10 +1,16 @@
-"""Make routing_tables/sm_90.json from what bench/hopper.py and bench/mma_table.py measured.
+"""Make routing_tables/sm_90.json from what bench/hopper.py, bench/mma_table.py and bench/w4_wgmma.py measured.
 
 python routing_tables/make_sm_90_table.py bench/results/hopper_h200.json [--mma bench/results/mma_table*_h200.json]
+    [--wgmma bench/results/w4_wgmma_h200.json]
 
 Up to 32 rows of A there are rows of w4_mma, with the fastest configuration where bench/mma_table.py has measured some,
 raw and prepared weights apart, and of fp8_fold on prepared ones: the faster of them is taken. What else was measured
 there is left out, and rows of larger M, which would speak for a weight that has none nearer, come with some of these.
+
+From 33 rows on w4_wgmma has rows where it was measured faster than fp8_fold. Other formats of A run the same kernel
+behind another rounding, which was not timed: for them and for compact weights there are rules. Rows of weights as they
+lie, up to :data:`MAX_RAW`, are predicted and name no time: there only the results were checked. They stand where there
+were rows of routes that decode such a weight at each call.
 """
 
 from __future__ import annotations
@@ -18,6 +24,7 @@ from typing import Any
 
 from mxgemm import files, measure
 from mxgemm.cuda.w4_mma import FORMS, MmaConfig
+from mxgemm.cuda.w4_wgmma import WgmmaConfig
 from mxgemm.measure import output
 from mxgemm.measure.identity import Identity, identity
 from mxgemm.routing import tables
@@ -25,6 +32,12 @@ from mxgemm.routing import tables
 MMA = "w4_mma"
 MAX_MMA = 32
 """Rows of A that it takes."""
+WGMMA = "w4_wgmma"
+MAX_RAW = 128
+"""Rows of A up to which w4_wgmma is predicted for weights that are decoded at each call."""
+MAX_WGMMA = 256
+"""Those that were measured."""
+WGMMA_KIND = "mxgemm-w4-wgmma"
 FOLD = "fp8_fold"
 TUNED_KIND = "mxgemm-w4-mma-table"
 DERIVED = {"raw": (None,), "prepared": FORMS}
@@ -39,7 +52,7 @@ ROWS_OF = (
     Identity("route", "dequant_mm", "bf16", "raw"),
     Identity("route", "w4a16", "bf16", "raw"),
 )
-"""Whose times are rows. A row does not tell one prepared form from another, so compact weights have rules alone."""
+"""Whose times are rows. Compact weights have rules alone."""
 
 HEAD: dict[str, Any] = {
     "kind": tables.KIND,
@@ -64,13 +77,30 @@ HEAD: dict[str, Any] = {
             "scope": "call",
             "covers": "device time of whole calls of w4_mma, raw and prepared weights apart",
         },
+        "wgmma": {
+            "title": "bench/w4_wgmma.py on an H200: bench/results/w4_wgmma_h200.json",
+            "machine": "NVIDIA H200, 132 SMs",
+            "scope": "call",
+            "covers": "device time of whole calls with prepared weights, a_format e2m1; other formats share the kernel",
+        },
+        "wgmma_raw": {
+            "title": "as w4_wgmma with prepared weights, decoding taken for up to half as long again: not measured",
+            "machine": "NVIDIA H200, 132 SMs",
+            "scope": "call",
+            "covers": "weights that are decoded at each call otherwise, in twice the time of torch.mm and more",
+        },
     },
     "rules": [
         {"m_max": MAX_MMA, "route": MMA, "source": "hopper"},
         {"a_format": "e2m1", "m_max": 32, "k_max": 1024, "route": "a16wfp4", "source": "eager"},
+        {"a_format": "e2m1", "derived": "fp8_fold", "nk_min": 300000000, "route": "fp8_fold", "source": "wgmma"},
+        {"a_format": "e2m1", "derived": "fp8_fold", "m_max": 64, "route": WGMMA, "source": "wgmma"},
         {"a_format": "e2m1", "derived": "fp8_fold", "route": "fp8_fold", "source": "hopper"},
-        {"a_format": "e2m1", "derived": "fp8_fold_compact", "route": "fp8_fold", "source": "hopper"},
+        {"derived": "bf16", "m_max": 64, "route": WGMMA, "source": "wgmma"},
         {"derived": "bf16", "route": "dequant_mm", "source": "hopper"},
+        {"derived": "fp8_fold", "m_max": MAX_WGMMA, "route": WGMMA, "source": "wgmma"},
+        {"m_max": MAX_RAW, "route": WGMMA, "source": "wgmma_raw"},
+        {"a_format": "e2m1", "derived": "fp8_fold_compact", "route": "fp8_fold", "source": "hopper"},
         {"a_format": "bf16", "m_max": 64, "nk_min": 64000000, "route": "w4a16", "source": "hopper"},
         {"route": "dequant_mm", "source": "hopper"},
     ],
@@ -87,6 +117,7 @@ def main() -> None:
         nargs="+",
         help="what bench/mma_table.py wrote, whole and deeper parts: replace w4_mma's times",
     )
+    parser.add_argument("--wgmma", type=Path, help="what bench/w4_wgmma.py timed: rows of w4_wgmma")
     output.add_options(parser, Path("routing_tables/sm_90.json"))
     arguments = parser.parse_args()
     keep = output.text_file(arguments.output, files.json_mark(tables.KIND), force=arguments.force)
@@ -94,6 +125,8 @@ def main() -> None:
     if arguments.mma:
         tuned = tuned_rows([(str(path), files.read_json(path)) for path in arguments.mma])
         rows = in_order([*(row for row in rows if row["route"] != MMA), *tuned])
+    if arguments.wgmma:
+        rows = with_wgmma(rows, str(arguments.wgmma), files.read_json(arguments.wgmma))
     tables.parse({**HEAD, "rows": rows}, str(arguments.output))
     lines = ",\n".join(json.dumps(row) for row in rows)
     keep(f'{json.dumps(HEAD, indent=1)[:-2]},\n "rows": [\n{lines}\n ]\n}}\n')
@@ -118,7 +151,7 @@ def rows_of(document: Mapping[str, Any]) -> list[dict[str, Any]]:
             "us": round(record["device"]["us"], 2),
             "grade": "measured",
             "source": "hopper",
-            **({"derived": FOLD} if record["m"] <= MAX_MMA else {}),
+            "derived": FOLD if record["form"] == "fast" else "",
         }
         for record in document["results"]
         if record["device"] and identity(record) in ROWS_OF and (record["name"] in (MMA, FOLD) or record["m"] > MAX_MMA)
@@ -163,10 +196,50 @@ def tuned_rows(documents: Sequence[tuple[str, Mapping[str, Any]]]) -> list[dict[
     ]
 
 
+def with_wgmma(rows: Sequence[Mapping[str, Any]], where: str, document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return rows with those of w4_wgmma, and without what is slower by much in the same place.
+
+    Args:
+        rows: of the other routes.
+        where: name of the document's file.
+        document: what bench/w4_wgmma.py timed, prepared weights and e2m1.
+
+    Raises:
+        ValueError: another document, or one of another architecture.
+    """
+    if document.get("kind") != WGMMA_KIND or document["environment"]["arch"] != HEAD["arch"]:
+        raise ValueError(f"{where}: want what bench/w4_wgmma.py timed on {HEAD['arch']}")
+    units = document["environment"]["compute_units"]
+    best: dict[tuple[int, int, int], Mapping[str, Any]] = {}
+    for one in document["rows"]:
+        key = one["m"], one["n"], one["k"]
+        if one["again"] and (one["form"], one["a_format"]) == ("prepared", "e2m1"):
+            best[key] = min(best.get(key, one), one, key=lambda row: row["us"])
+    folded = {(row["m"], row["n"], row["k"]): row["us"] for row in rows if row["route"] == FOLD}
+    plain, made = WgmmaConfig().to_mapping(), list[dict[str, Any]]()
+    for (m, n, k), one in best.items():
+        config = {name: value for name, value in one["config"].items() if value != plain[name] or name == "tiles"}
+        made_of = {"m": m, "n": n, "k": k, "cu_count": units, "route": WGMMA}
+        if one["us"] < folded.get((m, n, k), 0.0):
+            made.append(
+                {**made_of, "a_format": "e2m1", "config": config, "us": round(one["us"], 2), "grade": "measured"}
+                | {"source": "wgmma", "derived": FOLD}
+            )
+        if m <= MAX_RAW:
+            made += [
+                {**made_of, "a_format": a_format, "config": {}, "grade": "predicted"}
+                | {"source": "wgmma_raw", "derived": ""}
+                for a_format in ("e2m1", "bf16")
+            ]
+    kept = [dict(row) for row in rows if row.get("derived") or not MAX_MMA < row["m"] <= MAX_RAW]
+    return in_order([*kept, *made])
+
+
 def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Sort rows by weight, M, format, form and time."""
     return sorted(
-        rows, key=lambda row: (row["n"], row["k"], row["m"], row["a_format"], row.get("derived", ""), row["us"])
+        rows,
+        key=lambda row: (row["n"], row["k"], row["m"], row["a_format"], row.get("derived", ""), row.get("us", 0.0)),
     )
 
 

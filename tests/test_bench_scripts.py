@@ -11,6 +11,7 @@ import torch
 
 from mxgemm import measure
 from mxgemm.cuda.w4_mma import MmaConfig
+from mxgemm.cuda.w4_wgmma import WgmmaConfig
 from mxgemm.routing import tables
 
 BENCH = Path(__file__).resolve().parent.parent / "bench"
@@ -160,6 +161,35 @@ def test_rows_of_w4_mma_are_its_fastest_configurations_by_form() -> None:
         make.tuned_rows([("here", {**document, "kind": "other"})])
 
 
+def test_rows_of_w4_wgmma_are_where_it_is_faster() -> None:
+    make = script("make_sm_90_table")
+    config = WgmmaConfig(tiles=2).to_mapping()
+
+    def timed(m: int, us: float, **more: object) -> dict[str, object]:
+        of_size = {"m": m, "n": 64, "k": 128, "us": us, "torch_us": 9.0, "again": True, "config": config}
+        return {"a_format": "e2m1", "form": "prepared", **of_size, **more}
+
+    def other(m: int, route: str, derived: str) -> dict[str, object]:
+        return {"m": m, "n": 64, "k": 128, "a_format": "e2m1", "route": route, "us": 10.0, "derived": derived}
+
+    document = {
+        "kind": make.WGMMA_KIND,
+        "environment": {"arch": "sm_90", "compute_units": 132},
+        "rows": [timed(64, 8.0), timed(64, 7.0, again=False), timed(256, 11.0), timed(512, 1.0, form="raw")],
+    }
+    others = [other(m, *of) for m in (32, 64, 256) for of in (("fp8_fold", "fp8_fold"), ("dequant_mm", ""))]
+    rows = make.with_wgmma(others, "here", document)
+    found = {(row["m"], row["a_format"], row["derived"]): row for row in rows if row["route"] == "w4_wgmma"}
+    assert set(found) == {(64, "e2m1", "fp8_fold"), (64, "e2m1", ""), (64, "bf16", "")}
+    measured, predicted = found[64, "e2m1", "fp8_fold"], found[64, "bf16", ""]
+    assert (measured["grade"], measured["us"], measured["config"]) == ("measured", 8.0, {"tiles": 2})
+    assert (predicted["grade"], predicted.get("us"), predicted["config"]) == ("predicted", None, {})
+    assert [row["m"] for row in rows if row["route"] == "dequant_mm"] == [32, 256]
+    assert [row["m"] for row in rows if row["route"] == "fp8_fold"] == [32, 64, 256]
+    with pytest.raises(ValueError, match="want what bench/w4_wgmma.py timed on sm_90"):
+        make.with_wgmma(others, "here", {**document, "kind": "other"})
+
+
 def test_the_routing_table_of_hopper_is_made_of_its_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make = script("make_sm_90_table")
     effort = measure.Effort(seconds=0.0, least=2, most=2)
@@ -185,9 +215,9 @@ def test_the_routing_table_of_hopper_is_made_of_its_document(tmp_path: Path, mon
         (32, 32, 64, "e4m3", "w4_mma", 18.12),
         (64, 32, 64, "bf16", "dequant_mm", 14.12),
         (64, 32, 64, "bf16", "w4a16", 15.12),
-        (64, 32, 64, "e2m1", "fp8_fold", 10.12),  # as "fast": there is no row of the compact form
-        (64, 32, 64, "e2m1", "dequant_mm", 12.12),
+        (64, 32, 64, "e2m1", "dequant_mm", 12.12),  # as it lies
         (64, 32, 64, "e2m1", "a16wfp4", 13.12),
+        (64, 32, 64, "e2m1", "fp8_fold", 10.12),  # as "fast": there is no row of the compact form
     ]
     assert {(row.cu_count, row.grade, len(row.config)) for row in rows} == {(132, "measured", 0)}
     shipped = tables.load(BENCH.parent / "routing_tables" / "sm_90.json")

@@ -105,7 +105,7 @@ def test_a_route_that_misses_nothing_takes_something_and_one_that_does_takes_not
 @pytest.mark.parametrize(
     "arch, triton, available",
     [
-        ("sm_90", (3, 6), {*TRITON_ROUTES, "fp8_fold", "w4_mma", "reference"}),
+        ("sm_90", (3, 6), {*TRITON_ROUTES, "fp8_fold", "w4_mma", "w4_wgmma", "reference"}),
         ("sm_100", (3, 6), {*TRITON_ROUTES, "reference"}),
         ("gfx950", (3, 6), {*TRITON_ROUTES, "hip_fused", "reference"}),
         ("gfx950", (3, 5), {"hip_fused", "reference"}),
@@ -113,7 +113,7 @@ def test_a_route_that_misses_nothing_takes_something_and_one_that_does_takes_not
         ("gfx942", (3, 9), {*TRITON_ROUTES, "reference"}),
         ("gfx1250", (3, 6), {"a16wfp4", "gemm_mx", "dequant_mm", "reference"}),
         ("cpu", (3, 9), {"cpu_native", "cpu_dequant_mm", "reference"}),
-        ("sm_90", None, {"w4_mma", "reference"}),
+        ("sm_90", None, {"w4_mma", "w4_wgmma", "reference"}),
     ],
 )
 def test_doctor(
@@ -209,6 +209,17 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 Setup = Callable[[pytest.MonkeyPatch], None]
 
 
+def nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(support, "triton_version", lambda: None)
+    refusal = Refusal("compiler", "missing", "NVRTC or nvcc", "installation")
+    monkeypatch.setattr(build, "compiler_refusal", lambda arch: refusal)
+
+
+def nothing_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing(monkeypatch)
+    no_triton_that_works(monkeypatch)
+
+
 @pytest.mark.parametrize(
     "arch, prepared, setup, chosen, said",
     [
@@ -219,9 +230,21 @@ Setup = Callable[[pytest.MonkeyPatch], None]
             for version in [(3, int(text[2]))]
         ],
         ("gfx950", True, (3, 5), "reference", "aiter is not installed; needs amd-aiter"),
-        ("sm_90", True, None, "reference", "triton is not installed; needs triton >= 3.6 (pip install"),
+        (
+            "sm_90",
+            True,
+            nothing,
+            "reference",
+            "triton is not installed; needs triton >= 3.6 (pip install",
+        ),
         ("sm_100", False, None, "reference", "triton is not installed"),
-        ("sm_90", True, no_triton_that_works, "reference", "cannot be imported (OSError: libtriton.so: undefined"),
+        (
+            "sm_90",
+            True,
+            nothing_that_works,
+            "reference",
+            "cannot be imported (OSError: libtriton.so: undefined",
+        ),
         ("gfx942", False, (3, 6), "dequant_mm", "a16wfp4: triton is 3.6; needs triton >= 3.9 on gfx942"),
         ("gfx950", True, (3, 6), "a16wfp4", "ck_gemm: aiter is not installed"),  # a table row takes its place
         ("cpu", False, no_compiler, "reference", "cpu_native: no C compiler"),

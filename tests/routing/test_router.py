@@ -9,6 +9,7 @@ import pytest
 import mxgemm
 from mxgemm import notices
 from mxgemm.device import CPU, KNOWN_MACHINES, Machine
+from mxgemm.errors import Refusal
 from mxgemm.mx.formats import E2M1
 from mxgemm.problem import Problem, contiguous_strides
 from mxgemm.routes import ROUTES
@@ -208,8 +209,7 @@ def test_what_prepare_made_decides_on_hopper() -> None:
     assert route(1024) == "dequant_mm"
     assert route(1024, derived="bf16") == "dequant_mm"
     assert route(1024, a_format="e4m3", prepared=True) == "dequant_mm"
-    assert route(64, a_format="bf16") == "dequant_mm"
-    assert mxgemm.explain(64, 16384, 16384, device="sm_90", a_format="bf16").route == "w4a16"
+    assert route(1024, a_format="bf16") == "dequant_mm"
     refusals = mxgemm.explain(1024, 7168, 2048, device="sm_90").refusals
     assert any(one.route == "fp8_fold" and "after prepare()" in one.refusal.needed for one in refusals)
 
@@ -223,6 +223,31 @@ def test_few_rows_on_hopper_are_for_one_route(a_format: str, derived: str) -> No
         answer = mxgemm.explain(m, n, k, device="sm_90", a_format=a_format, derived=derived)  # type: ignore[arg-type]
         assert answer.route == "w4_mma"
     assert mxgemm.explain(33, 4096, 512, device="sm_90", a_format=a_format, derived=derived).route != "w4_mma"  # type: ignore[arg-type]
+
+
+def test_some_rows_on_hopper_are_for_the_products_of_warpgroups(table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where they were measured faster, or where all else decodes the weight at each call; not without a compiler."""
+
+    def route(m: int, n: int = 7168, k: int = 2048, **options: object) -> str:
+        return mxgemm.explain(m, n, k, device="sm_90", **options).route  # type: ignore[arg-type]
+
+    if ROUTES["w4_wgmma"].missing(KNOWN_MACHINES["sm_90"]):
+        pytest.skip("no compiler for sm_90")
+    for a_format in ("e2m1", "e4m3", "bf16"):
+        for derived in ("", "fp8_fold", "fp8_fold_compact", "bf16"):
+            for n, k in ((7168, 2048), (256, 100000)):
+                assert route(64, n, k, a_format=a_format, derived=derived) == "w4_wgmma", (a_format, derived, n)
+        assert route(128, a_format=a_format) == "w4_wgmma"
+        assert route(128, a_format=a_format, derived="bf16") == "dequant_mm"
+        assert route(1024, a_format=a_format, derived="bf16") == "dequant_mm"
+    assert route(64, 57344, 8192, derived="fp8_fold") == "fp8_fold"
+    assert route(128, derived="fp8_fold") == "fp8_fold"
+    assert route(256, derived="fp8_fold", a_format="bf16") == "w4_wgmma"
+    assert route(256, a_format="bf16") == route(1024, a_format="bf16") == "dequant_mm"
+    nothing = Refusal("compiler", "missing", "a compiler", "installation")
+    monkeypatch.setattr(type(ROUTES["w4_wgmma"]), "missing", lambda self, machine: nothing)
+    assert route(64, 16384, 16384, a_format="bf16") == "w4a16"
+    assert route(64, derived="fp8_fold") == "fp8_fold"
 
 
 def test_rules_of_a_prepared_weight(table) -> None:

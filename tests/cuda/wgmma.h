@@ -1,0 +1,133 @@
+// Stands in for mxgemm/cuda/kernels/wgmma.h on a CPU, beside sm90.h: shared memory and barriers of each workgroup of a
+// cluster. Copies and products are done at once; lanes_wgmma.cpp runs the lanes.
+#pragma once
+#include <map>
+
+#include "sm90.h"
+
+struct float4 {
+  float x, y, z, w;
+};
+INLINE float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+INLINE void store_8(void* p, u32 low, u32 high) { store(p, low | static_cast<u64>(high) << 32); }
+
+// What lanes stop at besides the operations of sm90.h.
+static const Operation WARP = static_cast<Operation>(64), SOME = static_cast<Operation>(65),
+                       CLUSTERS = static_cast<Operation>(66), WAIT = static_cast<Operation>(67);
+
+static bool changed;  // a barrier, so that a lane that waits may go on
+struct Barrier {
+  int arrivals, left;
+  i64 bytes;
+  u32 phase;
+  void check() {
+    changed = true;
+    if (left < 0) wrong("a barrier has more arrivals than it was made for");
+    if (left == 0 && bytes == 0) left = arrivals, phase ^= 1;
+  }
+};
+struct Workgroup {
+  std::vector<u8> memory;
+  std::map<u32, Barrier> barriers;
+};
+static std::vector<Workgroup> workgroups;  // of the cluster that runs
+static int threads_each;
+static const u32 START = 1024;  // of shared memory
+
+static u32 rank_of(u32 lane) { return lane / static_cast<u32>(threads_each); }
+static Workgroup& mine() { return workgroups[rank_of(running)]; }
+INLINE u8* shared_memory() { return mine().memory.data(); }
+INLINE u32 address_in_shared(const void* p) {
+  return START + static_cast<u32>(static_cast<const u8*>(p) - shared_memory());
+}
+static Barrier& barrier_of(Workgroup& workgroup, u32 at) {
+  const auto found = workgroup.barriers.find(at);
+  if (found == workgroup.barriers.end()) wrong("a barrier that was not made");
+  return found->second;
+}
+
+INLINE void barrier_init(u32 barrier, u32 arrivals) {
+  if (barrier % 8 || barrier - START + 8 > mine().memory.size()) wrong("a barrier outside of shared memory");
+  const int count = static_cast<int>(arrivals);
+  mine().barriers[barrier] = {count, count, 0, 0};
+}
+INLINE void barriers_are_ready() {}
+INLINE void barrier_wait(u32 barrier, u32 parity) {
+  while (barrier_of(mine(), barrier).phase == parity) stop(WAIT);
+}
+INLINE void barrier_arrive(u32 barrier) {
+  Barrier& b = barrier_of(mine(), barrier);
+  b.left--;
+  b.check();
+}
+INLINE void barrier_expect(u32 barrier, u32 bytes) {
+  barrier_of(mine(), barrier).bytes += bytes;
+  barrier_arrive(barrier);
+}
+INLINE void cluster_barrier() { stop(CLUSTERS); }
+INLINE void warp_meets() { stop(WARP); }
+INLINE void threads_barrier(int id, int threads) {
+  lanes[running].in[0] = static_cast<u32>(id), lanes[running].in[1] = static_cast<u32>(threads);
+  stop(SOME);
+}
+template <int COUNT>
+static void have_fewer_registers() {}
+template <int COUNT>
+static void have_more_registers() {}
+
+INLINE void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier) {
+  check(readable, from, bytes, 16);
+  if (to % 16 || bytes % 16 || to - START + bytes > mine().memory.size()) wrong("a copy that is not to shared memory");
+  std::memcpy(&mine().memory[to - START], from, bytes);
+  Barrier& b = barrier_of(mine(), barrier);
+  b.bytes -= bytes;
+  b.check();
+}
+
+INLINE float4 load_sums_of(u32 at, u32 workgroup) {
+  const std::vector<u8>& from = workgroups.at(workgroup).memory;
+  if (at % 16 || at - START + 16 > from.size()) wrong("a load that is not of shared memory");
+  float4 v;
+  std::memcpy(&v, &from[at - START], 16);
+  return v;
+}
+INLINE float4 load_sums(u32 at) { return load_sums_of(at, rank_of(running)); }
+
+INLINE u64 matrix_at(u32 shared) {
+  if (shared % 16) wrong("a matrix that does not begin at 16 bytes");
+  return shared >> 4;
+}
+INLINE void products_begin() {}
+INLINE void products_commit() {}
+template <int LEFT>
+static void products_wait() {}
+template <int COUNT>
+static void multiply_group(float (&d)[COUNT], u32 a0, u32 a1, u32 a2, u32 a3, u64 b) {
+  Lane& lane = lanes[running];
+  const u32 in[] = {a0, a1, a2, a3, static_cast<u32>(b), 2 * COUNT};
+  std::memcpy(lane.in, in, sizeof in);
+  lane.sums = d;
+  stop(MULTIPLY);
+}
+
+// The product of a warp's 16 rows. PTX ISA, "Strides" and "Swizzling modes" of matrices in shared memory.
+static void multiply_rows(Lane* warp, const Workgroup& workgroup) {
+  double a[16][16];
+  for (int l = 0; l < 32; l++)
+    for (int i = 0; i < 8; i++)
+      a[l / 4 + 8 * (i / 2 % 2)][2 * (l % 4) + i % 2 + 8 * (i / 4)] = value_of_bf16(warp[l].in[i / 2] >> 16 * (i % 2) & 0xFFFFu);
+  for (int n = 0; n < static_cast<int>(warp[0].in[5]); n++) {
+    double b[16];
+    for (int k = 0; k < 16; k++) {
+      const u32 linear = (warp[0].in[4] << 4) + static_cast<u32>(n / 8 * 1024 + n % 8 * 128 + 2 * k);
+      const u32 at = (linear ^ (linear >> 3 & 0x70)) - START;
+      b[k] = value_of_bf16(workgroup.memory.at(at) | workgroup.memory.at(at + 1) << 8);
+    }
+    for (int m = 0; m < 16; m++) {
+      float& sum = warp[m % 8 * 4 + n % 8 / 2].sums[n / 8 * 4 + m / 8 * 2 + n % 2];
+      double exact = sum;
+      for (int k = 0; k < 16; k++) exact += a[m][k] * b[k];
+      sum = static_cast<float>(exact);
+    }
+  }
+}
