@@ -28,8 +28,10 @@ import mxgemm
 from mxgemm.mx.formats import ACTIVATION_FORMATS, SCALE_ROUNDINGS, ActivationFormat, ScaleRounding
 
 SENTENCES = Path(__file__).with_name("sentences.tsv")
-TURNS = 5
-"""Times that each model embeds the sentences for the table of times, after one that does not count."""
+TURNS = 3
+"""Times that each model embeds sentences for the table of times, after one that does not count."""
+ALONE = 20
+"""Sentences that are embedded one at a time there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +71,15 @@ class Experiment:
         self.device = str(self.model.device)
         self.exact = self.embed()
 
-    def embed(self, model: Any = None, batch: int = 128) -> Tensor:
-        """Return normalised embeddings, fp32 ``[sentences, 384]`` on the CPU; by default the fp32 model's."""
+    def embed(self, model: Any = None, batch: int = 128, count: int | None = None) -> Tensor:
+        """Return normalised embeddings of the first ``count`` sentences, by default all and the fp32 model's.
+
+        Returns:
+            fp32 ``[sentences, 384]`` on the CPU.
+        """
         with torch.no_grad():
             vectors: Tensor = (self.model if model is None else model).encode(
-                self.sentences,
+                self.sentences[:count],
                 convert_to_tensor=True,
                 normalize_embeddings=True,
                 show_progress_bar=False,
@@ -101,24 +107,26 @@ class Experiment:
             layer_errors=errors,
         )
 
-    def times(self, batch: int) -> dict[str, float]:
-        """Return the median milliseconds of embedding all sentences, by model; the models in turn.
+    def times(self, batch: int, count: int) -> dict[str, float]:
+        """Return the median milliseconds that a sentence takes, by model; the models in turn.
 
         Args:
             batch: sentences at a time.
+            count: sentences, the first ones.
         """
+        formats: tuple[ActivationFormat, ...] = ("bf16", "e4m3", "e2m1")
         models = {"torch fp32": self.model, "torch bf16": copy.deepcopy(self.model).bfloat16()}
-        for a_format in reversed(ACTIVATION_FORMATS):
+        for a_format in formats:
             models[f"MXFP4, A {a_format}"] = quantized = copy.deepcopy(self.model)
             mxgemm.quantize_(quantized, mxgemm.MXConfig(a_format, prepare="fast"))
         taken: dict[str, list[float]] = {name: [] for name in models}
         for turn in range(TURNS + 1):
             for name, model in models.items():
                 start = time.perf_counter()
-                self.embed(model, batch)
+                self.embed(model, batch, count)
                 if turn:
                     taken[name].append(1e3 * (time.perf_counter() - start))
-        return {name: statistics.median(list_) for name, list_ in taken.items()}
+        return {name: statistics.median(list_) / count for name, list_ in taken.items()}
 
     def _note_error(self, errors: dict[str, float], name: str, layer: nn.Module) -> None:
         """Have a layer compare each of its outputs with fp32's on the same input."""
@@ -156,13 +164,12 @@ def main() -> None:
     for name in even[0].layer_errors:
         by_layer.add_row(name.split("model.")[-1], *(f"{r.layer_errors[name]:.4f}" for r in even))
     console.print(by_layer)
-    batches = (128, 1)
-    of_batches = [experiment.times(batch) for batch in batches]
-    times = Table("layers", *(f"{batch} at a time" for batch in batches), title_justify="left")
+    of_batches = [experiment.times(128, len(experiment.sentences)), experiment.times(1, ALONE)]
+    times = Table("layers", "128 at a time", "1 at a time", title_justify="left")
     where = f"{torch.get_num_threads()} CPU threads" if experiment.device == "cpu" else experiment.device
-    times.title = f"ms for {len(experiment.sentences)} sentences, {where}; a share of torch fp32's"
+    times.title = f"ms a sentence, {where}; in brackets a share of torch fp32's"
     for name in of_batches[0]:
-        cells = (f"{ms[name]:.0f} ({ms[name] / ms['torch fp32']:.2f})" for ms in of_batches)
+        cells = (f"{ms[name]:.2f} ({ms[name] / ms['torch fp32']:.2f})" for ms in of_batches)
         times.add_row(name, *cells)
     console.print(times)
 
