@@ -134,7 +134,7 @@ class ABQuant(Operation):
     config_type = ABQuantKernelConfig
 
     def default_configs(self, gfx_arch: str) -> tuple[ABQuantKernelConfig, ...]:
-        """Return CK's prefill kernels: of both gN, of each type, and on gfx950 those of eight waves."""
+        """Return CK's prefill kernels of each type, on gfx950 those of eight waves too, and ours for several problems."""
         depth = default_depth(gfx_arch)
         kinds: list[dict[str, Any]] = [
             *({"variant_key": key, "warp_tile_k": depth} for key in ("fp8", "bf8")),
@@ -148,4 +148,5 @@ class ABQuant(Operation):
             kinds.append({"bquant_group_n": 128, "warp_tile_k": depth})
         preshuffled = {"pipeline": "preshuffleb", "preshuffle_b": True, "warp_m": 2, "warp_n": 2}
         kinds.append({**preshuffled, "preshuffle_bquant": True, "warp_tile_k": max(depth, 64)})
+        kinds.append({"several": True, "warp_tile_k": depth})
         return tuple(ABQuantKernelConfig(**kind).pinned(gfx_arch) for kind in kinds)

@@ -21,6 +21,7 @@ from mxgemm.dispatcher.config import KernelConfig
 from mxgemm.dispatcher.errors import DispatcherError
 from mxgemm.dispatcher.library import Library
 from mxgemm.dispatcher.operation import Inputs
+from mxgemm.dispatcher.several import FIELDS, OUTPUT_WORD, Call
 from mxgemm.errors import Refusal
 from mxgemm.triton.support import interpreting
 
@@ -71,8 +72,10 @@ class LibraryExecution(Execution):
         """Run it on host memory, timed by the library."""
         out = _result(config, inputs)
         kernel = Library(library, config)
-        operands = (inputs.a, inputs.b, out, inputs.a_scales, inputs.b_scales)
+        operands = Call(inputs.a, inputs.b, out, inputs.a_scales, inputs.b_scales)
         try:
+            if config.several:
+                return out, kernel.run_several([operands])
             return out, kernel.run(*operands, k_batch=inputs.problem.k_batch)
         finally:
             kernel.close()  # a library keeps the runtime that it found, and the emulator brings another
@@ -107,13 +110,18 @@ class EmulatorExecution(Execution):
         out = _result(config, inputs)
         with tempfile.TemporaryDirectory() as folder:
             hip = EmulatedHip.build(Path(folder))
-            hip.emulate(argument_table(description["variants"][0]), strict=True)
+            table = argument_table(description["variants"][0])
+            if config.several:
+                hip.emulate_several(table, outputs=(OUTPUT_WORD,), fields=FIELDS, strict=True)
+            else:
+                hip.emulate(table, strict=True)
             kernel = Library(library, config)
             kernel.close()  # it may have a real runtime open
             before = os.environ.get(RUNTIME_VARIABLE)
             os.environ[RUNTIME_VARIABLE] = str(hip.path)
             try:
-                kernel.run(inputs.a, inputs.b, out, inputs.a_scales, inputs.b_scales, timed=False)
+                operands = Call(inputs.a, inputs.b, out, inputs.a_scales, inputs.b_scales)
+                kernel.run_several([operands], timed=False) if config.several else kernel.run(*operands, timed=False)
             except DispatcherError as error:
                 raise DispatcherError(f"{error}: {hip.error}") from hip.error
             finally:
@@ -145,6 +153,8 @@ class TritonExecution(Execution):
         """Return why Triton cannot run it here."""
         if source != "native":
             return _missing("source", source, "native", "Triton runs native kernels")
+        if config.several:
+            return _missing("several", True, "False", "only the library makes the table of several problems")
         if importlib.util.find_spec("triton") is None:
             return _missing("triton", "not installed", "triton", "triton is not installed")
         if interpreting():

@@ -49,6 +49,7 @@ CONFIGS: dict[str, tuple[KernelConfig, str]] = {
 }
 SUM_SCALED = tuple(CONFIGS)
 """Those that tests of the first three operations go through; the others are in scheme_cases.py."""
+CONFIGS["mx-words"] = (MxGemmKernelConfig(datatype="fp4", tile_m=32, tile_n=32, tile_k=256), "gfx950")
 CONFIGS |= {name: (config, "gfx950") for name, config in (SCHEMES | SEVERAL).items()}
 
 

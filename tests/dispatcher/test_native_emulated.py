@@ -50,6 +50,13 @@ def test_product(name: str, strict: bool, tmp_path_factory: pytest.TempPathFacto
         assert not library.hip.allocations()
 
 
+def test_scales_are_read_as_words(tmp_path_factory: pytest.TempPathFactory, runtime: Path) -> None:
+    library = opened("mx-words", tmp_path_factory, runtime, strict=True)
+    for shape in ((33, 64, 512), (1, 32, 256), (3, 33, 288)):
+        operands = draw("mx-words", *shape)
+        assert operands.judge(library.host(operands)).passed, shape
+
+
 @pytest.mark.parametrize("name", DEFAULTS)
 def test_the_numpy_reference_agrees(name: str, tmp_path_factory: pytest.TempPathFactory, runtime: Path) -> None:
     operands = draw(name, 33, 48, 288)

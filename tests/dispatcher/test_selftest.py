@@ -35,7 +35,14 @@ def test_names() -> None:
         "gemm_rowcolquant_fp8_rcr_compv3_cshuffle_intrawave_16x64x256_1x4x1_16x16x32",
         "gemm_rowcolquant_bf8_rcr_compv3_cshuffle_intrawave_16x64x256_1x4x1_16x16x32",
     ]
-    assert len(run("names").split()) == 10
+    kernels = run("names").split()
+    assert len(kernels) == sum(
+        config.is_valid()
+        for arch in ("gfx942", "gfx950")
+        for operation in OPERATIONS.values()
+        for config in operation.default_configs(arch)
+    )
+    assert {name.split("_fp8")[0] for name in kernels if "_fp8_" in name} >= {"gemm_aquant", "grouped_gemm_bquant"}
 
 
 def test_a_run_is_judged(ck: None) -> None:
@@ -94,8 +101,9 @@ def test_nothing_computed_is_not_a_pass(ck: None, monkeypatch: pytest.MonkeyPatc
 
 def test_what_cannot_be_built_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MXGEMM_CK_INCLUDE", raising=False)
-    text = run("selftest", "--source", "ck_tile")
-    assert text.count("NOT RUN") == 24
+    text = run("selftest", "--source", "ck_tile", "--op", "mx_gemm", "--op", "rowcolquant", "--op", "aquant")
+    kernels = sum(len(OPERATIONS[name].default_configs("gfx950")) for name in ("mx_gemm", "rowcolquant", "aquant"))
+    assert text.count("NOT RUN") == 2 * 2 * kernels  # on both architectures, in the table and with the reason
     assert "set MXGEMM_CK_INCLUDE" in text
     assert "no other has the scaled instruction" in text  # mx_gemm on gfx942
 

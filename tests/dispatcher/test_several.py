@@ -9,9 +9,18 @@ import numpy as np
 import pytest
 
 from gfx950emu.hip_runtime import EmulatedHip
-from mxgemm.dispatcher import Call, DispatcherError, DispatcherUnsupported, KernelConfig, Library, config_named
+from mxgemm.dispatcher import (
+    Call,
+    DispatcherError,
+    DispatcherUnsupported,
+    KernelConfig,
+    Library,
+    Problem,
+    config_named,
+    verify,
+)
 from mxgemm.dispatcher.codecs import RESULTS
-from mxgemm.dispatcher.execution import RUNTIME_VARIABLE
+from mxgemm.dispatcher.execution import RUNTIME_VARIABLE, EmulatorExecution, TritonExecution
 from mxgemm.dispatcher.native import argument_table
 from mxgemm.dispatcher.several import FIELDS, OUTPUT_WORD, CProblem, c_problems, gather_several
 from tests.dispatcher.native_libraries import CONFIGS, built, description, environment
@@ -69,6 +78,14 @@ def test_products(name: str, tmp_path_factory: pytest.TempPathFactory, runtime: 
         if isinstance(case, Case):
             accuracy = case.judge(call.c)
             assert accuracy.passed, (case.inputs.problem, accuracy)
+
+
+def test_the_selftest_runs_such_a_kernel(tmp_path_factory: pytest.TempPathFactory) -> None:
+    require_objdump()
+    library = built("several-ab", tmp_path_factory)
+    config = CONFIGS["several-ab"][0].pinned("gfx950")
+    assert verify(config, library, EmulatorExecution(), Problem(5, 70, 160)).passed
+    assert "table of several problems" in str(TritonExecution().missing(config, "native"))
 
 
 def test_no_problems_launch_nothing(tmp_path_factory: pytest.TempPathFactory, runtime: Path) -> None:
