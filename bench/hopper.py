@@ -43,6 +43,7 @@ class Variant:
 
 MAX_MMA = 32
 """Up to this M w4_mma takes it; compact weights are raw to it."""
+MAX_WGMMA = 512
 
 VARIANTS = (
     Variant("fp8_fold", "e2m1", "fast"),
@@ -56,6 +57,11 @@ VARIANTS = (
     Variant("w4_mma", "e4m3", "fast", m_max=MAX_MMA),
     Variant("w4_mma", "bf16", "fast", m_max=MAX_MMA),
     Variant("w4_mma", "bf16", "raw", m_max=MAX_MMA),
+    Variant("w4_wgmma", "e2m1", "fast", m_min=64, m_max=MAX_WGMMA),
+    Variant("w4_wgmma", "e2m1", "compact", m_min=64, m_max=MAX_WGMMA),
+    Variant("w4_wgmma", "e4m3", "fast", m_min=64, m_max=MAX_WGMMA),
+    Variant("w4_wgmma", "bf16", "fast", m_min=64, m_max=2 * MAX_WGMMA),
+    Variant("w4_wgmma", "bf16", "raw", m_min=64, m_max=MAX_WGMMA),
 )
 
 
