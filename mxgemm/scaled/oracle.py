@@ -20,7 +20,7 @@ def element_values(data: NDArray[Any], fmt: str) -> Float64:
     if fmt in ("e2m1", "int4"):
         low, high = data & 15, data >> 4
         order = (high, low) if fmt == "int4" else (low, high)
-        codes = np.stack(order, axis=-1).reshape(*data.shape[:-1], -1)
+        codes = np.stack(order, axis=-1).reshape(*data.shape[:-1], 2 * data.shape[-1])
         return codes.astype(np.float64) - 8 if fmt == "int4" else oracle.code_values("e2m1")[codes]
     if fmt.endswith("fnuz"):
         return _fnuz_values(4 if fmt.startswith("e4") else 5)[data]

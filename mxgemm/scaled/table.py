@@ -1,7 +1,8 @@
 """Problems of their own sizes in one launch: a table of addresses and sizes that the kernel reads.
 
-A row has 20 words of 64 bits: the first tile; M, N, K; address and strides (row, along K) of A, B, A's scales, B's
-scales; address and strides (row, column) of C; one that is left over.
+A row has 20 words of 64 bits: the first tile; M, N, K; place and strides (row, along K) of A, B, A's scales, B's scales;
+place and strides (row, column) of C; one that is left over. A place is an address; of A, B and C it may be a number of
+elements, from where the first problem's lies.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from mxgemm.scaled.choice import choose
 from mxgemm.scaled.plan import check_apart, flat_scales, flat_view, stored, strides_of
 from mxgemm.scaled.problem import Options, QuantProblem
 from mxgemm.scaled.tile import Tile, tile_for
-from mxgemm.scaled.triton_gemm import compiler_options, step_constants
+from mxgemm.scaled.triton_gemm import compiler_options, operand_dtypes, step_constants
 from mxgemm.scaled.validation import check_call, scale_name
 from mxgemm.triton.launch import KernelCall, Launcher
 from mxgemm.triton.support import INT32_MAX, interpreting, next_power_of_two
@@ -100,43 +101,55 @@ def multiply_rows(rows: Sequence[_Row], outs: Sequence[Tensor | None]) -> list[T
 
 
 def _multiply(rows: Sequence[_Row], outs: Sequence[Tensor | None], device: torch.device) -> list[Tensor]:
-    first = rows[0].problem
-    dtype = first.out_dtype
+    dtype = rows[0].problem.out_dtype
     results, words, tiles = [], [], 0
     largest = max((row.problem for row in rows), key=lambda p: (p.m, p.k))
     tile = tile_for(_whole(largest, max(row.problem.k for row in rows)))
+    first: tuple[Tensor, Tensor, Tensor] | None = None
     for row, given in zip(rows, outs, strict=True):
         p, st = row.problem, row.problem.strides
-        shape = (*row.leading, p.n)
-        result = torch.empty(shape, dtype=dtype, device=device) if given is None else given
+        result = torch.empty((*row.leading, p.n), dtype=dtype, device=device) if given is None else given
         results.append(result)
         if not p.m:
             continue
-        target = result.view(p.m, p.n) if row.out is None else row.out
         a, a_scales, b, b_scales = (stored(tensor) for tensor in row.operands)
         assert a is not None
         assert b is not None
+        three = (a, b, result.view(p.m, p.n) if row.out is None else row.out)
+        first = first or three
+        places = [_place(tensor, base, device) for tensor, base in zip(three, first, strict=True)]
+        scales = [0 if tensor is None else tensor.data_ptr() for tensor in (a_scales, b_scales)]
         words.append(
             [
-                *(tiles, p.m, p.n, p.k, a.data_ptr(), *st.a, b.data_ptr(), *st.b),
-                *(0 if a_scales is None else a_scales.data_ptr(), *st.a_scales),
-                *(0 if b_scales is None else b_scales.data_ptr(), *st.b_scales),
-                *(target.data_ptr(), *st.out, 0),
+                *(tiles, p.m, p.n, p.k, places[0], *st.a, places[1], *st.b),
+                *(scales[0], *st.a_scales, scales[1], *st.b_scales, places[2], *st.out, 0),
             ]
         )
         tiles += -(-p.m // tile.block_m) * -(-p.n // tile.block_n)
     if tiles > INT32_MAX:
         raise ValueError(f"a: got problems of {tiles} tiles together, want at most {INT32_MAX}")
-    if words:
+    if first is not None:
         table = torch.tensor(words, dtype=torch.int64)
         if device.type == "cuda":
             table = table.pin_memory().to(device, non_blocking=True)
         launcher = _launcher([row.problem for row in rows if row.problem.m], tile, tiles, len(words))
-        launcher(table, torch.empty(0, dtype=dtype, device=device))
+        launcher(table, *first)
     for given in outs:
         if given is not None:
             mark_written(given)
     return results
+
+
+def from_first(arch: str) -> bool:
+    """Say whether places of A, B and C are counted from the first problem's: see the kernel's ``pointer``."""
+    return arch.startswith("sm_")
+
+
+def _place(tensor: Tensor, first: Tensor, device: torch.device) -> int:
+    address: int = tensor.data_ptr()
+    if not from_first(machine_of(device).arch):
+        return address
+    return (address - first.data_ptr()) // tensor.element_size()
 
 
 def _whole(problem: QuantProblem, k: int) -> QuantProblem:
@@ -168,10 +181,11 @@ def call_for(problems: Sequence[QuantProblem], tile: Tile, tiles: int, count: in
         "EVEN_N": all(p.n % tile.block_n == 0 for p in problems),
         "EVEN_K": all(p.k % tile.block_k == 0 for p in problems),
         "ALIGNED": all(p.aligned and _rows_aligned(p) for p in problems),
+        "FROM_FIRST": from_first(longest.arch),
         "INTERPRETED": interpreting(),
     }
     options = compiler_options(longest.arch, tile)
-    dtypes = (torch.int64, longest.out_dtype)
+    dtypes = (torch.int64, *operand_dtypes(longest)[:2], longest.out_dtype)
     return KernelCall(scaled_table_kernel, dtypes, (count,), constants, options, (tiles, 1, 1))
 
 

@@ -23,6 +23,7 @@ TYPES: Final = {
     torch.float32: "*fp32",
     torch.uint8: "*u8",
     torch.int32: "*i32",
+    torch.int64: "*i64",
 }
 INT32_MAX: Final = 2**31 - 1
 

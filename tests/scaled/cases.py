@@ -126,3 +126,39 @@ def make(
     a, b = operands
     added = torch.randn(n, generator=generator) if bias else None
     return Case(scheme, a, b, worth(a, a_format, scheme, "a"), worth(b, b_format, scheme, "b"), added)
+
+
+def column_major(operand: QuantTensor | Tensor) -> QuantTensor | Tensor:
+    """The same operand with its rows along memory's fast dimension, scales too."""
+
+    def turned(tensor: Tensor) -> Tensor:
+        return tensor.transpose(-1, -2).contiguous().transpose(-1, -2) if tensor.dim() > 1 else tensor
+
+    if isinstance(operand, Tensor):
+        return turned(operand)
+    return QuantTensor(turned(operand.data), turned(operand.scales), operand.format)
+
+
+def grouped(
+    pair: tuple[Scheme, str, str], rows: tuple[int, ...], n: int, k: int, *, tail: int = 0
+) -> tuple[QuantTensor | Tensor, QuantTensor | Tensor, Tensor, list[Case]]:
+    """Rows of A in groups, ``tail`` more behind them, the matrices of B, the offsets, and a case for each group."""
+    scheme, a_format, b_format = pair
+    whole = make(pair, sum(rows) + tail, n, k, seed=1)
+    parts = [make(pair, 1, n, k, seed=2 + g) for g in range(len(rows))]
+    offsets = torch.tensor(rows).cumsum(0).to(torch.int32)
+    cases = []
+    for g, part in enumerate(parts):
+        start = sum(rows[:g])
+        cases.append(replace(part, a64=whole.a64[start : start + rows[g]]))
+    if isinstance(parts[0].b, Tensor):
+        return whole.a, torch.stack([part.b for part in parts]), offsets, cases
+    scales = torch.stack([part.b.scales for part in parts])
+    data = torch.stack([part.b.data for part in parts])
+    return whole.a, QuantTensor(data, scales.flatten() if scheme.b_kind == "tensor" else scales, b_format), offsets, cases
+
+
+def problems(pair: tuple[Scheme, str, str]) -> list[Case]:
+    """Problems of their own sizes: empty, tiny and larger ones."""
+    sizes = ((1, 1, 32), (0, 40, 64), (33, 72, 288), (5, 16, 96), (70, 130, 416))
+    return [make(pair, *size, seed=i) for i, size in enumerate(sizes)]

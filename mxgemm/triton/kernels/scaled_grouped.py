@@ -67,18 +67,18 @@ def scaled_offsets_kernel(
 
 @triton.jit(do_not_specialize=["PROBLEMS"])
 def scaled_table_kernel(
-    table, like_out, PROBLEMS,
+    table, first_a, first_b, first_out, PROBLEMS,
     A_TYPE: tl.constexpr, B_TYPE: tl.constexpr, DOT: tl.constexpr, A_SCALE: tl.constexpr, B_SCALE: tl.constexpr,
     A_SCALE_TYPE: tl.constexpr, B_SCALE_TYPE: tl.constexpr, A_GROUP_K: tl.constexpr, B_GROUP_N: tl.constexpr,
     B_GROUP_K: tl.constexpr, SWAPPED: tl.constexpr, SHORT_K: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PROBLEMS_BLOCK: tl.constexpr, EVEN_N: tl.constexpr,
-    EVEN_K: tl.constexpr, ALIGNED: tl.constexpr, INTERPRETED: tl.constexpr,
+    EVEN_K: tl.constexpr, ALIGNED: tl.constexpr, FROM_FIRST: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """Problems of their own sizes, each described by a row of ``table``: see ``mxgemm.scaled.table``.
 
     Grid: the tiles of all problems, those of a problem one after the other. ``EVEN_N``, ``EVEN_K``: of every problem.
     ``ALIGNED``: every operand starts at a multiple of 16 bytes, and its rows at multiples of 16 elements, which are
-    contiguous. ``like_out`` has C's dtype.
+    contiguous. ``first_*``: those of the first problem, whose dtypes are all others'.
     """
     pid = tl.program_id(0)
     p = tl.arange(0, PROBLEMS_BLOCK)
@@ -94,16 +94,19 @@ def scaled_table_kernel(
     a_scales, stride_asm, stride_ask = tl.load(row + 10), tl.load(row + 11), tl.load(row + 12)
     b_scales, stride_bsn, stride_bsk = tl.load(row + 13), tl.load(row + 14), tl.load(row + 15)
     out, stride_om, stride_on = tl.load(row + 16), tl.load(row + 17), tl.load(row + 18)
-    a = element_pointer(a, A_TYPE)
-    b = element_pointer(b, B_TYPE)
-    a_scales = a_scales.to(tl.pointer_type(tl.float32 if A_SCALE_TYPE == "fp32" else tl.uint8))
-    b_scales = b_scales.to(tl.pointer_type(tl.float32 if B_SCALE_TYPE == "fp32" else tl.uint8))
-    out = out.to(like_out.dtype)
-    if ALIGNED:
-        a, b, out = tl.multiple_of(a, 16), tl.multiple_of(b, 16), tl.multiple_of(out, 16)
+    if ALIGNED:  # said of what was loaded: of a function's argument it would be lost
+        if FROM_FIRST:
+            a = tl.multiple_of(a, 128 // first_a.dtype.element_ty.primitive_bitwidth)
+            b = tl.multiple_of(b, 128 // first_b.dtype.element_ty.primitive_bitwidth)
+            out = tl.multiple_of(out, 128 // first_out.dtype.element_ty.primitive_bitwidth)
         stride_am, stride_bn = tl.multiple_of(stride_am, 16), tl.multiple_of(stride_bn, 16)
         stride_om = tl.multiple_of(stride_om, 16)
         stride_ak, stride_bk, stride_on = 1, 1, 1
+    a = pointer(a, first_a, ALIGNED, FROM_FIRST)
+    b = pointer(b, first_b, ALIGNED, FROM_FIRST)
+    out = pointer(out, first_out, ALIGNED, FROM_FIRST)
+    a_scales = a_scales.to(tl.pointer_type(tl.float32 if A_SCALE_TYPE == "fp32" else tl.uint8))
+    b_scales = b_scales.to(tl.pointer_type(tl.float32 if B_SCALE_TYPE == "fp32" else tl.uint8))
     if EVEN_K:
         K = tl.multiple_of(K, BLOCK_K)
     tiles_m = tl.cdiv(M, BLOCK_M)
@@ -121,9 +124,14 @@ def scaled_table_kernel(
 
 
 @triton.jit
-def element_pointer(address, TYPE: tl.constexpr):
-    """An address as a pointer to stored elements."""
-    if TYPE == "bf16":
-        return address.to(tl.pointer_type(tl.bfloat16))
+def pointer(place, first, ALIGNED: tl.constexpr, FROM_FIRST: tl.constexpr):
+    """The pointer that a word of the table means: an address, or how many elements it lies behind ``first``.
+
+    Triton 3.6 loses the alignment of a pointer made of an address, and with it wide and asynchronous loads. AMD's backend
+    takes for granted that what is counted from an argument lies within 2 GiB of it, which other tensors need not.
+    """
+    if FROM_FIRST:
+        return first + place
     else:
-        return address.to(tl.pointer_type(tl.uint8))
+        address = place.to(first.dtype)
+        return tl.multiple_of(address, 16) if ALIGNED else address
