@@ -1,4 +1,4 @@
-"""Route ``bridge`` of ``quant_gemm``: a kernel of the CK bridge, on the AMD GPU that it is built for, when asked for."""
+"""Route ``bridge`` of ``quant_gemm``: a kernel of the CK bridge, on the AMD GPU that it is for, when asked for."""
 
 from __future__ import annotations
 

@@ -11,14 +11,17 @@ from typing import Final
 from mxgemm.errors import Refusal, RouteUnavailable
 from mxgemm.notices import say_once
 from mxgemm.scaled.bridge import Bridge
+from mxgemm.scaled.mx import MX, DequantMM
 from mxgemm.scaled.problem import QuantProblem
 from mxgemm.scaled.reference import Reference
 from mxgemm.scaled.route import QuantRoute
 from mxgemm.scaled.scaled_mm import ScaledMM
 from mxgemm.scaled.triton_gemm import TritonGemm
 
-ROUTES: Final[dict[str, QuantRoute]] = {r.name: r for r in (TritonGemm(), ScaledMM(), Reference(), Bridge())}
-DEFAULTS: Final = ("triton", "scaled_mm", "reference")
+ROUTES: Final[dict[str, QuantRoute]] = {
+    r.name: r for r in (MX(), TritonGemm(), ScaledMM(), DequantMM(), Reference(), Bridge())
+}
+DEFAULTS: Final = ("mx", "triton", "scaled_mm", "reference")
 """In this order, where no rule fits. The bridge's kernel is taken where it is named, and never by itself."""
 NOT_ON_A_CPU: Final = ("triton",)
 """What runs there, in an interpreter, for tests alone."""
@@ -55,9 +58,11 @@ class Rule:
 
 
 RULES: Final = (
-    Rule("scaled_mm", "sm_90", ("tensor_quant", "rowcolquant"), least_m=33),
-    Rule("scaled_mm", "sm_90", ("abquant",), least_m=65),
+    Rule("scaled_mm", "sm_90", ("tensor_quant", "rowcolquant"), least_m=129),
+    Rule("scaled_mm", "sm_90", ("abquant",), least_m=33),
     Rule("scaled_mm", "sm_90", ("aquant", "bquant"), least_m=129),
+    Rule("mx", "sm_90", ("bquant",)),
+    Rule("dequant_mm", "sm_90", ("bquant",), least_m=65),
     Rule("scaled_mm", "gfx950", ("tensor_quant", "rowcolquant"), least_m=257),
 )
 

@@ -31,8 +31,8 @@ def quant_gemm_grouped(
 
     Two forms:
 
-    * **rows in groups** (a mixture of experts): ``a`` ``[M, K]``, ``b`` ``[G, N, K]``, ``offsets`` ``[G]`` int32 on the same
-      device, the end of each group: rows ``offsets[g - 1]`` (0 for the first) to ``offsets[g]`` are multiplied by
+    * **rows in groups** (a mixture of experts): ``a`` ``[M, K]``, ``b`` ``[G, N, K]``, ``offsets`` ``[G]`` int32 on the
+      same device, the end of each group: rows ``offsets[g - 1]`` (0 for the first) to ``offsets[g]`` are multiplied by
       ``b[g]``. Groups may be empty. Rows behind the last group are zeros. Nothing is read on the host: sizes may change
       from replay to replay of a graph. Offsets that decrease or pass M are cut off, and never lead out of memory.
     * **any problems**: ``a`` and ``b`` are sequences of as many operands of any sizes; without ``offsets``.
@@ -45,7 +45,8 @@ def quant_gemm_grouped(
         scheme: of all problems.
         out: ``[M, N]`` of ``out_dtype``; or a sequence of as many tensors as there are problems.
         out_dtype: bf16, fp16 or fp32.
-        route: as in :func:`quant_gemm`; "triton" and "reference" take rows in groups, and the reference waits for a GPU.
+        route: as in :func:`quant_gemm`; "triton" and "reference" take rows in groups, and the reference waits for a
+            GPU.
 
     Returns:
         ``[M, N]``; or a list.

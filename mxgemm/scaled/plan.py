@@ -88,7 +88,8 @@ def multiply(
         plan = _make_plan(key, tensors, options, grouped)
     if out is not None:
         check_apart(tensors)
-    result = _execute(plan, *(stored(tensor) for tensor in (a, a_scales, b, b_scales)), bias, out, offsets)  # type: ignore[arg-type]
+    left, right = stored(a), stored(b)
+    result = _execute(plan, left, stored(a_scales), right, stored(b_scales), bias, out, offsets)  # type: ignore[arg-type]
     if out is not None:
         mark_written(out)
     return result
@@ -148,11 +149,11 @@ def _make_plan(key: Hashable, tensors: tuple[Any, ...], options: Options, groupe
     launch = problem = route = None
     fills = True
     if m and k:
-        problem = QuantProblem(
-            *(m, n, k), machine_of(a.device), options, strides_of(a, a_scales, b, b_scales, bias, flat_out, m, n, options),
-            scale_name(a_scales), scale_name(b_scales), None if bias is None else bias.dtype,
-            all(t is None or t.data_ptr() % 16 == 0 for t in tensors), groups,
-        )  # fmt: skip
+        strides = strides_of(a, a_scales, b, b_scales, bias, flat_out, m, n, options)
+        names = scale_name(a_scales), scale_name(b_scales)
+        aligned = all(t is None or t.data_ptr() % 16 == 0 for t in tensors)
+        added = None if bias is None else bias.dtype
+        problem = QuantProblem(m, n, k, machine_of(a.device), options, strides, *names, added, aligned, groups)
         route = choose(problem, options.route)
         launch, fills = route.bind(problem), route.fills_output(problem)
     plan = Plan(

@@ -25,10 +25,10 @@ class Options(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Strides:
-    """Strides in stored elements (bytes, packed ones two elements each, or bf16), 0 where there is nothing to step over.
+    """Strides in stored elements (bytes, packed ones, or bf16), 0 where there is nothing to step over.
 
-    (row, along K) of both operands and of their scales, (row, column) of C; of the grouped form by offsets also from one
-    matrix of B, and of its scales, to the next.
+    (row, along K) of both operands and of their scales, (row, column) of C; of the grouped form by offsets also from
+    one matrix of B, and of its scales, to the next.
     """
 
     a: tuple[int, int]

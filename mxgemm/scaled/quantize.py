@@ -35,21 +35,21 @@ def quantize_for(
     """Quantise an operand for a scheme.
 
     The scale of what shares one (a tensor, a row, a group) is ``max(|x|) / format.max``, in fp32, so that the largest
-    element becomes the format's largest (DeepSeek-V3's and torchao's rule); with E8M0 scales the least power of two that
-    is not below that. A code is ``x / scale``, rounded to nearest, ties to even, saturated. What is all zeros gets
+    element becomes the format's largest (DeepSeek-V3's and torchao's rule); with E8M0 scales the least power of two
+    that is not below that. A code is ``x / scale``, rounded to nearest, ties to even, saturated. What is all zeros gets
     scale 1 and zeros; what holds a NaN or an infinity gets a NaN for its scale. For a side that the scheme gives no
     scales, ``x`` is only converted (saturated): the caller's values must suit the format.
 
-    Scales lie as the vendor's kernels read them: of groups of one row the rows are contiguous (strides ``(1, rows)``), of
-    groups of several rows of B the groups along K are, each row of them padded to a multiple of four.
+    fp32 scales of groups of one row lie as the vendor's kernels read them, rows contiguous (strides ``(1, rows)``); all
+    others along K.
 
     Args:
         x: A ``[..., K]`` or B ``[N, K]`` (``[G, N, K]`` for the grouped form), bf16, fp16 or fp32, any strides.
         scheme: where the scales are.
         side: "a" or "b".
         format: of the elements: "e4m3", "e5m2", "e4m3fnuz", "e5m2fnuz", "e2m1", "int4" (-7 to 7), "bf16".
-        scale_dtype: fp32; beside "int4" also ``torch.float8_e4m3fn`` or ``torch.float8_e5m2``: the scale is rounded to it
-            first, and elements are divided by what it became. E8M0 is the scheme's, whatever is said here.
+        scale_dtype: fp32; beside "int4" also ``torch.float8_e4m3fn`` or ``torch.float8_e5m2``: the scale is rounded to
+            it first, and elements are divided by what it became. E8M0 is the scheme's, whatever is said here.
 
     Returns:
         A :class:`QuantTensor`, or a tensor of the format's dtype for a side without scales.
@@ -78,7 +78,7 @@ def quantize_for(
     bad = shown.isnan()
     divisor = _spread(torch.where(bad, torch.ones_like(shown), shown), kind, group, values.shape)
     codes = torch.where(_spread(bad, kind, group, values.shape), torch.zeros_like(values), values / divisor)
-    return QuantTensor(_rounded(codes, fmt), _laid(scales, kind, group), fmt.name)
+    return QuantTensor(_rounded(codes, fmt), scales if powers else _laid(scales, kind, group), fmt.name)
 
 
 def _check_format(scheme: Scheme, side: str, fmt: QuantFormat, scale_dtype: object) -> None:
@@ -156,14 +156,9 @@ def _spread(scales: Tensor, kind: Kind, group: tuple[int, int], shape: Sequence[
 
 
 def _laid(scales: Tensor, kind: Kind, group: tuple[int, int]) -> Tensor:
-    if kind != "group" or scales.dim() < 2:
+    if kind != "group" or scales.dim() < 2 or group[0] != 1:
         return scales
-    if group[0] == 1:
-        return scales.transpose(-1, -2).contiguous().transpose(-1, -2)
-    columns = scales.shape[-1]
-    wide = scales.new_zeros((*scales.shape[:-1], columns + -columns % 4))
-    wide[..., :columns] = scales
-    return wide[..., :columns]
+    return scales.transpose(-1, -2).contiguous().transpose(-1, -2)
 
 
 def _rounded(x: Tensor, fmt: QuantFormat) -> Tensor:

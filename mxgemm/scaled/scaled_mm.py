@@ -1,8 +1,8 @@
 """Route ``scaled_mm`` of ``quant_gemm``: the vendor's fp8 GEMM behind ``torch._scaled_mm``, where it has the scheme.
 
-One scale a tensor or a row; on Hopper (cuBLAS from CUDA 12.9, torch 2.9) also 1x128 groups of A by 1x128 or 128x128 ones
-of B. A side without scales gets ones, which the call makes. Its kernels want scales of groups in an order of their own
-(``quantize_for`` gives it); others are copied first.
+One scale a tensor or a row; on Hopper (cuBLAS from CUDA 12.9, torch 2.9) also 1x128 groups of A by 1x128 or 128x128
+ones of B. A side without scales gets ones, which the call makes. Its kernels want scales of groups in an order of their
+own (``quantize_for`` gives it); others are copied first.
 """
 
 from __future__ import annotations
@@ -78,10 +78,11 @@ class ScaledMM(QuantRoute):
             return Refusal("scheme", s, f"groups of {GROUP} along K, of 1 or {GROUP} rows of B")
         if p.arch not in BLOCKS:
             return Refusal("arch", p.arch, f"{', '.join(BLOCKS)}, whose library has groups of {GROUP}", "machine")
-        if p.k % GROUP:
-            return Refusal("k", p.k, f"a multiple of {GROUP}")
-        if p.out_dtype != torch.bfloat16 or p.bias_dtype is not None:
-            return Refusal("out_dtype", p.out_dtype, "bf16 and no bias, where scales are of groups")
+        if p.m % 4:
+            return Refusal("m", p.m, "a multiple of 4, where scales are of groups")
+        if _square(p) and p.k % (4 * GROUP):
+            # Releases of torch differ in how a row of such scales is padded; four groups are no padding in any.
+            return Refusal("k", p.k, f"a multiple of {4 * GROUP}, where scales are of {GROUP} rows of B")
         version = tuple(int(part) for part in (torch.version.cuda or "0.0").split(".")[:2])
         release = tuple(int(part) for part in torch.__version__.split(".")[:2])
         if version < MIN_CUDA or release < MIN_TORCH:
@@ -124,23 +125,26 @@ class ScaledMM(QuantRoute):
         return launch
 
 
+def _square(p: QuantProblem) -> bool:
+    """Say whether B's scales are of 128 x 128, those of a B without any among them."""
+    return p.scheme.b_kind == "none" or p.scheme.b_group[0] == GROUP
+
+
 def _grouped_scales(
     p: QuantProblem, left: Tensor | None, right: Tensor | None, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """Return both sides' scales, of groups of 128, as the library reads them: A's, and B's transposed."""
-    groups, rows = p.k // GROUP, p.scheme.b_group[0]
+    groups = -(-p.k // GROUP)
     if left is None:
         left = torch.ones((groups, p.m), dtype=torch.float32, device=device).t()
     elif left.stride(0) != 1 or left.stride(1) != p.m:
         left = torch.empty((groups, p.m), dtype=torch.float32, device=device).t().copy_(left)
-    if p.scheme.b_kind == "group" and rows == 1:
+    if not _square(p):
         assert right is not None
         if right.stride(0) != 1 or right.stride(1) != p.n:
             right = torch.empty((groups, p.n), dtype=torch.float32, device=device).t().copy_(right)
-        return left, right.t()
-    columns, wide = -(-p.n // GROUP), groups + -groups % 4
-    if right is None:
-        right = torch.ones((columns, wide), dtype=torch.float32, device=device)[:, :groups]
-    elif right.stride(1) != 1 or right.stride(0) != wide:
-        right = torch.empty((columns, wide), dtype=torch.float32, device=device)[:, :groups].copy_(right)
+    elif right is None:
+        right = torch.ones((-(-p.n // GROUP), groups), dtype=torch.float32, device=device)
+    else:
+        right = right.contiguous()
     return left, right.t()

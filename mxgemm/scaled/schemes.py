@@ -1,7 +1,7 @@
 """Where the scales of a quantised GEMM are: one frozen value a scheme, with the shapes that it wants of both sides.
 
-``C[m, n] = sum over k of A[m, k] * B[n, k]``, each element times its scale. The schemes are those of CK Tile's block-scale
-kernels (``docs/dispatcher.md``): tensor_quant, rowcolquant, aquant, abquant and bquant with its MX forms.
+``C[m, n] = sum over k of A[m, k] * B[n, k]``, each element times its scale. The schemes are those of CK Tile's
+block-scale kernels (``docs/dispatcher.md``): tensor_quant, rowcolquant, aquant, abquant and bquant with its MX forms.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Problems of their own sizes in one launch: a table of addresses and sizes that the kernel reads.
 
-A row has 20 words of 64 bits: the first tile; M, N, K; place and strides (row, along K) of A, B, A's scales, B's scales;
-place and strides (row, column) of C; one that is left over. A place is an address; of A, B and C it may be a number of
-elements, from where the first problem's lies.
+A row has 20 words of 64 bits: the first tile; M, N, K; place and strides (row, along K) of A, B, A's scales, B's
+scales; place and strides (row, column) of C; one that is left over. A place is an address; of A, B and C it may be a
+number of elements, from where the first problem's lies.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""QuantTensor: stored elements, their scales, and what the elements are. Where the scales are is the scheme's to say."""
+"""QuantTensor: stored elements, their scales, and what the elements are. Where the scales are, the scheme says."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Tiles of the Triton kernels of ``quant_gemm``: what is legal, and which one a problem gets.
 
-Depths follow from the scheme: a step of the loop over K lies within one group. The sizes are rules of thumb, measured on
-an H200 (bench/results/quant_gemm_h200.json).
+Depths follow from the scheme: a step of the loop over K lies within one group. The sizes are rules of thumb, measured
+on an H200 (bench/results/quant_gemm_h200.json).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def depth_of(problem: QuantProblem) -> int:
     wanted = 64 if dot_of(problem) == "bf16" else 128
     if s.a_kind != "group" and s.b_kind != "group":
         return wanted
-    if s.b_powers:  # scales of single elements: a step may span groups
+    if s.b_powers and s.b_group[1] < wanted:  # scales are applied to elements: a step may span groups
         return wanted
     groups = math.gcd(s.a_group if s.a_kind == "group" else 0, s.b_group[1] if s.b_kind == "group" else 0)
     return min(wanted, groups & -groups)
@@ -119,7 +119,7 @@ def tile_refusal(problem: QuantProblem, tile: Tile) -> Refusal | None:
             return Refusal(field, value, f"a power of two from {least} to {most}")
     s = problem.scheme
     for kind, group in ((s.a_kind, s.a_group), (s.b_kind, s.b_group[1])):
-        if kind == "group" and not (s.b_powers and group % 32 == 0) and group % tile.block_k:
+        if kind == "group" and not s.b_powers and group % tile.block_k:
             return Refusal("block_k", tile.block_k, f"a divisor of the group of {group} elements")
     blocks = -(-problem.k // tile.block_k)
     if tile.split_k < 1 or (tile.split_k > 1 and -(-blocks // -(-blocks // tile.split_k)) != tile.split_k):

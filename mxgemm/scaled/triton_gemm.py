@@ -125,8 +125,8 @@ def operand_dtypes(problem: QuantProblem) -> tuple[torch.dtype, ...]:
 def step_constants(problem: QuantProblem, tile: Tile) -> dict[str, Any]:
     """Return the constants that every kernel begins with, in their order."""
     p, s, dot = problem, problem.scheme, dot_of(problem)
-    grouped = (s.a_kind == "group" or s.b_kind == "group") and not s.b_powers
-    short = p.arch == "sm_90" and dot != "bf16" and not grouped and p.k > FAST_ACCUMULATION_K
+    whole = s.a_kind != "group" and s.b_kind != "group"
+    short = p.arch == "sm_90" and dot != "bf16" and whole and p.k > FAST_ACCUMULATION_K
     return {
         "A_TYPE": p.a_format,
         "B_TYPE": p.b_format,

@@ -143,7 +143,7 @@ def grouped(
     pair: tuple[Scheme, str, str], rows: tuple[int, ...], n: int, k: int, *, tail: int = 0
 ) -> tuple[QuantTensor | Tensor, QuantTensor | Tensor, Tensor, list[Case]]:
     """Rows of A in groups, ``tail`` more behind them, the matrices of B, the offsets, and a case for each group."""
-    scheme, a_format, b_format = pair
+    scheme, _, b_format = pair
     whole = make(pair, sum(rows) + tail, n, k, seed=1)
     parts = [make(pair, 1, n, k, seed=2 + g) for g in range(len(rows))]
     offsets = torch.tensor(rows).cumsum(0).to(torch.int32)
@@ -155,7 +155,12 @@ def grouped(
         return whole.a, torch.stack([part.b for part in parts]), offsets, cases
     scales = torch.stack([part.b.scales for part in parts])
     data = torch.stack([part.b.data for part in parts])
-    return whole.a, QuantTensor(data, scales.flatten() if scheme.b_kind == "tensor" else scales, b_format), offsets, cases
+    return (
+        whole.a,
+        QuantTensor(data, scales.flatten() if scheme.b_kind == "tensor" else scales, b_format),
+        offsets,
+        cases,
+    )
 
 
 def problems(pair: tuple[Scheme, str, str]) -> list[Case]:

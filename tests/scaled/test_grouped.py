@@ -1,9 +1,8 @@
-"""``mxgemm.quant_gemm_grouped``: rows in groups and problems of their own sizes, in the reference and the interpreter."""
+"""``mxgemm.quant_gemm_grouped``: rows in groups, and problems of their own sizes, by the reference and by Triton."""
 
 from __future__ import annotations
 
 import pytest
-import torch
 
 import mxgemm
 from tests.cases import skip_without_kernels

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 import mxgemm
-from tests.cases import OUT_DTYPES, skip_without_kernels
+from tests.cases import skip_without_kernels
 from tests.scaled.cases import PAIRS, ids, make
 
 SHAPES = ((1, 1, 32), (33, 40, 96), (5, 17, 288), (33, 72, 160))

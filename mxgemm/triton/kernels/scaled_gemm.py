@@ -23,8 +23,8 @@ def scaled_gemm_kernel(
 
     Grid: ``cdiv(M, BLOCK_M) * cdiv(N, BLOCK_N) * SPLIT_K`` programs.
 
-    * ``A_SCALE``, ``B_SCALE``: "none"; "tensor", one; "row", one a row of the operand; "group", one for ``B_GROUP_N`` rows
-      of B (one of A) and ``A_GROUP_K``, ``B_GROUP_K`` elements along K, multiples of BLOCK_K (of 32 for E8M0).
+    * ``A_SCALE``, ``B_SCALE``: "none"; "tensor", one; "row", one a row of the operand; "group", one for ``B_GROUP_N``
+      rows of B (one of A) and ``A_GROUP_K``, ``B_GROUP_K`` elements along K, multiples of BLOCK_K (of 32 for E8M0).
     * Strides are in stored elements (bytes, two packed elements each, or bf16).
     * ``SWAPPED``: the matrix unit computes the transposed tile, whose many rows are those of B: for a small BLOCK_M.
     * ``SHORT_K``: sm_90's short fp8 sums are added to fp32 ones after so many elements; 0: at the end.

@@ -25,9 +25,9 @@ def scaled_offsets_kernel(
 ):  # fmt: skip
     """``out[rows of g] = round(decode(a)[rows of g] @ decode(b)[g].T)`` for every group; rows behind the last are 0.
 
-    Group g has the rows from ``offsets[g - 1]`` (0) to ``offsets[g]``; what is out of order or beyond M is cut off. Grid:
-    as many programs as any offsets could need, of which those without a tile do nothing. ``GROUPS_BLOCK``: a power of two
-    above ``GROUPS``. The rest as in ``scaled_gemm_kernel``.
+    Group g has the rows from ``offsets[g - 1]`` (0) to ``offsets[g]``; what is out of order or beyond M is cut off.
+    Grid: as many programs as any offsets could need, of which those without a tile do nothing. ``GROUPS_BLOCK``: a
+    power of two above ``GROUPS``. The rest as in ``scaled_gemm_kernel``.
     """
     tiles_n = tl.cdiv(N, BLOCK_N)
     slot = tl.program_id(0) // tiles_n
@@ -52,16 +52,17 @@ def scaled_offsets_kernel(
             a_scales += first_row * stride_asm
         last = tl.where(group < GROUPS, K, 0)
         acc = scaled_sums(
-            a + first_row * stride_am, b + matrix * stride_bg, a_scales, b_scales + matrix * stride_bsg, pm, pn, 0, last,
-            rows, N, K, stride_am, stride_ak, stride_bn, stride_bk, stride_asm, stride_ask, stride_bsn, stride_bsk,
-            A_TYPE, B_TYPE, DOT, A_SCALE, B_SCALE, A_SCALE_TYPE, B_SCALE_TYPE, A_GROUP_K, B_GROUP_N, B_GROUP_K, SWAPPED,
-            SHORT_K, BLOCK_M, BLOCK_N, BLOCK_K, False, EVEN_N, EVEN_K, WIDE, INTERPRETED,
+            a + first_row * stride_am, b + matrix * stride_bg, a_scales, b_scales + matrix * stride_bsg, pm, pn, 0,
+            last, rows, N, K, stride_am, stride_ak, stride_bn, stride_bk, stride_asm, stride_ask, stride_bsn,
+            stride_bsk,
+            A_TYPE, B_TYPE, DOT, A_SCALE, B_SCALE, A_SCALE_TYPE, B_SCALE_TYPE, A_GROUP_K, B_GROUP_N, B_GROUP_K,
+            SWAPPED, SHORT_K, BLOCK_M, BLOCK_N, BLOCK_K, False, EVEN_N, EVEN_K, WIDE, INTERPRETED,
         )  # fmt: skip
         acc = tl.where(group < GROUPS, acc, 0.0)  # not NaN, whatever their scales are
         target = out + first_row * stride_om
         store_tile(
-            acc, target, target, rows, N, pm, pn, stride_om, stride_on, 0, False, BLOCK_M, BLOCK_N, False, EVEN_N, WIDE,
-            INTERPRETED,
+            acc, target, target, rows, N, pm, pn, stride_om, stride_on, 0, False, BLOCK_M, BLOCK_N, False, EVEN_N,
+            WIDE, INTERPRETED,
         )  # fmt: skip
 
 
@@ -127,8 +128,9 @@ def scaled_table_kernel(
 def pointer(place, first, ALIGNED: tl.constexpr, FROM_FIRST: tl.constexpr):
     """The pointer that a word of the table means: an address, or how many elements it lies behind ``first``.
 
-    Triton 3.6 loses the alignment of a pointer made of an address, and with it wide and asynchronous loads. AMD's backend
-    takes for granted that what is counted from an argument lies within 2 GiB of it, which other tensors need not.
+    Triton 3.6 loses the alignment of a pointer made of an address, and with it wide and asynchronous loads. AMD's
+    backend takes for granted that what is counted from an argument lies within 2 GiB of it, which other tensors need
+    not.
     """
     if FROM_FIRST:
         return first + place

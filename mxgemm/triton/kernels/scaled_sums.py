@@ -2,7 +2,10 @@
 
 Where a scale changes along K ("group"), each step of the loop lies within one group of either operand: the step's own
 sum starts at zero, is scaled and added in fp32. Scales of a row or of the tensor are applied once, to the whole sum.
-E8M0 scales of B are powers of two, so they are applied to its elements, in bf16, where that is exact.
+E8M0 scales of groups that are smaller than a step are applied to B's elements in bf16, where that is exact: they are
+powers of two.
+
+With ``SWAPPED`` the sums are kept transposed until the end: the matrix unit's many rows are then those of B.
 
 ``DOT`` is what the matrix unit multiplies: "fp8", the operands as they are; "e4m3", packed ones converted to it first,
 exactly; "bf16", both converted, exactly. In Triton's interpreter it is fp32.
@@ -43,7 +46,10 @@ def scaled_sums(
     else:
         b_scale_rows = b_scales + columns // B_GROUP_N * stride_bsn
     whole = last if EVEN_K else first + (last - first) // BLOCK_K * BLOCK_K
-    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    if SWAPPED:
+        acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    else:
+        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for k in range(first, whole, BLOCK_K):
         acc = scaled_step(
             acc, a_rows, b_rows, a_scale_rows, b_scale_rows, k, K, stride_ak, stride_bk, stride_ask, stride_bsk,
@@ -57,6 +63,8 @@ def scaled_sums(
                 stride_bsk, A_TYPE, B_TYPE, DOT, A_SCALE, B_SCALE, A_SCALE_TYPE, B_SCALE_TYPE, A_GROUP_K, B_GROUP_K,
                 ONE_COLUMN_GROUP, SWAPPED, SHORT_K, BLOCK_M, BLOCK_N, BLOCK_K, True, WIDE, INTERPRETED,
             )  # fmt: skip
+    if SWAPPED:
+        acc = acc.T
     if A_SCALE == "row":
         acc *= tl.load(a_scale_rows)[:, None]
     elif A_SCALE == "tensor":
@@ -77,69 +85,69 @@ def scaled_step(
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, TAIL: tl.constexpr, WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """Add the block of K that starts at ``k``. Elements past K are zeros, if ``TAIL``."""
+    ON_ELEMENTS: tl.constexpr = B_SCALE == "group" and B_GROUP_K % BLOCK_K != 0
     x = load_elements(a_rows, k, K, stride_ak, A_TYPE, DOT, BLOCK_K, TAIL, WIDE, INTERPRETED)
     w = load_elements(b_rows, k, K, stride_bk, B_TYPE, DOT, BLOCK_K, TAIL, WIDE, INTERPRETED)
     left = for_dot(x, A_TYPE, DOT, BLOCK_M, BLOCK_K, INTERPRETED)
-    if B_SCALE == "group" and B_SCALE_TYPE == "e8m0":
-        powers = b_scale_rows[:, None] + scale_offsets(k, stride_bsk, B_GROUP_K, BLOCK_K, WIDE)[None, :]
-        if TAIL:
-            inside = k + tl.arange(0, BLOCK_K // 32) * 32 < K
-            scale = decode_scale(tl.load(powers, mask=inside[None, :], other=127), "e8m0")
-        else:
-            scale = decode_scale(tl.load(powers), "e8m0")
+    if ON_ELEMENTS:
+        scale = load_powers(b_scale_rows, k, K, stride_bsk, B_GROUP_K, BLOCK_K, TAIL, WIDE)
+        if ONE_COLUMN_GROUP:
+            scale = tl.broadcast_to(scale, (BLOCK_N, BLOCK_K // 32))
         scale = tl.broadcast_to(scale[:, :, None], (BLOCK_N, BLOCK_K // 32, 32)).reshape(BLOCK_N, BLOCK_K)
         right = decode(w, B_TYPE, BLOCK_N, BLOCK_K, INTERPRETED) * scale
         if not INTERPRETED:
             right = right.to(tl.bfloat16)
     else:
         right = for_dot(w, B_TYPE, DOT, BLOCK_N, BLOCK_K, INTERPRETED)
+    if SWAPPED:
+        one, other = right, left
+    else:
+        one, other = left, right
 
-    if A_SCALE == "group" or (B_SCALE == "group" and B_SCALE_TYPE != "e8m0"):
-        if SWAPPED:
-            product = tl.dot(right, left.T).T
-        else:
-            product = tl.dot(left, right.T)
+    if A_SCALE == "group" or (B_SCALE == "group" and not ON_ELEMENTS):
+        product = tl.dot(one, other.T)
         if A_SCALE == "group":
-            group = k // A_GROUP_K
-            scale = tl.load(a_scale_rows + (tl.cast(group, tl.int64) if WIDE else group) * stride_ask)
-            scale = decode_scale(scale, A_SCALE_TYPE)
-            if B_SCALE == "group":
-                scale_of_b = load_group(b_scale_rows, k // B_GROUP_K, stride_bsk, B_SCALE_TYPE, WIDE)
-                if ONE_COLUMN_GROUP:
-                    acc += product * (scale * scale_of_b)[:, None]
-                else:
-                    acc += product * scale[:, None] * scale_of_b[None, :]
-            else:
-                acc += product * scale[:, None]
-        else:
+            scale = load_group(a_scale_rows, k // A_GROUP_K, stride_ask, A_SCALE_TYPE, WIDE)
+            if ONE_COLUMN_GROUP:
+                scale *= load_group(b_scale_rows, k // B_GROUP_K, stride_bsk, B_SCALE_TYPE, WIDE)
+            product *= scale[None, :] if SWAPPED else scale[:, None]
+        if B_SCALE == "group" and not (A_SCALE == "group" and ONE_COLUMN_GROUP):
             scale_of_b = load_group(b_scale_rows, k // B_GROUP_K, stride_bsk, B_SCALE_TYPE, WIDE)
             if ONE_COLUMN_GROUP:
-                acc += product * scale_of_b
+                product *= scale_of_b
             else:
-                acc += product * scale_of_b[None, :]
-    elif SWAPPED:
-        if SHORT_K > 0:
-            acc = tl.dot(right, left.T, acc.T, max_num_imprecise_acc=SHORT_K).T
-        else:
-            acc = tl.dot(right, left.T, acc.T).T
+                product *= scale_of_b[:, None] if SWAPPED else scale_of_b[None, :]
+        acc += product
     elif SHORT_K > 0:
-        acc = tl.dot(left, right.T, acc, max_num_imprecise_acc=SHORT_K)
+        acc = tl.dot(one, other.T, acc, max_num_imprecise_acc=SHORT_K)
     else:
-        acc = tl.dot(left, right.T, acc)
+        acc = tl.dot(one, other.T, acc)
     return acc
+
+
+@triton.jit
+def load_powers(
+    scale_rows, k, K, stride, GROUP_K: tl.constexpr, BLOCK_K: tl.constexpr, TAIL: tl.constexpr, WIDE: tl.constexpr
+):  # fmt: skip
+    """E8M0 scales as fp32 ``[rows, BLOCK_K/32]``, one for each 32 elements from ``k`` on; 1 past K if ``TAIL``."""
+    first = k + tl.arange(0, BLOCK_K // 32) * 32
+    group = first // GROUP_K
+    offsets = (group.to(tl.int64) if WIDE else group) * stride
+    if scale_rows.type.is_block():
+        pointers = scale_rows[:, None] + offsets[None, :]
+    else:
+        pointers = scale_rows + offsets[None, :]
+    if TAIL:
+        raw = tl.load(pointers, mask=(first < K)[None, :], other=127)
+    else:
+        raw = tl.load(pointers)
+    return decode_scale(raw, "e8m0")
 
 
 @triton.jit
 def load_group(scale_rows, group, stride, TYPE: tl.constexpr, WIDE: tl.constexpr):
     """The scales of one group along K of the rows that ``scale_rows`` points to, as fp32."""
     return decode_scale(tl.load(scale_rows + (tl.cast(group, tl.int64) if WIDE else group) * stride), TYPE)
-
-
-@triton.jit
-def scale_offsets(k, stride, GROUP_K: tl.constexpr, BLOCK_K: tl.constexpr, WIDE: tl.constexpr):
-    """Offsets ``[BLOCK_K/32]`` of the scales of each 32 elements from ``k`` on."""
-    group = (k + tl.arange(0, BLOCK_K // 32) * 32) // GROUP_K
-    return (group.to(tl.int64) if WIDE else group) * stride
 
 
 @triton.jit
