@@ -36,34 +36,51 @@ class Rule:
         arch: of the machine.
         schemes: names of schemes.
         least_m: rows of A from which on it holds.
-        most_m: the last for which it holds.
+        least_n: rows of B from which on it holds.
         least_weight: elements of B from which on it holds.
+        group_n: rows of B that share a scale, 0 for any.
+        powers: for E8M0 scales or for others.
+        b_formats: of B, none for any.
     """
 
     route: str
     arch: str
     schemes: tuple[str, ...]
     least_m: int = 1
-    most_m: int = 1 << 30
+    least_n: int = 1
     least_weight: int = 0
+    group_n: int = 0
+    powers: bool = False
+    b_formats: tuple[str, ...] = ()
 
     def fits(self, problem: QuantProblem) -> bool:
         """Say whether the rule is for a problem."""
+        p = problem
         return (
-            problem.arch == self.arch
-            and problem.scheme.name in self.schemes
-            and self.least_m <= problem.m <= self.most_m
-            and problem.n * problem.k >= self.least_weight
+            p.arch == self.arch
+            and p.scheme.name in self.schemes
+            and p.scheme.b_powers == self.powers
+            and p.m >= self.least_m
+            and p.n >= self.least_n
+            and p.n * p.k >= self.least_weight
+            and self.group_n in (0, p.scheme.b_group[0])
+            and (not self.b_formats or p.b_format in self.b_formats)
         )
 
 
+_BLOCKS: Final = ("aquant", "abquant", "bquant")
+_WIDE: Final = ("bf16", "e4m3", "e5m2")
+
 RULES: Final = (
-    Rule("scaled_mm", "sm_90", ("tensor_quant", "rowcolquant"), least_m=129),
-    Rule("scaled_mm", "sm_90", ("abquant",), least_m=33),
-    Rule("scaled_mm", "sm_90", ("aquant", "bquant"), least_m=129),
-    Rule("mx", "sm_90", ("bquant",)),
-    Rule("dequant_mm", "sm_90", ("bquant",), least_m=65),
-    Rule("scaled_mm", "gfx950", ("tensor_quant", "rowcolquant"), least_m=257),
+    Rule("scaled_mm", "sm_90", ("tensor_quant",)),
+    Rule("scaled_mm", "sm_90", ("rowcolquant", *_BLOCKS), least_m=129),
+    Rule("scaled_mm", "sm_90", ("abquant", "bquant"), group_n=1),
+    Rule("scaled_mm", "sm_90", ("abquant",), least_n=4096),
+    Rule("scaled_mm", "sm_90", ("aquant", "bquant"), least_weight=1 << 25),
+    Rule("dequant_mm", "sm_90", ("bquant",), least_m=513, powers=True, b_formats=_WIDE),
+    Rule("mx", "sm_90", ("bquant",), least_m=65, powers=True, b_formats=("e4m3", "e5m2")),
+    Rule("mx", "sm_90", ("bquant",), least_weight=1 << 25, powers=True, b_formats=("e4m3", "e5m2")),
+    Rule("triton", "sm_90", ("bquant",), powers=True, b_formats=_WIDE),
 )
 
 

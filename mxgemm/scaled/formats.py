@@ -102,5 +102,9 @@ def decode(data: Tensor, name: str) -> Tensor:
 
 
 def decode_scale(scales: Tensor, name: str) -> Tensor:
-    """Return scales as fp32."""
-    return decode_scales(scales.view(torch.uint8)) if name == "e8m0" else scales.to(torch.float32)
+    """Return scales, fp32 or bytes, as fp32."""
+    if name == "fp32":
+        return scales
+    if name == "e8m0":
+        return decode_scales(scales.view(torch.uint8))
+    return scales.view(SCALE_DTYPES[name][0]).to(torch.float32)

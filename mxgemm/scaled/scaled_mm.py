@@ -78,7 +78,7 @@ class ScaledMM(QuantRoute):
             return Refusal("scheme", s, f"groups of {GROUP} along K, of 1 or {GROUP} rows of B")
         if p.arch not in BLOCKS:
             return Refusal("arch", p.arch, f"{', '.join(BLOCKS)}, whose library has groups of {GROUP}", "machine")
-        if p.m % 4:
+        if p.m % 4 and not _square_ones(p):
             return Refusal("m", p.m, "a multiple of 4, where scales are of groups")
         if _square(p) and p.k % (4 * GROUP):
             # Releases of torch differ in how a row of such scales is padded; four groups are no padding in any.
@@ -130,13 +130,21 @@ def _square(p: QuantProblem) -> bool:
     return p.scheme.b_kind == "none" or p.scheme.b_group[0] == GROUP
 
 
+def _square_ones(p: QuantProblem) -> bool:
+    """Say whether the ones of an A without scales are of 128 x 128, which is quicker from M = 129 on."""
+    return p.scheme.a_kind == "none" and not _square(p) and p.m > GROUP and p.k % (4 * GROUP) == 0
+
+
 def _grouped_scales(
     p: QuantProblem, left: Tensor | None, right: Tensor | None, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """Return both sides' scales, of groups of 128, as the library reads them: A's, and B's transposed."""
     groups = -(-p.k // GROUP)
     if left is None:
-        left = torch.ones((groups, p.m), dtype=torch.float32, device=device).t()
+        if _square_ones(p):
+            left = torch.ones((-(-p.m // GROUP), groups), dtype=torch.float32, device=device)
+        else:
+            left = torch.ones((groups, p.m), dtype=torch.float32, device=device).t()
     elif left.stride(0) != 1 or left.stride(1) != p.m:
         left = torch.empty((groups, p.m), dtype=torch.float32, device=device).t().copy_(left)
     if not _square(p):

@@ -7,6 +7,7 @@ number of elements, from where the first problem's lies.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -35,7 +36,7 @@ _launchers: dict[Hashable, Launcher] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class Row:
     """One problem with its tensors as the kernel gets them."""
 
     problem: QuantProblem
@@ -44,27 +45,32 @@ class _Row:
     out: Tensor | None
 
 
-def table_rows(calls: Sequence[Call]) -> list[_Row] | None:
-    """Check every call, and return the rows of one launch; None where they have to be launched one by one.
+def check_calls(calls: Sequence[Call]) -> list[tuple[tuple[int, ...], int, int]]:
+    """Check every problem before any is launched; return leading dimensions, N and K of each.
 
     Raises:
         TypeError, ValueError, RuntimeError: as ``quant_gemm``; the message begins with the problem's number.
     """
-    rows: list[_Row] = []
+    found = []
     for index, (a, a_scales, b, b_scales, out, options) in enumerate(calls):
-        tensors = (a, a_scales, b, b_scales, None, out)
         try:
-            leading, n, k = check_call(*tensors, options)
-            check_apart((*tensors, None))
+            found.append(check_call(a, a_scales, b, b_scales, None, out, options))
+            check_apart((a, a_scales, b, b_scales, None, out, None))
         except (TypeError, ValueError, RuntimeError) as error:
             raise type(error)(f"problem {index}: {error}") from None
+    return found
+
+
+def table_rows(calls: Sequence[Call]) -> list[Row] | None:
+    """Return the rows of one launch for problems that were checked; None where they are to be launched one by one."""
+    rows: list[Row] = []
+    for (leading, n, k), (a, a_scales, b, b_scales, out, options) in zip(check_calls(calls), calls, strict=True):
+        tensors = (a, a_scales, b, b_scales, None, out)
         if is_observed(*tensors) or a.is_meta or any(t is not None and t.is_neg() for t in tensors):
             return None
         if options.route not in (None, "triton"):
             return None
-        m = 1
-        for size in leading:
-            m *= size
+        m = math.prod(leading)
         flat_out = None if out is None else flat_view(out, m, n)
         if out is not None and flat_out is None:
             return None
@@ -76,11 +82,11 @@ def table_rows(calls: Sequence[Call]) -> list[_Row] | None:
             return None
         flat = a if a.dim() == 2 else a.reshape(m, a.shape[-1])
         left = None if a_scales is None else flat_scales(a_scales, options.scheme.a_kind, m, a.dim() == 2)
-        rows.append(_Row(problem, (flat, left, b, b_scales), leading, flat_out))
+        rows.append(Row(problem, (flat, left, b, b_scales), leading, flat_out))
     return rows if rows and _alike(rows) else None
 
 
-def _alike(rows: Sequence[_Row]) -> bool:
+def _alike(rows: Sequence[Row]) -> bool:
     """Say whether one kernel serves all problems, and may be launched now."""
     first = rows[0].problem
     kinds = {(r.problem.options, r.problem.a_scale, r.problem.b_scale, r.operands[0].device) for r in rows}
@@ -91,7 +97,7 @@ def _alike(rows: Sequence[_Row]) -> bool:
     return not (device.type == "cuda" and torch.cuda.is_current_stream_capturing())
 
 
-def multiply_rows(rows: Sequence[_Row], outs: Sequence[Tensor | None]) -> list[Tensor]:
+def multiply_rows(rows: Sequence[Row], outs: Sequence[Tensor | None]) -> list[Tensor]:
     """Multiply all problems in one launch."""
     device = rows[0].operands[0].device
     if device.type == "cuda":
@@ -100,7 +106,7 @@ def multiply_rows(rows: Sequence[_Row], outs: Sequence[Tensor | None]) -> list[T
     return _multiply(rows, outs, device)
 
 
-def _multiply(rows: Sequence[_Row], outs: Sequence[Tensor | None], device: torch.device) -> list[Tensor]:
+def _multiply(rows: Sequence[Row], outs: Sequence[Tensor | None], device: torch.device) -> list[Tensor]:
     dtype = rows[0].problem.out_dtype
     results, words, tiles = [], [], 0
     largest = max((row.problem for row in rows), key=lambda p: (p.m, p.k))
