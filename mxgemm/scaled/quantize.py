@@ -64,8 +64,10 @@ def quantize_for(
     fmt = quant_format(format)
     _check_format(scheme, side, fmt, scale_dtype)
     _check_values(x, fmt, side)
-    refuse_differentiated(x)
-    x = x.detach().resolve_neg()
+    if not torch.compiler.is_compiling():  # which asks this at the operators that it meets
+        refuse_differentiated(x)
+        x = x.resolve_neg()
+    x = x.detach()
     kind = scheme.a_kind if side == "a" else scheme.b_kind
     if kind == "none":
         return _rounded(x.to(torch.float32), fmt)
