@@ -87,7 +87,7 @@ SIZES = (
 )
 SWEPT = (1, 5, 10, 13)
 """Cases whose tiles are swept, by their places in CASES: one of each kind of inner loop."""
-SWEPT_SIZES = tuple((m, 7168, 2048) for m in (16, 64, 256, 1024)) + ((16, 2112, 7168),)
+SWEPT_SIZES = (*((m, 7168, 2048) for m in (16, 64, 256, 1024)), (16, 2112, 7168))
 GROUPS = 8
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from mxgemm.device import KNOWN_MACHINES
 from mxgemm.scaled import table
-from mxgemm.scaled.formats import FORMATS
+from mxgemm.scaled.formats import FORMATS, ScaleName
 from mxgemm.scaled.problem import Options, QuantProblem, Strides
 from mxgemm.scaled.schemes import scheme_of
 from mxgemm.scaled.tile import tile_for, tiles
@@ -34,7 +34,7 @@ def problem_of(job: dict[str, Any], groups: int = 0) -> QuantProblem:
     right = {"group": (1, n) if rows_first else (columns, 1), "row": (1, 0)}.get(scheme.b_kind, (0, 0))
     strides = Strides((a, 1), (b, 1), left, right, (n, 1), b_group=n * b if groups else 0)
     options = Options(scheme, job["a"], job["b"])
-    scale = "e8m0" if scheme.b_powers else "fp32"
+    scale: ScaleName = "e8m0" if scheme.b_powers else "fp32"
     return QuantProblem(m, n, k, KNOWN_MACHINES[job["arch"]], options, strides, "fp32", scale, groups=groups)
 
 

@@ -65,7 +65,7 @@ BY_DTYPE: Final[dict[torch.dtype, str]] = {f.dtype: f.name for f in FORMATS.valu
 """The format that a dtype says by itself; uint8 says none."""
 
 _E8M0: Final = getattr(torch, "float8_e8m0fnu", None)
-SCALE_DTYPES: Final[dict[str, tuple[torch.dtype, ...]]] = {
+SCALE_DTYPES: Final[dict[ScaleName, tuple[torch.dtype, ...]]] = {
     "fp32": (torch.float32,),
     "e8m0": (torch.uint8,) if _E8M0 is None else (torch.uint8, _E8M0),
     "e4m3": (torch.float8_e4m3fn,),
@@ -101,7 +101,7 @@ def decode(data: Tensor, name: str) -> Tensor:
     return values[torch.stack((low, high), dim=-1).flatten(-2).to(torch.int64)]
 
 
-def decode_scale(scales: Tensor, name: str) -> Tensor:
+def decode_scale(scales: Tensor, name: ScaleName) -> Tensor:
     """Return scales, fp32 or bytes, as fp32."""
     if name == "fp32":
         return scales

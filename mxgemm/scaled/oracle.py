@@ -21,10 +21,13 @@ def element_values(data: NDArray[Any], fmt: str) -> Float64:
         low, high = data & 15, data >> 4
         order = (high, low) if fmt == "int4" else (low, high)
         codes = np.stack(order, axis=-1).reshape(*data.shape[:-1], 2 * data.shape[-1])
-        return codes.astype(np.float64) - 8 if fmt == "int4" else oracle.code_values("e2m1")[codes]
-    if fmt.endswith("fnuz"):
-        return _fnuz_values(4 if fmt.startswith("e4") else 5)[data]
-    return oracle.code_values(fmt)[data]
+        table = np.arange(16.0) - 8 if fmt == "int4" else oracle.code_values("e2m1")
+    elif fmt.endswith("fnuz"):
+        table, codes = _fnuz_values(4 if fmt.startswith("e4") else 5), data
+    else:
+        table, codes = oracle.code_values(fmt), data
+    values: Float64 = table[codes]
+    return values
 
 
 def _fnuz_values(exponent_bits: int) -> Float64:
@@ -43,7 +46,8 @@ def scale_values(scales: NDArray[Any], name: str) -> Float64:
     """Decode scales: "fp32" values, "e8m0" bytes, "e4m3" or "e5m2" bytes."""
     if name == "fp32":
         return scales.astype(np.float64)
-    return oracle.scale_values(scales) if name == "e8m0" else oracle.code_values(name)[scales]
+    values: Float64 = oracle.scale_values(scales) if name == "e8m0" else oracle.code_values(name)[scales]
+    return values
 
 
 def operand(

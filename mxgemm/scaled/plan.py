@@ -83,8 +83,10 @@ def multiply(
         if any(isinstance(tensor, Tensor) and tensor.is_neg() for tensor in (a, a_scales, b, b_scales, bias)):
             _check(tensors, options, grouped)
             check_apart(tensors)
-            resolved: Any = [None if t is None else t.resolve_neg() for t in (a, a_scales, b, b_scales, bias)]
-            return multiply(*resolved, out, options, offsets, grouped)
+            a, a_scales, b, b_scales, bias = (  # type: ignore[assignment]
+                None if t is None else t.resolve_neg() for t in (a, a_scales, b, b_scales, bias)
+            )
+            return multiply(a, a_scales, b, b_scales, bias, out, options, offsets, grouped)
         plan = _make_plan(key, tensors, options, grouped)
     if out is not None:
         check_apart(tensors)

@@ -87,7 +87,7 @@ def _scaled(
     if scales is None or kind != "group":
         return values
     n, k = group
-    index = torch.arange(rows.start, rows.stop, device=data.device) // n
+    index = torch.arange(rows.start, rows.stop, dtype=torch.int64, device=data.device) // n
     factor = decode_scale(scales[index].contiguous(), name).repeat_interleave(k, 1)[:, : values.shape[1]]
     return values * factor
 

@@ -12,6 +12,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from mxgemm.ambient import plain_products
 from mxgemm.device import Machine
 from mxgemm.errors import Refusal
 from mxgemm.scaled.formats import FORMATS
@@ -117,10 +118,13 @@ class ScaledMM(QuantRoute):
                 assert left is not None
                 assert right is not None
                 left, right = left.contiguous().view(-1, 1), right.contiguous().view(1, -1)
-            return torch._scaled_mm(  # type: ignore[no-any-return]
-                a.view(a_dtype), b.view(b_dtype).t(), scale_a=left, scale_b=right, bias=bias, out_dtype=p.out_dtype,
-                use_fast_accum=fast,
-            )  # fmt: skip
+            assert left is not None
+            assert right is not None
+            with plain_products("cuda"):
+                return torch._scaled_mm(
+                    a.view(a_dtype), b.view(b_dtype).t(), scale_a=left, scale_b=right, bias=bias,
+                    out_dtype=p.out_dtype, use_fast_accum=fast,
+                )  # fmt: skip
 
         return launch
 

@@ -135,7 +135,7 @@ def _multiply(rows: Sequence[Row], outs: Sequence[Tensor | None], device: torch.
     if tiles > INT32_MAX:
         raise ValueError(f"a: got problems of {tiles} tiles together, want at most {INT32_MAX}")
     if first is not None:
-        table = torch.tensor(words, dtype=torch.int64)
+        table = torch.tensor(words, dtype=torch.int64, device="cpu")
         if device.type == "cuda":
             table = table.pin_memory().to(device, non_blocking=True)
         launcher = _launcher([row.problem for row in rows if row.problem.m], tile, tiles, len(words))

@@ -87,12 +87,13 @@ def call_for(problem: QuantProblem, tile: Tile) -> KernelCall:
         from mxgemm.triton.kernels.scaled_grouped import scaled_offsets_kernel
 
         constants = {**step_constants(p, tile), "GROUPS_BLOCK": group_block(p.groups), **end_constants(p, tile)}
-        scalars = (
+        grouped = (
             *(p.m, p.n, p.k, p.groups, *st.a, st.b_group, *st.b, *st.a_scales, st.b_scales_group, *st.b_scales),
             *st.out,
         )
-        dtypes = (*operands, torch.int32, p.out_dtype)
-        return KernelCall(scaled_offsets_kernel, dtypes, scalars, constants, options, grid)
+        return KernelCall(
+            scaled_offsets_kernel, (*operands, torch.int32, p.out_dtype), grouped, constants, options, grid
+        )
     from mxgemm.triton.kernels.scaled_gemm import scaled_gemm_kernel
 
     split, blocks = tile.split_k > 1, -(-p.k // tile.block_k)

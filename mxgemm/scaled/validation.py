@@ -128,7 +128,7 @@ def scale_name(scales: Tensor | None) -> ScaleName:
     """Return how scales are stored, "fp32" where there are none."""
     if scales is None:
         return "fp32"
-    return next((name for name, dtypes in SCALE_DTYPES.items() if scales.dtype in dtypes), "fp32")  # type: ignore[return-value]
+    return next((name for name, dtypes in SCALE_DTYPES.items() if scales.dtype in dtypes), "fp32")
 
 
 def check_scales(
