@@ -6,8 +6,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 from mxgemm.device import KNOWN_MACHINES
@@ -32,7 +34,11 @@ def problem_of(job: dict[str, Any], groups: int = 0) -> QuantProblem:
     columns = -(-k // scheme.b_group[1])
     rows_first = scheme.b_group[0] == 1 and not scheme.b_powers
     right = {"group": (1, n) if rows_first else (columns, 1), "row": (1, 0)}.get(scheme.b_kind, (0, 0))
-    strides = Strides((a, 1), (b, 1), left, right, (n, 1), b_group=n * b if groups else 0)
+    shape = scheme.b_scale_shape(n, k)
+    of_matrix = 1 if scheme.b_kind == "tensor" else 0 if shape is None else math.prod(shape)
+    strides = Strides((a, 1), (b, 1), left, right, (n, 1))
+    if groups:
+        strides = replace(strides, b_group=n * b, b_scales_group=of_matrix)
     options = Options(scheme, job["a"], job["b"])
     scale: ScaleName = "e8m0" if scheme.b_powers else "fp32"
     return QuantProblem(m, n, k, KNOWN_MACHINES[job["arch"]], options, strides, "fp32", scale, groups=groups)
@@ -49,14 +55,15 @@ def scaled_call(job: dict[str, Any]) -> KernelCall:
 
 
 def describe_scaled(job: dict[str, Any]) -> list[dict[str, Any]]:
-    """Compile the launch of a job and return its matrix instructions, wide loads and spilled vector registers."""
+    """Compile and return its matrix instructions, loads of 8 bytes a lane or more and spilled vector registers."""
     call = scaled_call(job)
     compiled = compile_call(call, job["arch"])
     text = compiled.asm.get("ptx") or compiled.asm["amdgcn"]
     if job["arch"].startswith("sm_"):
-        matrix, wide, spills = r"\b(wgmma\.mma_async|mma\.sync)", r"cp\.async\.cg\S+ .*?, 0x10|ld\.global\.v4", "0"
+        matrix, spills = r"\b(wgmma\.mma_async|mma\.sync)", "0"
+        wide = r"cp\.async\.c[ag]\S+ .*?, 0x(?:10|8)|ld\.global\.v[24]"
     else:
-        matrix, wide = r"\b(v_mfma_\w+|v_smfmac\w+)", r"(?:global|buffer)_load(?:_lds)?_dwordx4"
+        matrix, wide = r"\b(v_mfma_\w+|v_smfmac\w+)", r"(?:global|buffer)_load(?:_lds)?_dwordx[24]"
         spills = re.findall(r"\.vgpr_spill_count:\s*(\d+)", text)[0]
     return [
         {

@@ -42,7 +42,7 @@ def test_every_scheme_and_format(pair: tuple) -> None:
 @pytest.mark.parametrize("pair", PAIRS, ids=ids)
 def test_every_scheme_and_format_by_triton(pair: tuple) -> None:
     skip_unless("triton")
-    for shape in (*SMALL, *ODD):
+    for shape in (*SMALL, ODD[0]):
         case = make(pair, *shape, seed=sum(shape), bias=shape[0] == 5)
         case.check(run(case, bias=case.bias, route="triton"))
 
