@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any, Final
 
 import numpy as np
@@ -19,7 +18,6 @@ SCHEMES: Final = ("tensor_quant", "rowcolquant")
 """Operations whose configuration is a type and nothing else, so that a call says which kernel it means."""
 
 _libraries: dict[Any, Any] = {}
-_building: Final = threading.RLock()
 
 
 class Bridge(QuantRoute):
@@ -79,10 +77,11 @@ def library_of(operation: str, datatype: str, arch: str) -> Any:
     from mxgemm import dispatcher
 
     key = operation, datatype, arch
-    with _building:
-        if key not in _libraries:
-            kernels = dispatcher.OPERATIONS[operation].default_configs(arch)
-            config = next(kernel for kernel in kernels if kernel.dtype == datatype)
-            result = dispatcher.build([config], gfx_arch=arch)[0]
-            _libraries[key] = dispatcher.Library(result.library(), result.config)
-        return _libraries[key]
+    known = _libraries.get(key)
+    if known is None:
+        kernels = dispatcher.OPERATIONS[operation].default_configs(arch)
+        config = next(kernel for kernel in kernels if kernel.dtype == datatype)
+        result = dispatcher.build([config], gfx_arch=arch)[0]
+        # No lock: threads that come at once find the same file, and share the first that loaded it.
+        known = _libraries.setdefault(key, dispatcher.Library(result.library(), result.config))
+    return known
