@@ -46,7 +46,10 @@ def problem_of(m: int, n: int, k: int, arch: str, **options: Any) -> Problem:
 def describe_job(job: dict[str, Any]) -> list[dict[str, Any]]:
     """Compile every launch of a job and return their figures."""
     from evidence.isa import analyse
+    from evidence.scaled_compile import describe_scaled
 
+    if "scaled" in job:
+        return describe_scaled(job)
     arch = job["arch"]
     problem = problem_of(job["m"], job["n"], job["k"], arch, **job.get("problem", {}))
     route = ROUTES[job["route"]]

@@ -24,17 +24,34 @@ from mxgemm.mx.tensor import MXTensor, dequantize
 from mxgemm.nn import MXConfig, quantize_
 from mxgemm.quantize import quantize
 from mxgemm.routing.explain import Explanation, explain
+from mxgemm.scaled import (
+    ABBlock,
+    ABlock,
+    BBlock,
+    QuantTensor,
+    RowCol,
+    TensorWise,
+    quant_gemm,
+    quant_gemm_grouped,
+    quantize_for,
+)
 from mxgemm.warmup import warmup
 from mxgemm.workspace import clear as clear_workspaces
 
 del _ops, _saved, _sys
 
 __all__ = [
+    "ABBlock",
+    "ABlock",
+    "BBlock",
     "Explanation",
     "MXConfig",
     "MXTensor",
+    "QuantTensor",
     "Refusal",
     "RouteUnavailable",
+    "RowCol",
+    "TensorWise",
     "__version__",
     "checkpoints",
     "clear_workspaces",
@@ -43,7 +60,10 @@ __all__ = [
     "gemm",
     "gemm_mx",
     "nn",
+    "quant_gemm",
+    "quant_gemm_grouped",
     "quantize",
     "quantize_",
+    "quantize_for",
     "warmup",
 ]

@@ -33,7 +33,7 @@ def rule(name: str, rows: tuple[str, ...], layouts: tuple[str, ...] = (), deriva
         operator = getattr(getattr(torch.ops, namespace), short).default
         names = [argument.name for argument in operator._schema.arguments]
         given = dict(zip(names, arguments, strict=False))
-        dims = {name: dim for name, dim in zip(names, in_dims, strict=False) if dim is not None}
+        dims = {name: dim for name, dim in zip(names, in_dims, strict=False) if isinstance(dim, int)}
         if not derivatives:
             check_no_grad(**{name: value for name, value in given.items() if isinstance(value, Tensor)})
         if "out" in given and "out" not in dims:

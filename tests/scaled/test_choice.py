@@ -1,0 +1,152 @@
+"""Which route and which tile a problem gets, on machines that are not here; and the bridge's route by a double."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import mxgemm
+from evidence.scaled_compile import problem_of
+from mxgemm import QuantTensor, RouteUnavailable, RowCol, TensorWise
+from mxgemm.device import KNOWN_MACHINES
+from mxgemm.scaled import bridge, plan
+from mxgemm.scaled.choice import ROUTES, RULES, choose
+from mxgemm.scaled.problem import QuantProblem
+from mxgemm.scaled.tile import tile_for, tile_refusal
+from tests.scaled.cases import PAIRS, ids, make
+
+
+def problem(scheme: str, sizes: list[int], m: int, n: int = 7168, k: int = 2048, **given: str) -> QuantProblem:
+    job = {"scheme": scheme, "sizes": sizes, "m": m, "n": n, "k": k, "a": "e4m3", "b": "e4m3", "arch": "sm_90"} | given
+    return problem_of(job)
+
+
+@pytest.fixture
+def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the routes ask of the installation, as a machine with an H200 answers."""
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch, "__version__", "2.11.0")
+    return None
+
+
+@pytest.mark.parametrize(
+    "wanted, scheme, sizes, m, given",
+    [
+        ("scaled_mm", "tensor_quant", [], 1, {}),
+        ("triton", "rowcolquant", [], 64, {}),
+        ("scaled_mm", "rowcolquant", [], 1024, {}),
+        ("triton", "rowcolquant", [], 1024, {"a": "e5m2", "b": "e5m2"}),
+        ("triton", "abquant", [128, 128, 128], 1, {}),
+        ("scaled_mm", "abquant", [128, 128, 128], 16, {}),
+        ("triton", "abquant", [128, 64, 128], 1024, {}),
+        ("scaled_mm", "abquant", [128, 1, 128], 16, {}),
+        ("triton", "abquant", [128, 1, 128], 33, {}),
+        ("triton", "aquant", [128], 64, {}),
+        ("scaled_mm", "aquant", [128], 1024, {}),
+        ("triton", "aquant", [128], 1024, {"a": "int4"}),
+        ("scaled_mm", "bquant", [1, 128], 1023, {}),
+        ("triton", "bquant", [1, 96], 1024, {}),
+        ("mx", "bquant_e8m0", [1, 32], 16, {"a": "bf16", "b": "e2m1"}),
+        ("triton", "bquant_e8m0", [1, 128], 16, {"a": "bf16", "b": "e5m2"}),
+        ("dequant_mm", "bquant_e8m0", [1, 32], 1024, {"a": "bf16", "b": "bf16"}),
+    ],
+)
+def test_routes_of_an_h200(wanted: str, scheme: str, sizes: list[int], m: int, given: dict, hopper: None) -> None:
+    found = problem(scheme, sizes, m, **given)
+    if wanted == "triton" and ROUTES["triton"].missing(found.machine):
+        pytest.skip("triton is not installed")
+    assert choose(found, None).name == wanted
+
+
+def test_rules_name_routes_and_machines() -> None:
+    for rule in RULES:
+        assert rule.route in ROUTES
+        assert rule.arch in KNOWN_MACHINES
+
+
+def test_the_vendors_route_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch, hopper: None) -> None:
+    route = ROUTES["scaled_mm"]
+    for field, given in (
+        ("n", problem("rowcolquant", [], 64, n=40)),
+        ("k", problem("rowcolquant", [], 64, k=72)),
+        ("m", problem("abquant", [128, 128, 128], 33)),
+        ("k", problem("abquant", [128, 128, 128], 64, k=2944)),
+        ("scheme", problem("aquant", [64], 64)),
+        ("b.format", problem("rowcolquant", [], 64, a="e5m2", b="e5m2")),
+        ("a.format", problem("aquant", [128], 64, a="int4")),
+    ):
+        refusal = route.refusal(given)
+        assert refusal is not None
+        assert refusal.field == field
+    assert route.refusal(problem("abquant", [128, 1, 128], 64, k=2944)) is None
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    refusal = route.refusal(problem("abquant", [128, 128, 128], 64))
+    assert refusal is not None
+    assert refusal.missing
+    assert route.refusal(problem("rowcolquant", [], 64)) is None
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "gfx950", "gfx942"])
+@pytest.mark.parametrize("pair", PAIRS, ids=ids)
+def test_tiles_are_legal(pair: tuple, arch: str) -> None:
+    from mxgemm.scaled.schemes import described
+
+    name, sizes = described(pair[0])
+    for m in (1, 16, 33, 64, 65, 512, 513, 4096):
+        for n, k in ((1, 32), (2880, 2880), (7168, 16384)):
+            for groups in (0, 8):
+                job = {"scheme": name, "sizes": sizes, "a": pair[1], "b": pair[2], "arch": arch, "m": m, "n": n, "k": k}
+                found = problem_of(job, groups)
+                assert tile_refusal(found, tile_for(found)) is None
+
+
+class Double:
+    """A library of the bridge that multiplies by the reference."""
+
+    def __init__(self, scheme: Any) -> None:
+        self.scheme = scheme
+
+    def run(self, a: Any, b: Any, c: Any, a_scales: Any, b_scales: Any, *, timed: bool) -> None:
+        assert not timed
+        left, right = (
+            QuantTensor(torch.from_numpy(x), torch.from_numpy(s), "e4m3") for x, s in ((a, a_scales), (b, b_scales))
+        )
+        c[...] = mxgemm.quant_gemm(left, right, scheme=self.scheme, out_dtype=torch.float16, route="reference").numpy()
+
+
+@pytest.mark.parametrize("pair", [PAIRS[0], PAIRS[2]], ids=ids)
+def test_the_bridges_route(pair: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = make(pair, 5, 16, 64)
+    expected = mxgemm.quant_gemm(case.a, case.b, scheme=pair[0], out_dtype=torch.float16)
+    asked = []
+
+    def library_of(operation: str, datatype: str, arch: str) -> Double:
+        asked.append((operation, datatype, arch))
+        return Double(pair[0])
+
+    monkeypatch.setattr(bridge, "library_of", library_of)
+    monkeypatch.setattr(plan, "machine_of", lambda device: KNOWN_MACHINES["gfx950"])
+    monkeypatch.setattr(plan, "_plans", {})
+    out = torch.full((5, 32), torch.nan, dtype=torch.float16)[:, ::2]
+    mxgemm.quant_gemm(case.a, case.b, scheme=pair[0], out=out, out_dtype=torch.float16, route="bridge")
+    assert torch.equal(out, expected)
+    assert asked == [(pair[0].name, "fp8", "gfx950")]
+    with pytest.raises(RouteUnavailable, match="out_dtype is torch.bfloat16; needs torch.float16"):
+        mxgemm.quant_gemm(case.a, case.b, scheme=pair[0], route="bridge")
+
+
+def test_a_slow_reference_on_a_gpu_says_so(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    found = problem("rowcolquant", [], 4, n=40)
+    monkeypatch.setattr(
+        "mxgemm.scaled.triton_gemm.triton_missing", lambda machine: mxgemm.Refusal("triton", "none", "triton")
+    )
+    monkeypatch.setattr("mxgemm.notices._said", {})
+    with caplog.at_level("WARNING", logger="mxgemm"):
+        assert choose(found, None).name == "reference"
+        assert choose(found, None).name == "reference"
+    assert len(caplog.records) == 1
+    assert "quant_gemm on sm_90 runs by the slow reference: mx: scheme is RowCol()" in caplog.text
+    assert TensorWise() == TensorWise()
+    assert RowCol() != TensorWise()
