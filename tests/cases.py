@@ -149,6 +149,7 @@ def run_route(
         a_format=a_format, a_quantized=a_scales is not None, a_dtype=a.dtype,
         b_format=w.format.name, scale_rounding=scale_rounding, weight_layout=layout[0], scale_layout=layout[1],
         out_dtype=out_dtype, has_bias=bias is not None, strides=strides,
+            bias_dtype=torch.float32 if bias is None else bias.dtype,
     )  # fmt: skip
     refusal = chosen.refusal(problem)
     assert refusal is None, refusal

@@ -17,6 +17,7 @@ from mxgemm.routes.fused_asm import FusedAsm
 from mxgemm.routes.gemm_mx import GemmMX
 from mxgemm.routes.hip_fused import HipFused
 from mxgemm.routes.reference import Reference
+from mxgemm.routes.scaled_mm import ScaledMM
 from mxgemm.routes.w4_mma import W4MMA
 from mxgemm.routes.w4_wgmma import W4Wgmma
 from mxgemm.routes.w4a16 import W4A16
@@ -24,7 +25,8 @@ from mxgemm.routes.w4a16 import W4A16
 ROUTES: Final[dict[str, Route]] = {
     route.name: route
     for route in (
-        *(W4MMA(), A16WFP4(), W4A16(), GemmMX(), FusedAsm(), CKGemm(), FP8Fold(), W4Wgmma(), DequantMM()),
+        *(W4MMA(), A16WFP4(), W4A16(), GemmMX(), FusedAsm(), CKGemm(), FP8Fold(), W4Wgmma()),
+        *(ScaledMM(), DequantMM()),
         *(CpuNative(), CpuDequantMM(), Reference()),
         # Behind the one that takes everything: chosen by name or by a table's row only.
         HipFused(),

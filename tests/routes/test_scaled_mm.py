@@ -1,0 +1,173 @@
+"""Route ``scaled_mm`` against a double of torch's calls: which call, its shape rules, layouts, padding, refusals."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+
+import mxgemm
+from mxgemm import notices
+from mxgemm.device import KNOWN_MACHINES
+from mxgemm.errors import Refusal
+from mxgemm.problem import Problem
+from mxgemm.routes import ROUTES
+from mxgemm.routes.scaled_mm import ScaledMMConfig
+from mxgemm.routes.torch_mx import calls_of
+from tests import torch_mx_double
+from tests.cases import DEVICES, make, run_route, skip_without_kernels
+
+GFX950, SM_100 = KNOWN_MACHINES["gfx950"], KNOWN_MACHINES["sm_100"]
+BUILDS = {
+    "padded": ("2.8", "7.0.51831-a3e329ad8", None),
+    "no_swizzle": ("2.10", "7.0.51831-a3e329ad8", None),
+    "swizzle_32_8": ("2.14", "7.13.0", None),
+    "swizzle_32_4_4": ("2.10", None, "13.0"),
+}
+ASKED = {"padded": "_scaled_mm", "no_swizzle": "NO_SWIZZLE", "swizzle_32_8": "SWIZZLE_32_8"}
+ROUTE = ROUTES["scaled_mm"]
+
+
+def build(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    torch_release, hip, cuda = BUILDS[call]
+    torch_mx_double.install(monkeypatch, torch_release, hip=hip, cuda=cuda)
+
+
+def machine(call: str) -> mxgemm.device.Machine:
+    return SM_100 if call == "swizzle_32_4_4" else GFX950
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("scales", ["row_major", "shuffled", "swizzled_32_4_4"])
+@pytest.mark.parametrize("call", BUILDS)
+def test_right_by_the_rules_of_each_call(monkeypatch: pytest.MonkeyPatch, call: str, scales: str, device: str) -> None:
+    skip_without_kernels(device)
+    build(monkeypatch, call)
+    for m, n, k in ((1, 32, 128), (33, 160, 384)):  # (K / 32) % 8 != 0, N % 128 != 0
+        case = make(m, n, k, device=device)
+        case.check(run_route("scaled_mm", case, layout=("row_major", scales), machine=machine(call)))
+    assert set(torch_mx_double.CALLS) == {ASKED.get(call, "SWIZZLE_32_4_4")}
+
+
+@pytest.mark.parametrize("call", BUILDS)
+def test_a_bias_and_fp16_where_the_call_has_them(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    skip_without_kernels("cpu")
+    build(monkeypatch, call)
+    bias = torch.randn(64).bfloat16()
+    case = make(5, 64, 128, bias=bias)
+    case.check(run_route("scaled_mm", case, bias=bias, machine=machine(call)))
+    half = Problem.of(5, 64, 128, machine(call), out_dtype=torch.float16)
+    refusal = ROUTE.can_implement(half)
+    if call in ("padded", "swizzle_32_4_4"):
+        assert refusal is not None
+        assert refusal.field == "out_dtype"
+        return
+    assert refusal is None
+    case = make(5, 64, 128)
+    case.check(run_route("scaled_mm", case, out_dtype=torch.float16, machine=machine(call)))
+
+
+def test_nan_in_rows_that_are_not_there_reaches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    skip_without_kernels("cpu")
+    build(monkeypatch, "swizzle_32_8")
+    with mxgemm.workspace.take(1 << 20, torch.device("cpu")) as arena:
+        arena.memory.fill_(255)
+    case = make(3, 64, 128)
+    case.check(run_route("scaled_mm", case, machine=GFX950))
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"n": 48}, "n"),
+        ({"k": 96}, "k"),
+        ({"a_format": "e4m3"}, "a"),
+        ({"a_quantized": True}, "a"),
+        ({"b_format": "e4m3"}, "b_format"),
+        ({"weight_layout": "preshuffled"}, "weight_layout"),
+        ({"out_dtype": torch.float32}, "out_dtype"),
+        ({"has_bias": True}, "bias"),
+        ({"aligned": False}, "alignment"),
+        ({"m": 1 << 27}, "m"),
+    ],
+)
+def test_what_no_call_takes_is_refused(monkeypatch: pytest.MonkeyPatch, change: dict[str, object], field: str) -> None:
+    build(monkeypatch, "swizzle_32_8")
+    values = {"m": 256, "n": 64, "k": 128, **change}
+    sizes = [values.pop(name) for name in ("m", "n", "k")]
+    assert ROUTE.can_implement(Problem.of(256, 64, 128, GFX950)) is None
+    refusal = ROUTE.can_implement(Problem.of(*sizes, GFX950, **values))  # type: ignore[arg-type]
+    assert refusal is not None
+    assert refusal.field == field
+
+
+@pytest.mark.parametrize(
+    ("arch", "release", "hip", "cuda", "field"),
+    [
+        ("gfx942", "2.14", "7.13.0", None, "arch"),
+        ("sm_90", "2.14", None, "13.0", "arch"),
+        ("gfx950", "2.14", None, "13.0", "torch"),
+        ("gfx950", "2.14", "6.4.2", None, "torch"),
+        ("sm_100", "2.8", None, "12.9", "torch"),
+        ("sm_100", "2.14", "7.13.0", None, "torch"),
+    ],
+)
+def test_what_is_missing_is_named(
+    monkeypatch: pytest.MonkeyPatch, arch: str, release: str, hip: str | None, cuda: str | None, field: str
+) -> None:
+    torch_mx_double.install(monkeypatch, release, hip=hip, cuda=cuda)
+    refusal = ROUTE.missing(mxgemm.device.Machine(arch, 1, arch))
+    assert isinstance(refusal, Refusal)
+    assert refusal.field == field
+
+
+def test_a_torch_without_the_dtypes_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    build(monkeypatch, "no_swizzle")
+    monkeypatch.delattr(torch, "float4_e2m1fn_x2")
+    refusal = ROUTE.missing(GFX950)
+    assert refusal is not None
+    assert "2.8" in refusal.needed
+
+
+def test_the_newer_order_of_scales_wants_its_rocm(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch_mx_double.install(monkeypatch, "2.14", hip="7.2.1")
+    calls = calls_of(GFX950)
+    assert not isinstance(calls, Refusal)
+    assert [call.name for call in calls] == ["no_swizzle"]
+
+
+def test_a_call_that_is_there_by_name_only_is_left_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    skip_without_kernels("cpu")
+    build(monkeypatch, "swizzle_32_8")
+    torch_mx_double.REFUSES.add("SWIZZLE_32_8")
+    monkeypatch.setattr(notices, "_said", {})
+    case = make(33, 64, 128)
+    with caplog.at_level(logging.WARNING, logger="mxgemm"):
+        case.check(run_route("scaled_mm", case, machine=GFX950))
+    assert torch_mx_double.CALLS == ["SWIZZLE_32_8", "NO_SWIZZLE"]
+    assert "SWIZZLE_32_8 is not supported" in caplog.text
+    assert "taking its no_swizzle" in caplog.text
+
+
+def test_the_last_call_s_error_is_torch_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    skip_without_kernels("cpu")
+    build(monkeypatch, "no_swizzle")
+    torch_mx_double.REFUSES.add("NO_SWIZZLE")
+    with pytest.raises(NotImplementedError, match="NO_SWIZZLE is not supported"):
+        run_route("scaled_mm", make(33, 64, 128), machine=GFX950)
+
+
+def test_a_configuration_names_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    skip_without_kernels("cpu")
+    build(monkeypatch, "swizzle_32_8")
+    problem = Problem.of(33, 64, 128, GFX950)
+    assert [str(config) for config in ROUTE.configs(problem)] == ["call=swizzle_32_8", "call=no_swizzle"]
+    case = make(33, 64, 128)
+    case.check(run_route("scaled_mm", case, config=ScaledMMConfig("no_swizzle"), machine=GFX950))
+    assert torch_mx_double.CALLS == ["NO_SWIZZLE"]
+    refusal = ROUTE.check_config(problem, ScaledMMConfig("padded"))
+    assert refusal is not None
+    assert refusal.field == "call"
