@@ -17,7 +17,8 @@ from evidence import hip_compile
 from evidence.gfx950_cases import Case, activations
 from evidence.hip_cases import ROUTE, FusedRun, problem_of_case
 from gfx950emu.mutation import mutate
-from mxgemm.hip.fused import BLOCKS_M, BLOCKS_N, FusedConfig, candidates
+from mxgemm.hip.fused import BLOCKS_M, BLOCKS_N, FusedConfig
+from mxgemm.hip.fused_choice import candidates
 from mxgemm.measure import LEADERBOARD
 from mxgemm.mx.formats import SCALE_ROUNDINGS
 from tests.emulator import require_objdump

@@ -17,7 +17,8 @@ from evidence.hip_isa import DOCUMENT, RESULTS, figures_of, markdown_of, row_of
 from mxgemm.device import KNOWN_MACHINES
 from mxgemm.errors import Refusal, RouteUnavailable
 from mxgemm.hip import build, fused, loaded
-from mxgemm.hip.fused import FusedConfig, candidates, fused_refusal
+from mxgemm.hip.fused import FusedConfig, fused_refusal
+from mxgemm.hip.fused_choice import candidates
 from mxgemm.hip.kernarg import Layout
 from mxgemm.measure import LEADERBOARD
 from mxgemm.problem import Options, Problem
