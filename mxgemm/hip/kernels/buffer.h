@@ -15,6 +15,10 @@ template <int CACHE = 0> DEVICE u32x4 load_16(Buffer from, u32 lane_offset, u32 
   return __builtin_amdgcn_raw_buffer_load_b128(from, (int)lane_offset, (int)offset, CACHE);
 }
 
+DEVICE u32 load_4(Buffer from, u32 lane_offset, u32 offset) {
+  return __builtin_amdgcn_raw_buffer_load_b32(from, (int)lane_offset, (int)offset, 0);
+}
+
 template <int CACHE = 0> DEVICE void store_16(Buffer to, u32x4 value, u32 lane_offset, u32 offset) {
   __builtin_amdgcn_raw_buffer_store_b128(value, to, (int)lane_offset, (int)offset, CACHE);
 }

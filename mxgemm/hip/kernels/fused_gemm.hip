@@ -34,6 +34,7 @@ constexpr u32 BLOCKS_N = ceil_div(GEMM_N, BLOCK_N), BLOCKS_N_OF_XCD = ceil_div(B
 constexpr u32 STEPS = GEMM_K / BLOCK_K / SPLIT_K;  // of a workgroup
 constexpr u32 ROUNDS = STEPS / (WAVES * UNROLL);   // in a round each wave takes UNROLL steps
 constexpr u32 STEPS_IN_ROUNDS = ROUNDS * WAVES * UNROLL;
+constexpr u32 TILES_OF_WAVE = ceil_div(TILES, WAVES);  // in the end, when the waves share the block
 constexpr u32 HANDING_OVER = WAVES < TILES ? WAVES : TILES;  // waves that have sums of the block in the end
 constexpr u32 WAVE_KB = TILES > TILES_M * TILES_K ? TILES : TILES_M * TILES_K;  // of LDS: codes, and then sums
 
@@ -44,8 +45,7 @@ using bias_x4 = BIAS_TYPE __attribute__((ext_vector_type(4)));
 
 // Where a workgroup's operands begin (the same for all lanes), and how far into them a lane's lie.
 struct Operands {
-  Buffer a;
-  const u8 *weight, *scales;
+  Buffer a, weight, scales;
   u32 a_lane[TILES_M][4], lane;
   u32 first_tile_n;
   Lanes lanes;
@@ -57,7 +57,7 @@ struct Operands {
 struct Step {
   u32x4 weight[TILES_N][TILES_K];
   u32 scales[SCALE_DWORDS];
-  Bf16Tile a[TILES_M][TILES_K];
+  Bf16Tile a[TILES_M * TILES_K];
 };
 
 // Steps whose loads are in flight together.
@@ -87,21 +87,20 @@ DEVICE void load(const Operands &from, u32 step, Step &to) {
 #pragma unroll
   for (u32 n = 0; n < TILES_N; n++)
 #pragma unroll
-    for (u32 k = 0; k < TILES_K; k++) {
-      const u8 *tile = from.weight + weight_tile_offset(from, n) + (step * TILES_K + k) * (LANES * 16);
-      to.weight[n][k] = *(const u32x4 *)(tile + from.lane * 16);
-    }
+    for (u32 k = 0; k < TILES_K; k++)
+      to.weight[n][k] = load_16(from.weight, from.lane * 16,
+                                weight_tile_offset(from, n) + (step * TILES_K + k) * (LANES * 16));
 #pragma unroll
-  for (u32 pair = 0; pair < SCALE_DWORDS; pair++) {
-    const u8 *tile = from.scales + scale_tile_offset(from, pair) + step * TILES_K / 2 * (LANES * 4);
-    to.scales[pair] = *(const u32 *)(tile + from.lane * 4);
-  }
+  for (u32 pair = 0; pair < SCALE_DWORDS; pair++)
+    to.scales[pair] =
+        load_4(from.scales, from.lane * 4, scale_tile_offset(from, pair) + step * TILES_K / 2 * (LANES * 4));
 #pragma unroll
   for (u32 m = 0; m < TILES_M; m++)
 #pragma unroll
     for (u32 k = 0; k < TILES_K; k++)
 #pragma unroll
-      for (u32 i = 0; i < 4; i++) to.a[m][k][i] = load_16(from.a, from.a_lane[m][i], step * (BLOCK_K * 2) + k * 256);
+      for (u32 i = 0; i < 4; i++)
+        to.a[m * TILES_K + k][i] = load_16(from.a, from.a_lane[m][i], step * (BLOCK_K * 2) + k * 256);
 }
 
 // The scale bytes of tiles 2 pair and 2 pair + 1 of the block, at bytes 0 and 1 for the step's first 128 elements.
@@ -121,10 +120,11 @@ DEVICE u32 scales_of_pair(const Operands &from, const Step &step, u32 number, u3
 // Tile K_TILE of a step.
 template <u32 K_TILE>
 DEVICE void multiply_tile(const Operands &from, const Step &step, const u32 (&scales)[SCALE_PAIRS],
-                          const u32 (&a_scales)[TILES_M][TILES_K], Sums &sums) {
+                          const u32 (&a_scales)[TILES_M * TILES_K], Sums &sums) {
 #pragma unroll
   for (u32 m = 0; m < TILES_M; m++) {
-    const Fp4Block a = block_of(from.codes + (m * TILES_K + K_TILE) * TILE_DWORDS, a_scales[m][K_TILE], from.lanes);
+    const u32 tile = m * TILES_K + K_TILE;
+    const Fp4Block a = block_of(from.codes + tile * TILE_DWORDS, a_scales[tile], from.lanes);
 #pragma unroll
     for (u32 n = 0; n < TILES_N; n += 2) {
       sums.of[m][n] = multiply_add<2 * K_TILE>(step.weight[n][K_TILE], scales[n / 2], a, sums.of[m][n]);
@@ -137,13 +137,12 @@ DEVICE void multiply_tile(const Operands &from, const Step &step, const u32 (&sc
 
 // Quantise A of a step, once for all tiles along N, and multiply.
 DEVICE void accumulate(const Operands &from, const Step &step, u32 number, Sums &sums) {
-  u32 a_scales[TILES_M][TILES_K], scales[SCALE_PAIRS];
+  TileScales found[TILES_M * TILES_K];
+  u32 a_scales[TILES_M * TILES_K], scales[SCALE_PAIRS];
+  find_scales<SCALE_ADDEND>(step.a, found);
 #pragma unroll
-  for (u32 m = 0; m < TILES_M; m++)
-#pragma unroll
-    for (u32 k = 0; k < TILES_K; k++)
-      a_scales[m][k] =
-          quantize<SCALE_ADDEND>(step.a[m][k], from.lanes, from.codes + (m * TILES_K + k) * TILE_DWORDS);
+  for (u32 t = 0; t < TILES_M * TILES_K; t++)
+    a_scales[t] = quantize(step.a[t], found[t], from.lanes, from.codes + t * TILE_DWORDS);
   between_lanes();
 #pragma unroll
   for (u32 pair = 0; pair < SCALE_PAIRS; pair++) scales[pair] = scales_of_pair(from, step, number, pair);
@@ -244,8 +243,8 @@ void fused_gemm(const u8 *__restrict__ a, const u8 *__restrict__ weight, const u
   // Rows past the end lie behind that of the buffer: zeros, which are not stored.
   const u32 rows_here = rows < BLOCK_M ? rows : BLOCK_M;
   from.a = buffer_of(a + (u64)first_row * a_stride, (rows_here - 1) * a_stride + GEMM_K * 2);
-  from.weight = weight + (u64)first_tile_n * WEIGHT_TILE_BYTES;
-  from.scales = scales + (u64)(first_tile_n / 2) * SCALE_TILE_BYTES;
+  from.weight = buffer_of(weight + (u64)first_tile_n * WEIGHT_TILE_BYTES, TILES_N * WEIGHT_TILE_BYTES);
+  from.scales = buffer_of(scales + (u64)(first_tile_n / 2) * SCALE_TILE_BYTES, SCALE_DWORDS * SCALE_TILE_BYTES);
   from.lane = lane;
   from.first_tile_n = first_tile_n;
   from.lanes = lanes_of(lane);
@@ -283,15 +282,20 @@ void fused_gemm(const u8 *__restrict__ a, const u8 *__restrict__ weight, const u
   }
   if constexpr (SPLIT_K > 1) {
     if (wave >= HANDING_OVER || !last_to_arrive(counters + block * HANDING_OVER + wave, lane, SPLIT_K)) return;
-    for (u32 tile = wave; tile < TILES; tile += WAVES) {
-      if (GEMM_N % BLOCK_N != 0 && first_tile_n + tile % TILES_N >= ALL_TILES_N) continue;
-      u32x4 part[SPLIT_K];
+    u32x4 part[TILES_OF_WAVE][SPLIT_K];  // of tiles past the last too: what is there is not stored
 #pragma unroll
-      for (u32 i = 0; i < SPLIT_K; i++) part[i] = load_16<THROUGH>(parts, lane * 16, (i * TILES + tile) * (LANES * 16));
-      f32x4 sum = bits_as<f32x4>(part[0]);
+    for (u32 t = 0; t < TILES_OF_WAVE; t++)
 #pragma unroll
-      for (u32 i = 1; i < SPLIT_K; i++) sum += bits_as<f32x4>(part[i]);
-      finish_tile(sum, tile, lane, block_n, rows, bias, corner, c_stride);
+      for (u32 i = 0; i < SPLIT_K; i++)
+        part[t][i] = load_16<THROUGH>(parts, lane * 16, (i * TILES + wave + t * WAVES) * (LANES * 16));
+#pragma unroll
+    for (u32 t = 0; t < TILES_OF_WAVE; t++) {
+      const u32 tile = wave + t * WAVES;
+      f32x4 sum = bits_as<f32x4>(part[t][0]);
+#pragma unroll
+      for (u32 i = 1; i < SPLIT_K; i++) sum += bits_as<f32x4>(part[t][i]);
+      if (tile < TILES && !(GEMM_N % BLOCK_N != 0 && first_tile_n + tile % TILES_N >= ALL_TILES_N))
+        finish_tile(sum, tile, lane, block_n, rows, bias, corner, c_stride);
     }
   }
 }

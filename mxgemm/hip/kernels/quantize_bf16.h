@@ -93,31 +93,39 @@ struct TileScales {
   u16x2 of01, of23;
 };
 
-template <u32 ADDEND> DEVICE TileScales scales_of_tile(const Bf16Tile &tile) {
-  u16x2 most01 = larger_halves(largest_pair_as_fp16(tile[0]), largest_pair_as_fp16(tile[1]));
-  u16x2 most23 = larger_halves(largest_pair_as_fp16(tile[2]), largest_pair_as_fp16(tile[3]));
-  most01 = largest_of_quad(most01), most23 = largest_of_quad(most23);
-  TileScales scales = {scales_of<ADDEND>(most01), scales_of<ADDEND>(most23)};
-  const u16x2 most = larger(most01, most23);
+// Tiles of a step together: one branch, and instructions of one fill the gaps of another.
+template <u32 ADDEND, u32 TILES> DEVICE void find_scales(const Bf16Tile (&tiles)[TILES], TileScales (&scales)[TILES]) {
+  u16x2 most = {0, 0};
+#pragma unroll
+  for (u32 t = 0; t < TILES; t++) {
+    const Bf16Tile &tile = tiles[t];
+    const u16x2 most01 =
+        largest_of_quad(larger_halves(largest_pair_as_fp16(tile[0]), largest_pair_as_fp16(tile[1])));
+    const u16x2 most23 =
+        largest_of_quad(larger_halves(largest_pair_as_fp16(tile[2]), largest_pair_as_fp16(tile[3])));
+    scales[t] = {scales_of<ADDEND>(most01), scales_of<ADDEND>(most23)};
+    most = larger(most, larger(most01, most23));
+  }
   const bool unordered = most[0] >= FP16_INFINITY || most[1] >= FP16_INFINITY;
   if (__builtin_expect(__builtin_amdgcn_ballot_w64(unordered) != 0, 0)) {  // the same for all lanes
-    most01 = largest_of_quad(largest_magnitudes(tile[0], tile[1]));
-    most23 = largest_of_quad(largest_magnitudes(tile[2], tile[3]));
-    scales = {scales_of<ADDEND>(most01), scales_of<ADDEND>(most23)};
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-      if (most01[i] >= BF16_INFINITY) scales.of01[i] = E8M0_NAN;
-      if (most23[i] >= BF16_INFINITY) scales.of23[i] = E8M0_NAN;
+    for (u32 t = 0; t < TILES; t++) {
+      const u16x2 most01 = largest_of_quad(largest_magnitudes(tiles[t][0], tiles[t][1]));
+      const u16x2 most23 = largest_of_quad(largest_magnitudes(tiles[t][2], tiles[t][3]));
+      scales[t] = {scales_of<ADDEND>(most01), scales_of<ADDEND>(most23)};
+#pragma unroll
+      for (int i = 0; i < 2; i++) {
+        if (most01[i] >= BF16_INFINITY) scales[t].of01[i] = E8M0_NAN;
+        if (most23[i] >= BF16_INFINITY) scales[t].of23[i] = E8M0_NAN;
+      }
     }
   }
-  return scales;
 }
 
 // Quantise a tile: codes to LDS, scale bytes of rows 4 i + lane / 16 to byte i of the result.
-template <u32 ADDEND> DEVICE u32 quantize(const Bf16Tile &tile, const Lanes &lanes, u32 *codes) {
-  const TileScales scales = scales_of_tile<ADDEND>(tile);
-  // A convert divides by the power of two in its scale's exponent, whatever the other bits are, and writes one byte of
-  // its destination. The codes take the place of what is used up first; few writes wait for another.
+DEVICE u32 quantize(const Bf16Tile &tile, const TileScales &scales, const Lanes &lanes, u32 *codes) {
+  // A convert divides by its scale, a power of two, and writes one byte of its destination. The codes take the place of
+  // what is used up first; few writes wait for another.
   const u32 low = bits_as<u32>(scales.of01), high = bits_as<u32>(scales.of23);
   const float divisors[4] = {bits_as<float>(low << 23), bits_as<float>(low << 7 & 0x7f800000),
                              bits_as<float>(high << 23), bits_as<float>(high << 7 & 0x7f800000)};
