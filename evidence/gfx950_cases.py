@@ -27,7 +27,7 @@ import mxgemm
 from evidence.tritons import ROOT, compiler_environment
 from gfx950emu import Stats, run_code_object
 from gfx950emu.mutation import Mutants, mutate
-from gfx950emu.profile import by_class
+from gfx950emu.profile import Profile, by_class
 from mxgemm.measure import LEADERBOARD
 from mxgemm.mx import layouts, oracle
 from mxgemm.mx.accuracy import compare
@@ -110,6 +110,7 @@ class Outcome:
         launches: the emulator's statistics of each launch.
         config: the tile.
         triton: the version that compiled it.
+        profiles: what an observer of each launch saw, where that was asked for.
     """
 
     passed: bool
@@ -118,6 +119,7 @@ class Outcome:
     launches: list[Stats]
     config: dict[str, Any] = field(default_factory=dict)
     triton: str = ""
+    profiles: list[Profile] = field(default_factory=list)
 
 
 _SPLIT: Final = {"block_n": 128, "split_k": 4}
@@ -180,14 +182,15 @@ def mutants(case: Case, folder: Path, copies: Path) -> Mutants:
     return mutate(main.read_bytes(), execute(case, folder).launches[:1], is_right)
 
 
-def execute(case: Case, folder: Path, *, strict: bool = False) -> Outcome:
+def execute(case: Case, folder: Path, *, strict: bool = False, profiled: bool = False) -> Outcome:
     """Run every launch of a compiled case in the emulator and judge the result."""
     compiled = json.loads((folder / f"{case.name}.json").read_text(encoding="utf-8"))
     if "error" in compiled:
         raise RuntimeError(f"{case.name} did not compile: {compiled['error']}")
-    judge = _run_quantize if case.route == "quantize" else _run_gemm
-    outcome = judge(case, folder, compiled, strict)
-    outcome.config, outcome.triton = compiled["config"], compiled["triton"]
+    run = _run_quantize if case.route == "quantize" else _run_gemm
+    profiles = [Profile() for _ in compiled["launches"]] if profiled else []
+    outcome = run(case, folder, compiled, strict, profiles)
+    outcome.config, outcome.triton, outcome.profiles = compiled["config"], compiled["triton"], profiles
     return outcome
 
 
@@ -216,7 +219,9 @@ def raw_bytes(tensor: Tensor) -> Bytes:
     return tensor.contiguous().view(torch.uint8).numpy().reshape(-1)
 
 
-def _run_gemm(case: Case, folder: Path, compiled: dict[str, Any], strict: bool) -> Outcome:
+def _run_gemm(
+    case: Case, folder: Path, compiled: dict[str, Any], strict: bool, profiles: list[Profile]
+) -> Outcome:
     a = activations(case)
     weight = mxgemm.quantize(spread(case.n, case.k, 2), format=case.b_format)  # type: ignore[arg-type]
     bias = torch.linspace(-4, 4, case.n) if case.bias else None
@@ -243,7 +248,7 @@ def _run_gemm(case: Case, folder: Path, compiled: dict[str, Any], strict: bool) 
     added, partials = "bias" if case.bias else "out", "partials" if split > 1 else "out"
     counters = "counters" if split > 1 and compiled["config"]["one_launch"] else "out"
     names = [[*operands, added, "out", partials, counters], ["partials", added, "out"]]
-    arrays, counts, launches = _launch(folder, compiled, names, arrays, strict)
+    arrays, counts, launches = _launch(folder, compiled, names, arrays, strict, profiles)
     if "counters" in arrays and arrays["counters"].any():
         return Outcome(False, "the split-K counters were not left at zero", counts, launches)
     out = torch.from_numpy(arrays["out"]).view(out_dtype).view(case.m, case.n)
@@ -268,7 +273,9 @@ def judge(case: Case, out: Tensor, a: Tensor, weight: mxgemm.MXTensor, bias: Ten
     return accuracy.passed, str(accuracy)
 
 
-def _run_quantize(case: Case, folder: Path, compiled: dict[str, Any], strict: bool) -> Outcome:
+def _run_quantize(
+    case: Case, folder: Path, compiled: dict[str, Any], strict: bool, profiles: list[Profile]
+) -> Outcome:
     x = activations(case)
     expected = mxgemm.quantize(x, format=case.a_format, scale_rounding=case.rounding)  # type: ignore[arg-type]
     scales = layouts.shuffle_scales(expected.scales) if case.layout[1] == "shuffled" else expected.scales
@@ -277,7 +284,7 @@ def _run_quantize(case: Case, folder: Path, compiled: dict[str, Any], strict: bo
         "data": np.full(expected.data.numel(), 0xA5, np.uint8),
         "scales": np.full(scales.numel(), 0xA5, np.uint8),
     }
-    after, counts, launches = _launch(folder, compiled, [["x", "data", "scales"]], arrays, strict)
+    after, counts, launches = _launch(folder, compiled, [["x", "data", "scales"]], arrays, strict, profiles)
     for name, tensor in (("data", expected.data), ("scales", scales)):
         wrong = np.nonzero(after[name] != raw_bytes(tensor))[0]
         if wrong.size:
@@ -288,11 +295,12 @@ def _run_quantize(case: Case, folder: Path, compiled: dict[str, Any], strict: bo
 
 
 def _launch(
-    folder: Path, compiled: dict[str, Any], names: list[list[str]], arrays: dict[str, Bytes], strict: bool
+    folder: Path, compiled: dict[str, Any], names: list[list[str]], arrays: dict[str, Bytes], strict: bool,
+    profiles: list[Profile],
 ) -> tuple[dict[str, Bytes], dict[str, int], list[Stats]]:
     counts: dict[str, int] = {}
     launches: list[Stats] = []
-    for launch, tensors in zip(compiled["launches"], names, strict=False):
+    for index, (launch, tensors) in enumerate(zip(compiled["launches"], names, strict=False)):
         assert launch["tensors"] == len(tensors), (launch, tensors)
         writable = {"out", "partials", "counters", "data", "scales"}
         arrays, stats = run_code_object(
@@ -305,6 +313,7 @@ def _launch(
             dynamic_lds=launch["dynamic_lds"],
             strict=strict,
             read_only=arrays.keys() - writable,
+            observer=profiles[index] if profiles else None,
         )
         launches.append(stats)
         for kind, count in by_class(stats.counts).items():

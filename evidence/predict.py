@@ -56,6 +56,10 @@ ASSUMPTIONS: Final = {
     ),
     "clock": Assumption(2.4, "GHz", "engine", "MI355X data sheet, peak"),
     "hbm": Assumption(5.0, "TB/s", "bytes that must move", "MI355X data sheet, 8 at peak; 60 % assumed at these sizes"),
+    "infinity_cache": Assumption(
+        10.0, "TB/s", "partial sums, which pass it and not HBM",
+        "CDNA3 white paper, 17.2 at peak; 60 % assumed, and MI355X to be no slower",
+    ),
     "l1": Assumption(
         64, "bytes a cycle", "of a CU, in pieces of 64 bytes to lanes that are neighbours: gfx950emu/profile.py",
         "CDNA3 white paper (64 bytes a cycle); ROCm Compute Profiler, vL1D coalescing (25 % to 100 %)",
@@ -106,7 +110,7 @@ class Figures:
     hands_over: bool
 
 
-def figures_of(stats: Stats, profile: Profile, program: Program, kernel: str, workgroups: int) -> Figures:
+def figures_of(stats: Stats, profile: Profile, program: Program, kernel: str, workgroups: int, waves: int) -> Figures:
     """Return a launch's figures.
 
     Args:
@@ -114,7 +118,8 @@ def figures_of(stats: Stats, profile: Profile, program: Program, kernel: str, wo
         profile: the observer of that run.
         program: the code object.
         kernel: its name.
-        workgroups: that were launched.
+        workgroups: that do something, of those launched.
+        waves: of a workgroup.
     """
     code = 0
     issue, matrix = 0.0, 0.0
@@ -125,7 +130,7 @@ def figures_of(stats: Stats, profile: Profile, program: Program, kernel: str, wo
             issue += times * (of("issue") if unit == "mfma" else cycles)
             matrix += times * cycles * (unit == "mfma")
     return Figures(
-        workgroups, stats.waves // workgroups, round(issue / stats.waves, 1), round(matrix / stats.waves, 1),
+        workgroups, waves, round(issue / workgroups / waves, 1), round(matrix / workgroups / waves, 1),
         round(profile.l1_cycles / workgroups, 1), round(profile.lds_cycles / workgroups, 1),
         stats.trips, code, waits_for_arguments(program, kernel),
         any("atomic" in name for name in stats.counts),
@@ -133,14 +138,15 @@ def figures_of(stats: Stats, profile: Profile, program: Program, kernel: str, wo
 
 
 def waits_for_arguments(program: Program, kernel: str) -> bool:
-    """Say whether a scalar load lies before the first vector load, in the order of the code."""
-    pc, loads = program.kernel(kernel).entry, False
+    """Say whether a scalar load is waited for before the first vector load, in the order of the code."""
+    pc, loads, waits = program.kernel(kernel).entry, False, False
     while True:
         block = program.block(pc)
         for i in block.instructions:
             loads |= i.name.startswith("s_load")
+            waits |= loads and i.name == "s_waitcnt" and "lgkmcnt" in i.text
             if i.name.startswith(("global_load", "buffer_load")) or i.name == "s_endpgm":
-                return loads
+                return waits
         pc = block.following
 
 
@@ -155,7 +161,8 @@ def predict(launches: Sequence[Figures], problem: Problem, partial_bytes: int = 
         partial_bytes: of partial sums, which are written and read.
     """
     cycle = 1e-3 / of("clock")
-    hbm = (problem.traffic_bytes + 2 * partial_bytes) / of("hbm") / 1e6
+    hbm = problem.traffic_bytes / of("hbm") / 1e6
+    sums = 2 * partial_bytes / of("infinity_cache") / 1e6
     first, *further = launches
     parts = {
         "dispatch": of("dispatch") + len(further) * of("launch"),
@@ -172,7 +179,7 @@ def predict(launches: Sequence[Figures], problem: Problem, partial_bytes: int = 
         parts["lds"] += f.lds_cycles * on_one_cu * cycle
         parts["code"] += f.code_bytes / of("code") * cycle
         l1 += f.l1_cycles * on_one_cu * cycle
-    parts["memory"] = max(hbm, l1)
+    parts["memory"] = max(hbm, l1) + sums
     return {name: round(us, 2) for name, us in parts.items()} | {"l1": round(l1, 2), "hbm": round(hbm, 2)}
 
 

@@ -78,9 +78,12 @@ def fused_refusal(problem: Problem, config: FusedConfig | None = None) -> Refusa
     The machine and its compiler are not asked about: see ``mxgemm.routes.hip_fused``.
     """
     refusal = next(_problem_clauses(problem), None) or contiguity_refusal(problem)
-    if refusal is None and config is not None:
-        refusal = next(_config_clauses(problem, config), None)
-    return refusal
+    return refusal or (config_refusal(problem, config) if config else None)
+
+
+def config_refusal(problem: Problem, config: FusedConfig) -> Refusal | None:
+    """Say why ``config`` is illegal for a problem that the kernel can take, or None if it is legal."""
+    return next(_config_clauses(problem, config), None)
 
 
 def _problem_clauses(p: Problem) -> Iterator[Refusal]:

@@ -19,8 +19,10 @@ from mxgemm.hip.fused import (
     TILE_K,
     FusedConfig,
     blocks,
+    config_refusal,
     fused_refusal,
     rounds,
+    workspace,
 )
 from mxgemm.problem import Problem
 
@@ -36,6 +38,7 @@ _HANDING_OVER: Final = 60
 _CYCLES_AN_INSTRUCTION: Final = 4
 _L1_BYTES_A_CYCLE: Final = 64
 _HBM_BYTES_A_CYCLE: Final = 5e12 / 2.4e9
+_PARTIAL_BYTES_A_CYCLE: Final = 10e12 / 2.4e9
 _MISS_CYCLES: Final = 2160
 """From a load to its data, when that comes from HBM: 0.9 us."""
 _HANDOVER_CYCLES: Final = 3600
@@ -44,7 +47,9 @@ _HANDOVER_CYCLES: Final = 3600
 
 def candidates(p: Problem) -> Sequence[FusedConfig]:
     """Return legal configurations, the one that should be fastest by :func:`estimate` first."""
-    legal = {c: None for c in _considered(p) if fused_refusal(p, c) is None}
+    if fused_refusal(p):
+        return []
+    legal = [c for c in _considered(p) if config_refusal(p, c) is None]
     return sorted(legal, key=lambda c: (estimate(p, c), c.split_k, -c.block_k, -c.unroll, c.waves, c.block_m))
 
 
@@ -83,5 +88,6 @@ def estimate(p: Problem, c: FusedConfig) -> float:
     a_bytes, b_bytes = 2 * c.block_m * p.k // c.split_k, c.block_n * p.k // 2 // c.split_k
     passed = on_one_cu * (a_bytes + b_bytes) / _L1_BYTES_A_CYCLE
     moved = p.traffic_bytes / _HBM_BYTES_A_CYCLE
-    waited = max(1.0, rounds(p.k, c) / 2) * _MISS_CYCLES
-    return max(passed, moved) + issued + waited + sharing * _HANDOVER_CYCLES
+    summed = 2 * workspace(p, c)[0] / _PARTIAL_BYTES_A_CYCLE
+    waited = max(1, -(-rounds(p.k, c) // 2)) * _MISS_CYCLES
+    return max(passed, moved) + summed + issued + waited + sharing * _HANDOVER_CYCLES

@@ -110,7 +110,10 @@ def test_what_it_takes(options: dict[str, Any]) -> None:
         ("waves", FusedConfig(waves=17)),
         ("unroll", FusedConfig(unroll=0)),
         ("unroll", FusedConfig(waves=14, unroll=3)),
-        ("lds", FusedConfig(block_n=128, block_m=64, waves=4)),
+        ("lds", FusedConfig(block_n=128, block_m=64, waves=6)),
+        ("split_k", FusedConfig(split_k=5)),
+        ("split_k", FusedConfig(split_k=28)),
+        ("waves", FusedConfig(waves=5, split_k=7)),
         ("registers", FusedConfig(block_m=64, block_n=16, unroll=2)),
     ],
 )
@@ -224,7 +227,7 @@ def test_the_launch(monkeypatch: pytest.MonkeyPatch, with_bias: bool) -> None:
     pointers = [t.data_ptr() for t in (a, b, scales, bias, out)]
     if not with_bias:
         pointers[3] = 0
-    expected = ((8, 2, 1), (256, 1, 1), Layout("PPPPPIII").pack(*pointers, 33, 1040, 192))
+    expected = ((8, 2, 1), (256, 1, 1), Layout("PPPPPIIIPP").pack(*pointers, 33, 1040, 192, 0, 0))
     assert launches == [expected, expected]
 
 
@@ -240,7 +243,7 @@ def test_macros() -> None:
     wanted = problem(has_bias=True, bias_dtype=torch.bfloat16, out_dtype=torch.float16)
     made = fused.defines(wanted, FusedConfig())
     assert made == {
-        "GEMM_N": 2112, "GEMM_K": 7168, "BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 256, "WAVES": 4, "UNROLL": 1,
+        "GEMM_N": 2112, "GEMM_K": 7168, "BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 256, "WAVES": 4, "UNROLL": 1, "SPLIT_K": 1,
         "XCDS": 8, "SCALE_ADDEND": 0x20, "OUT_TYPE": "_Float16", "BIAS_TYPE": "__bf16",
     }  # fmt: skip
     addends = [
@@ -256,7 +259,7 @@ def test_the_source_agrees_with_its_host() -> None:
         assert re.search(rf"\b{macro}\b", source), macro
     assert f"constexpr u32 LANES = {fused.LANES};" in source
     assert f"void {fused.KERNEL}(" in source
-    for name in (fused.SOURCE, "vectors.h", "mfma.h", "quantize_bf16.h"):  # what a single-file submission takes in
+    for name in (fused.SOURCE, "vectors.h", "buffer.h", "mfma.h", "quantize_bf16.h", "split_k.h"):  # what a single-file submission takes in
         assert "stream" not in (KERNELS / name).read_text(encoding="utf-8").lower()
 
 

@@ -282,12 +282,14 @@ void fused_gemm(const u8 *__restrict__ a, const u8 *__restrict__ weight, const u
   }
   if constexpr (SPLIT_K > 1) {
     if (wave >= HANDING_OVER || !last_to_arrive(counters + block * HANDING_OVER + wave, lane, SPLIT_K)) return;
-    u32x4 part[TILES_OF_WAVE][SPLIT_K];  // of tiles past the last too: what is there is not stored
+    u32x4 part[TILES_OF_WAVE][SPLIT_K];
 #pragma unroll
-    for (u32 t = 0; t < TILES_OF_WAVE; t++)
+    for (u32 t = 0; t < TILES_OF_WAVE; t++) {
+      const u32 tile = wave + t * WAVES < TILES ? wave + t * WAVES : wave;  // it has fewer than others: one again
 #pragma unroll
       for (u32 i = 0; i < SPLIT_K; i++)
-        part[t][i] = load_16<THROUGH>(parts, lane * 16, (i * TILES + wave + t * WAVES) * (LANES * 16));
+        part[t][i] = load_16<THROUGH>(parts, lane * 16, (i * TILES + tile) * (LANES * 16));
+    }
 #pragma unroll
     for (u32 t = 0; t < TILES_OF_WAVE; t++) {
       const u32 tile = wave + t * WAVES;
