@@ -44,7 +44,7 @@ class Case:
 
     Attributes:
         name: of the case, and of its files.
-        route: the route, or "quantize".
+        route: the route, or "quantize". "quant_gemm_mx" quantises first, the others' A is as they take it.
         m: rows of A.
         n: rows of B; of no meaning to "quantize".
         k: elements along K.
@@ -122,6 +122,7 @@ class Outcome:
     profiles: list[Profile] = field(default_factory=list)
 
 
+_EIGHT_WAVES: Final = {"block_m": 256, "block_n": 256, "block_k": 256, "num_warps": 8}
 _SPLIT: Final = {"block_n": 128, "split_k": 4}
 
 CASES: Final = (
@@ -145,6 +146,10 @@ CASES: Final = (
     Case("gemm_mx", "gemm_mx", 40, 64, 768),
     Case("gemm_mx-e4m3", "gemm_mx", 16, 64, 512, a_format="e4m3"),
     Case("gemm_mx-e5m2", "gemm_mx", 16, 64, 512, ROW_MAJOR, a_format="e5m2"),
+    Case("quant_gemm_mx", "quant_gemm_mx", 140, 160, 512),
+    Case("quant_gemm_mx-nan-bias", "quant_gemm_mx", 130, 48, 320, awkward=True, bias=True, rounding="ceil"),
+    Case("quant_gemm_mx-row-major", "quant_gemm_mx", 70, 80, 256, ROW_MAJOR, a_dtype="float16"),
+    Case("quant_gemm_mx-eight-waves", "quant_gemm_mx", 260, 272, 512, config=_EIGHT_WAVES),
     Case("quantize", "quantize", 33, 0, 288, ROW_MAJOR, awkward=True),
     Case("quantize-fp32-ceil", "quantize", 5, 0, 96, ROW_MAJOR, a_dtype="float32", rounding="ceil", awkward=True),
     Case("quantize-fp16", "quantize", 16, 0, 512, ROW_MAJOR, a_dtype="float16", awkward=True),
@@ -153,7 +158,7 @@ CASES: Final = (
     Case("quantize-e4m3", "quantize", 16, 0, 256, ROW_MAJOR, a_format="e4m3", awkward=True),
     *(Case("leaderboard-{}x{}x{}".format(*shape), "a16wfp4", *shape) for shape in LEADERBOARD),
 )
-_MUTATED: Final = ("a16wfp4", "a16wfp4-one-launch", "a16wfp4-one-launch-tiles", "gemm_mx", "quantize")
+_MUTATED: Final = ("a16wfp4", "a16wfp4-one-launch", "a16wfp4-one-launch-tiles", "gemm_mx", "quant_gemm_mx", "quantize")
 MUTATED: Final = tuple(case for case in CASES if case.name in _MUTATED)
 """The cases from which waits, barriers and cache operations are taken."""
 
@@ -173,13 +178,14 @@ def mutants(case: Case, folder: Path, copies: Path) -> Mutants:
     copies.mkdir(parents=True, exist_ok=True)
     for path in folder.glob(f"{case.name}.*"):
         shutil.copy(path, copies)
-    main = copies / f"{case.name}.0.hsaco"
+    launch = 1 if case.route == "quant_gemm_mx" else 0
+    main = copies / f"{case.name}.{launch}.hsaco"
 
     def is_right(code: bytes) -> bool:
         main.write_bytes(code)
         return execute(case, copies, strict=True).passed
 
-    return mutate(main.read_bytes(), execute(case, folder).launches[:1], is_right)
+    return mutate(main.read_bytes(), execute(case, folder).launches[launch:][:1], is_right)
 
 
 def execute(case: Case, folder: Path, *, strict: bool = False, profiled: bool = False) -> Outcome:
@@ -240,6 +246,11 @@ def _run_gemm(
         operands.insert(1, "a_scales")
     else:
         arrays["a"] = raw_bytes(a)
+    if case.route == "quant_gemm_mx":
+        operands = ["a_data", "a_scales", *operands[1:]]
+        rows, columns = layouts.padded_scale_shape(case.m, case.k)
+        arrays |= {"a_data": np.full(case.m * case.k // 2, 0xFF, np.uint8)}
+        arrays |= {"a_scales": np.full(rows * columns, 0xFF, np.uint8)}
     if bias is not None:
         arrays["bias"] = raw_bytes(bias)
     if split > 1:
@@ -248,6 +259,8 @@ def _run_gemm(
     added, partials = "bias" if case.bias else "out", "partials" if split > 1 else "out"
     counters = "counters" if split > 1 and compiled["config"]["one_launch"] else "out"
     names = [[*operands, added, "out", partials, counters], ["partials", added, "out"]]
+    if case.route == "quant_gemm_mx":
+        names.insert(0, ["a", "a_data", "a_scales"])
     arrays, counts, launches = _launch(folder, compiled, names, arrays, strict, profiles)
     if "counters" in arrays and arrays["counters"].any():
         return Outcome(False, "the split-K counters were not left at zero", counts, launches)
@@ -302,7 +315,9 @@ def _launch(
     launches: list[Stats] = []
     for index, (launch, tensors) in enumerate(zip(compiled["launches"], names, strict=False)):
         assert launch["tensors"] == len(tensors), (launch, tensors)
-        writable = {"out", "partials", "counters", "data", "scales"}
+        writable = {"out", "partials", "counters", "data", "scales", "a_data"}
+        if "a_data" in tensors[1:2]:
+            writable.add("a_scales")
         arrays, stats = run_code_object(
             folder / launch["code"],
             launch["kernel"],
