@@ -225,9 +225,7 @@ def raw_bytes(tensor: Tensor) -> Bytes:
     return tensor.contiguous().view(torch.uint8).numpy().reshape(-1)
 
 
-def _run_gemm(
-    case: Case, folder: Path, compiled: dict[str, Any], strict: bool, profiles: list[Profile]
-) -> Outcome:
+def _run_gemm(case: Case, folder: Path, compiled: dict[str, Any], strict: bool, profiles: list[Profile]) -> Outcome:
     a = activations(case)
     weight = mxgemm.quantize(spread(case.n, case.k, 2), format=case.b_format)  # type: ignore[arg-type]
     bias = torch.linspace(-4, 4, case.n) if case.bias else None
@@ -286,9 +284,7 @@ def judge(case: Case, out: Tensor, a: Tensor, weight: mxgemm.MXTensor, bias: Ten
     return accuracy.passed, str(accuracy)
 
 
-def _run_quantize(
-    case: Case, folder: Path, compiled: dict[str, Any], strict: bool, profiles: list[Profile]
-) -> Outcome:
+def _run_quantize(case: Case, folder: Path, compiled: dict[str, Any], strict: bool, profiles: list[Profile]) -> Outcome:
     x = activations(case)
     expected = mxgemm.quantize(x, format=case.a_format, scale_rounding=case.rounding)  # type: ignore[arg-type]
     scales = layouts.shuffle_scales(expected.scales) if case.layout[1] == "shuffled" else expected.scales
@@ -308,7 +304,11 @@ def _run_quantize(
 
 
 def _launch(
-    folder: Path, compiled: dict[str, Any], names: list[list[str]], arrays: dict[str, Bytes], strict: bool,
+    folder: Path,
+    compiled: dict[str, Any],
+    names: list[list[str]],
+    arrays: dict[str, Bytes],
+    strict: bool,
     profiles: list[Profile],
 ) -> tuple[dict[str, Bytes], dict[str, int], list[Stats]]:
     counts: dict[str, int] = {}

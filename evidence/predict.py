@@ -39,9 +39,9 @@ class Assumption:
 ASSUMPTIONS: Final = {
     "dispatch": Assumption(
         2.5, "us", "from the event before a launch to its first wave, and from the last one to the event behind",
-        "AITER's shortest tuned kernels, 3.5 us (routing_tables/gfx950.json), less a miss; holds the first fetch of code",
+        "AITER's shortest tuned kernels, 3.5 us (routing_tables/gfx950.json), less a miss; with a fetch of code",
     ),
-    "launch": Assumption(1.5, "us", "each further launch of a call", "assumed; within what ROCm's documents call a launch"),
+    "launch": Assumption(1.5, "us", "each further launch of a call", "assumed"),
     "arguments": Assumption(
         0.3, "us", "the scalar cache's miss, where a kernel waits for its arguments before its first load",
         "assumed, the least: AMD's MI300X workload guide says 2 to 3 us where arguments lie in the host's memory",
@@ -163,9 +163,8 @@ def predict(launches: Sequence[Figures], problem: Problem, partial_bytes: int = 
     cycle = 1e-3 / of("clock")
     hbm = problem.traffic_bytes / of("hbm") / 1e6
     sums = 2 * partial_bytes / of("infinity_cache") / 1e6
-    first, *further = launches
     parts = {
-        "dispatch": of("dispatch") + len(further) * of("launch"),
+        "dispatch": of("dispatch") + (len(launches) - 1) * of("launch"),
         "arguments": sum(f.waits_for_arguments for f in launches) * of("arguments"),
         "misses": 0.0, "memory": 0.0, "lds": 0.0, "issue": 0.0, "code": 0.0, "handover": 0.0,
     }  # fmt: skip
@@ -190,4 +189,7 @@ def total(parts: dict[str, float]) -> float:
 
 def table() -> list[dict[str, Any]]:
     """Return the assumptions as rows."""
-    return [{"name": name, **{f: getattr(a, f) for f in ("value", "unit", "what", "source")}} for name, a in ASSUMPTIONS.items()]
+    return [
+        {"name": name, **{f: getattr(a, f) for f in ("value", "unit", "what", "source")}}
+        for name, a in ASSUMPTIONS.items()
+    ]

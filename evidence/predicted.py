@@ -10,6 +10,8 @@ in the large one all the same, since workgroups differ only in where their opera
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,9 @@ from gfx950emu.api import load
 from gfx950emu.profile import Profile
 from mxgemm.hip import fused
 from mxgemm.problem import Problem
+from mxgemm.routes import ROUTES
+from mxgemm.routes.triton_gemm import TritonGemm
+from mxgemm.triton.tile import TileConfig
 
 
 @dataclass(frozen=True)
@@ -75,19 +80,35 @@ def of_triton(case: Case, folder: Path) -> Prediction:
     Raises:
         RuntimeError: the result is wrong.
     """
+    figures, config = executed(case, folder)
+    return for_size(case, figures, config)
+
+
+def executed(case: Case, folder: Path) -> tuple[list[Figures], TileConfig]:
+    """Return the figures of a compiled case's launches, and its tile.
+
+    Raises:
+        RuntimeError: the result is wrong.
+    """
     outcome = execute(case, folder, strict=True, profiled=True)
     if not outcome.passed:
         raise RuntimeError(f"{case.name}: {outcome.detail}")
     launches = json.loads((folder / f"{case.name}.json").read_text(encoding="utf-8"))["launches"]
     figures = []
     for launch, stats, profile in zip(launches, outcome.launches, outcome.profiles, strict=True):
-        x, y, z = launch["grid"]
         program = load((folder / launch["code"]).read_bytes())
-        waves = launch["block"][0] // 64
-        figures.append(figures_of(stats, profile, program, launch["kernel"], x * y * z, waves))
-    job = case.job()
-    problem = problem_of(case.m, case.n, case.k, "gfx950", **job["problem"])
-    split = outcome.config["split_k"]
-    partial_bytes = 4 * split * case.m * case.n if split > 1 else 0
-    parts = predict(figures, problem, partial_bytes)
-    return Prediction(total(parts), parts, tuple(figures))
+        waves, workgroups = launch["block"][0] // 64, math.prod(launch["grid"])
+        figures.append(figures_of(stats, profile, program, launch["kernel"], workgroups, waves))
+    return figures, TileConfig.from_mapping(outcome.config)
+
+
+def for_size(case: Case, figures: Sequence[Figures], config: TileConfig) -> Prediction:
+    """Predict a case whose workgroups do what ``figures`` say, of the same K and tile."""
+    problem = problem_of(case.m, case.n, case.k, "gfx950", **case.job()["problem"])
+    route = ROUTES[case.route]
+    assert isinstance(route, TritonGemm)
+    calls = route.calls(problem, config)
+    found = tuple(replace(f, workgroups=math.prod(call.grid)) for f, call in zip(figures, calls, strict=True))
+    partial_bytes = 4 * config.split_k * case.m * case.n if config.split_k > 1 else 0
+    parts = predict(found, problem, partial_bytes)
+    return Prediction(total(parts), parts, found)

@@ -148,7 +148,7 @@ def _to_text(rows: Iterable[Row], commit: str, dropped: collections.Counter[str]
                 "title": "machine code of our kernels, cross-compiled: bench/results/isa_gfx950.json",
                 "machine": "none: nothing was run",
                 "scope": "call",
-                "covers": "the whole call as predicted by evidence/isa_table.py, within about a third",
+                "covers": "the whole call as predicted by evidence/predict.py, strictly",
             },
         },
         "rules": [

@@ -146,7 +146,9 @@ def _config_clauses(p: Problem, c: FusedConfig) -> Iterator[Refusal]:
         yield Refusal("unroll", c.unroll, f"1 to {most}: at most {MAX_UNROLL} steps, and no more than a wave has")
         return
     if lds_bytes(c) > LDS_BYTES:
-        yield Refusal("lds", f"{lds_bytes(c)} bytes", f"at most {LDS_BYTES}: a wave's codes, then its sums of the block")
+        yield Refusal(
+            "lds", f"{lds_bytes(c)} bytes", f"at most {LDS_BYTES}: a wave's codes, then its sums of the block"
+        )
     registers = min(REGISTERS // 2, REGISTERS // -(-c.waves // SIMDS))
     if registers_needed(p, c) > registers:
         yield Refusal(

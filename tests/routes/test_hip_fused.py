@@ -243,8 +243,8 @@ def test_macros() -> None:
     wanted = problem(has_bias=True, bias_dtype=torch.bfloat16, out_dtype=torch.float16)
     made = fused.defines(wanted, FusedConfig())
     assert made == {
-        "GEMM_N": 2112, "GEMM_K": 7168, "BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 256, "WAVES": 4, "UNROLL": 1, "SPLIT_K": 1,
-        "XCDS": 8, "SCALE_ADDEND": 0x20, "OUT_TYPE": "_Float16", "BIAS_TYPE": "__bf16",
+        "GEMM_N": 2112, "GEMM_K": 7168, "BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 256, "WAVES": 4, "UNROLL": 1,
+        "SPLIT_K": 1, "XCDS": 8, "SCALE_ADDEND": 0x20, "OUT_TYPE": "_Float16", "BIAS_TYPE": "__bf16",
     }  # fmt: skip
     addends = [
         fused.defines(replace(wanted, options=wanted.options._replace(scale_rounding=r)), FusedConfig())["SCALE_ADDEND"]
@@ -259,7 +259,14 @@ def test_the_source_agrees_with_its_host() -> None:
         assert re.search(rf"\b{macro}\b", source), macro
     assert f"constexpr u32 LANES = {fused.LANES};" in source
     assert f"void {fused.KERNEL}(" in source
-    for name in (fused.SOURCE, "vectors.h", "buffer.h", "mfma.h", "quantize_bf16.h", "split_k.h"):  # what a single-file submission takes in
+    for name in (
+        fused.SOURCE,
+        "vectors.h",
+        "buffer.h",
+        "mfma.h",
+        "quantize_bf16.h",
+        "split_k.h",
+    ):  # what a single-file submission takes in
         assert "stream" not in (KERNELS / name).read_text(encoding="utf-8").lower()
 
 

@@ -20,7 +20,7 @@ MEMORY_OF_PARAMETERS, SIZE_OF_PARAMETERS, END_OF_LIST = 1, 2, 3  # hipModuleLaun
 
 
 class HipConfig(NamedTuple):
-    """How the work is divided: block_m x block_n of C a workgroup, block_k of K a step of a wave, unroll steps at a time.
+    """How work is divided: block_m x block_n of C a workgroup, block_k of K a step of a wave, unroll steps at a time.
 
     split_k workgroups share a block, each with a part of K.
     """
