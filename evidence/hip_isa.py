@@ -36,7 +36,7 @@ RESULTS = ROOT / "bench" / "results" / "isa_hip_gfx950.json"
 DOCUMENT = ROOT / "docs" / "hip-fused.md"
 COMPARED = ROOT / "bench" / "results" / "isa_gfx950.json"
 BEFORE = ROOT / "bench" / "results" / "isa_hip_gfx950_before.json"
-"""The same prediction of the kernel as it was at ba4efa3: a lane loaded 64 bytes of its own, K divided by waves only."""
+"""The same prediction of the kernel as it was at ba4efa3: a lane loaded 64 bytes of its own, only waves shared K."""
 
 
 def main() -> None:
