@@ -27,7 +27,7 @@ import mxgemm
 from evidence.tritons import ROOT, compiler_environment
 from gfx950emu import Stats, run_code_object
 from gfx950emu.mutation import Mutants, mutate
-from gfx950emu.profile import by_class
+from gfx950emu.profile import Profile, by_class
 from mxgemm.measure import LEADERBOARD
 from mxgemm.mx import layouts, oracle
 from mxgemm.mx.accuracy import compare
@@ -44,7 +44,7 @@ class Case:
 
     Attributes:
         name: of the case, and of its files.
-        route: the route, or "quantize".
+        route: the route, or "quantize". "quant_gemm_mx" quantises first, the others' A is as they take it.
         m: rows of A.
         n: rows of B; of no meaning to "quantize".
         k: elements along K.
@@ -110,6 +110,7 @@ class Outcome:
         launches: the emulator's statistics of each launch.
         config: the tile.
         triton: the version that compiled it.
+        profiles: what an observer of each launch saw, where that was asked for.
     """
 
     passed: bool
@@ -118,8 +119,10 @@ class Outcome:
     launches: list[Stats]
     config: dict[str, Any] = field(default_factory=dict)
     triton: str = ""
+    profiles: list[Profile] = field(default_factory=list)
 
 
+_EIGHT_WAVES: Final = {"block_m": 256, "block_n": 256, "block_k": 256, "num_warps": 8}
 _SPLIT: Final = {"block_n": 128, "split_k": 4}
 
 CASES: Final = (
@@ -143,6 +146,10 @@ CASES: Final = (
     Case("gemm_mx", "gemm_mx", 40, 64, 768),
     Case("gemm_mx-e4m3", "gemm_mx", 16, 64, 512, a_format="e4m3"),
     Case("gemm_mx-e5m2", "gemm_mx", 16, 64, 512, ROW_MAJOR, a_format="e5m2"),
+    Case("quant_gemm_mx", "quant_gemm_mx", 140, 160, 512),
+    Case("quant_gemm_mx-nan-bias", "quant_gemm_mx", 130, 48, 320, awkward=True, bias=True, rounding="ceil"),
+    Case("quant_gemm_mx-row-major", "quant_gemm_mx", 70, 80, 256, ROW_MAJOR, a_dtype="float16"),
+    Case("quant_gemm_mx-eight-waves", "quant_gemm_mx", 260, 272, 512, config=_EIGHT_WAVES),
     Case("quantize", "quantize", 33, 0, 288, ROW_MAJOR, awkward=True),
     Case("quantize-fp32-ceil", "quantize", 5, 0, 96, ROW_MAJOR, a_dtype="float32", rounding="ceil", awkward=True),
     Case("quantize-fp16", "quantize", 16, 0, 512, ROW_MAJOR, a_dtype="float16", awkward=True),
@@ -151,7 +158,7 @@ CASES: Final = (
     Case("quantize-e4m3", "quantize", 16, 0, 256, ROW_MAJOR, a_format="e4m3", awkward=True),
     *(Case("leaderboard-{}x{}x{}".format(*shape), "a16wfp4", *shape) for shape in LEADERBOARD),
 )
-_MUTATED: Final = ("a16wfp4", "a16wfp4-one-launch", "a16wfp4-one-launch-tiles", "gemm_mx", "quantize")
+_MUTATED: Final = ("a16wfp4", "a16wfp4-one-launch", "a16wfp4-one-launch-tiles", "gemm_mx", "quant_gemm_mx", "quantize")
 MUTATED: Final = tuple(case for case in CASES if case.name in _MUTATED)
 """The cases from which waits, barriers and cache operations are taken."""
 
@@ -171,23 +178,25 @@ def mutants(case: Case, folder: Path, copies: Path) -> Mutants:
     copies.mkdir(parents=True, exist_ok=True)
     for path in folder.glob(f"{case.name}.*"):
         shutil.copy(path, copies)
-    main = copies / f"{case.name}.0.hsaco"
+    launch = 1 if case.route == "quant_gemm_mx" else 0
+    main = copies / f"{case.name}.{launch}.hsaco"
 
     def is_right(code: bytes) -> bool:
         main.write_bytes(code)
         return execute(case, copies, strict=True).passed
 
-    return mutate(main.read_bytes(), execute(case, folder).launches[:1], is_right)
+    return mutate(main.read_bytes(), execute(case, folder).launches[launch:][:1], is_right)
 
 
-def execute(case: Case, folder: Path, *, strict: bool = False) -> Outcome:
+def execute(case: Case, folder: Path, *, strict: bool = False, profiled: bool = False) -> Outcome:
     """Run every launch of a compiled case in the emulator and judge the result."""
     compiled = json.loads((folder / f"{case.name}.json").read_text(encoding="utf-8"))
     if "error" in compiled:
         raise RuntimeError(f"{case.name} did not compile: {compiled['error']}")
-    judge = _run_quantize if case.route == "quantize" else _run_gemm
-    outcome = judge(case, folder, compiled, strict)
-    outcome.config, outcome.triton = compiled["config"], compiled["triton"]
+    run = _run_quantize if case.route == "quantize" else _run_gemm
+    profiles = [Profile() for _ in compiled["launches"]] if profiled else []
+    outcome = run(case, folder, compiled, strict, profiles)
+    outcome.config, outcome.triton, outcome.profiles = compiled["config"], compiled["triton"], profiles
     return outcome
 
 
@@ -216,7 +225,7 @@ def raw_bytes(tensor: Tensor) -> Bytes:
     return tensor.contiguous().view(torch.uint8).numpy().reshape(-1)
 
 
-def _run_gemm(case: Case, folder: Path, compiled: dict[str, Any], strict: bool) -> Outcome:
+def _run_gemm(case: Case, folder: Path, compiled: dict[str, Any], strict: bool, profiles: list[Profile]) -> Outcome:
     a = activations(case)
     weight = mxgemm.quantize(spread(case.n, case.k, 2), format=case.b_format)  # type: ignore[arg-type]
     bias = torch.linspace(-4, 4, case.n) if case.bias else None
@@ -235,6 +244,11 @@ def _run_gemm(case: Case, folder: Path, compiled: dict[str, Any], strict: bool) 
         operands.insert(1, "a_scales")
     else:
         arrays["a"] = raw_bytes(a)
+    if case.route == "quant_gemm_mx":
+        operands = ["a_data", "a_scales", *operands[1:]]
+        rows, columns = layouts.padded_scale_shape(case.m, case.k)
+        arrays |= {"a_data": np.full(case.m * case.k // 2, 0xFF, np.uint8)}
+        arrays |= {"a_scales": np.full(rows * columns, 0xFF, np.uint8)}
     if bias is not None:
         arrays["bias"] = raw_bytes(bias)
     if split > 1:
@@ -243,7 +257,9 @@ def _run_gemm(case: Case, folder: Path, compiled: dict[str, Any], strict: bool) 
     added, partials = "bias" if case.bias else "out", "partials" if split > 1 else "out"
     counters = "counters" if split > 1 and compiled["config"]["one_launch"] else "out"
     names = [[*operands, added, "out", partials, counters], ["partials", added, "out"]]
-    arrays, counts, launches = _launch(folder, compiled, names, arrays, strict)
+    if case.route == "quant_gemm_mx":
+        names.insert(0, ["a", "a_data", "a_scales"])
+    arrays, counts, launches = _launch(folder, compiled, names, arrays, strict, profiles)
     if "counters" in arrays and arrays["counters"].any():
         return Outcome(False, "the split-K counters were not left at zero", counts, launches)
     out = torch.from_numpy(arrays["out"]).view(out_dtype).view(case.m, case.n)
@@ -268,7 +284,7 @@ def judge(case: Case, out: Tensor, a: Tensor, weight: mxgemm.MXTensor, bias: Ten
     return accuracy.passed, str(accuracy)
 
 
-def _run_quantize(case: Case, folder: Path, compiled: dict[str, Any], strict: bool) -> Outcome:
+def _run_quantize(case: Case, folder: Path, compiled: dict[str, Any], strict: bool, profiles: list[Profile]) -> Outcome:
     x = activations(case)
     expected = mxgemm.quantize(x, format=case.a_format, scale_rounding=case.rounding)  # type: ignore[arg-type]
     scales = layouts.shuffle_scales(expected.scales) if case.layout[1] == "shuffled" else expected.scales
@@ -277,7 +293,7 @@ def _run_quantize(case: Case, folder: Path, compiled: dict[str, Any], strict: bo
         "data": np.full(expected.data.numel(), 0xA5, np.uint8),
         "scales": np.full(scales.numel(), 0xA5, np.uint8),
     }
-    after, counts, launches = _launch(folder, compiled, [["x", "data", "scales"]], arrays, strict)
+    after, counts, launches = _launch(folder, compiled, [["x", "data", "scales"]], arrays, strict, profiles)
     for name, tensor in (("data", expected.data), ("scales", scales)):
         wrong = np.nonzero(after[name] != raw_bytes(tensor))[0]
         if wrong.size:
@@ -288,13 +304,20 @@ def _run_quantize(case: Case, folder: Path, compiled: dict[str, Any], strict: bo
 
 
 def _launch(
-    folder: Path, compiled: dict[str, Any], names: list[list[str]], arrays: dict[str, Bytes], strict: bool
+    folder: Path,
+    compiled: dict[str, Any],
+    names: list[list[str]],
+    arrays: dict[str, Bytes],
+    strict: bool,
+    profiles: list[Profile],
 ) -> tuple[dict[str, Bytes], dict[str, int], list[Stats]]:
     counts: dict[str, int] = {}
     launches: list[Stats] = []
-    for launch, tensors in zip(compiled["launches"], names, strict=False):
+    for index, (launch, tensors) in enumerate(zip(compiled["launches"], names, strict=False)):
         assert launch["tensors"] == len(tensors), (launch, tensors)
-        writable = {"out", "partials", "counters", "data", "scales"}
+        writable = {"out", "partials", "counters", "data", "scales", "a_data"}
+        if "a_data" in tensors[1:2]:
+            writable.add("a_scales")
         arrays, stats = run_code_object(
             folder / launch["code"],
             launch["kernel"],
@@ -305,6 +328,7 @@ def _launch(
             dynamic_lds=launch["dynamic_lds"],
             strict=strict,
             read_only=arrays.keys() - writable,
+            observer=profiles[index] if profiles else None,
         )
         launches.append(stats)
         for kind, count in by_class(stats.counts).items():

@@ -1,6 +1,7 @@
 """Run every gfx950 kernel in the emulator, commit what was executed, and write docs/gfx950-evidence.md from it.
 
     python evidence/gfx950_evidence.py             # compile with every triton found, run in both modes, write both
+    python evidence/gfx950_evidence.py --cases A B # only these, and what the JSON file has of the others
     python evidence/gfx950_evidence.py --render    # only the document, from the JSON file
 
 triton 3.6.0 is used too where .cache/triton36 or the folder named by MXGEMM_TRITON36 holds an installation.
@@ -11,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -84,23 +85,29 @@ def main() -> None:
     """Run, or only render."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--render", action="store_true", help="write the document from the results that are there")
+    parser.add_argument("--cases", nargs="+", metavar="CASE", help="run these only, by name")
     arguments = parser.parse_args()
     if not arguments.render:
         keep = output.text_file(RESULTS, files.json_mark(KIND), force=False)
-        keep(to_text(run_all(Console(stderr=True))))
+        wanted = [case for case in CASES if arguments.cases is None or case.name in arguments.cases]
+        found = run_all(wanted, Console(stderr=True))
+        if arguments.cases is not None:
+            known = files.read_json(RESULTS)["cases"] | found["cases"]
+            found["cases"] = {case.name: known[case.name] for case in CASES if case.name in known}
+        keep(to_text(found))
     files.save(DOCUMENT, render(files.read_json(RESULTS)), PAGE)
 
 
-def run_all(console: Console) -> dict[str, Any]:
-    """Compile and run every case; raise at the first whose result is wrong."""
-    cases: dict[str, dict[str, Any]] = {case.name: {} for case in CASES}
+def run_all(wanted: Sequence[Case], console: Console) -> dict[str, Any]:
+    """Compile and run cases; raise at the first whose result is wrong."""
+    cases: dict[str, dict[str, Any]] = {case.name: {} for case in wanted}
     other = other_triton()
     if other is None:
         console.print("[yellow]triton 3.6.0 was not found, so its results are left out (see --help)")
     for installation in (None, *([other] if other else [])):
         with tempfile.TemporaryDirectory() as folder:
-            compile_cases(CASES, Path(folder), installation)
-            for case in track(CASES, "running", console=console, transient=True):
+            compile_cases(wanted, Path(folder), installation)
+            for case in track(wanted, "running", console=console, transient=True):
                 found: dict[str, Any] = {}
                 for strict in (False, True):
                     outcome = execute(case, Path(folder), strict=strict)

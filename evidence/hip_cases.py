@@ -22,7 +22,8 @@ from evidence import hip_compile
 from evidence.cross_compile import problem_of
 from evidence.gfx950_cases import Bytes, Case, activations, judge, raw_bytes, spread
 from gfx950emu import Stats, run_code_object
-from mxgemm.hip import fused
+from gfx950emu.waves import Observer
+from mxgemm.hip import fused, fused_choice
 from mxgemm.hip.kernarg import Layout
 from mxgemm.mx import layouts
 from mxgemm.problem import Problem
@@ -68,7 +69,7 @@ class FusedRun:
         stride = row_stride or case.k
         problem = replace(problem, strides=replace(problem.strides, a=(stride, 1)))
         self.case, self.problem = case, problem
-        self.config = config or fused.candidates(problem)[0]
+        self.config = config or fused_choice.candidates(problem)[0]
         refusal = fused.fused_refusal(problem, self.config)
         if refusal:
             raise ValueError(str(refusal))
@@ -78,12 +79,15 @@ class FusedRun:
         self.bias = torch.linspace(-4, 4, case.n).to(bias_dtype) if case.bias else None
         self._stride = stride
 
-    def launch(self, *, strict: bool = False, guarded: bool = False) -> tuple[Tensor, Stats]:
+    def launch(
+        self, *, strict: bool = False, guarded: bool = False, observer: Observer | None = None
+    ) -> tuple[Tensor, Stats]:
         """Run the kernel and return ``[M, N]`` and the emulator's statistics.
 
         Args:
             strict: see ``gfx950emu``.
             guarded: put poisoned bytes around every buffer instead of the end of memory, and check that they stay.
+            observer: sees memory accesses, see ``gfx950emu.profile``.
         """
         p, size = self.problem, self.problem.out_dtype.itemsize
         arrays: dict[str, Bytes] = {
@@ -93,12 +97,18 @@ class FusedRun:
             "bias": raw_bytes(self.bias) if self.bias is not None else np.zeros(16, np.uint8),
             "c": np.full(p.m * p.n * size, POISON, np.uint8),
         }
+        nbytes, counters = fused.workspace(p, self.config)
+        scratch: dict[str, Bytes] = {}
+        if counters:
+            scratch = {"partials": np.full(nbytes, POISON, np.uint8), "counters": np.zeros(4 * counters, np.uint8)}
         around = GUARD_BYTES if guarded else 0
         given = {name: np.pad(array, around, constant_values=POISON) for name, array in arrays.items()}
         pack = Layout(fused.ARGUMENTS).pack
 
         def arguments(addresses: Any) -> bytes:
-            segment = pack(*(addresses[name] + around for name in arrays), p.m, *fused.row_bytes(p))
+            operands = (addresses[name] + around for name in arrays)
+            sums = (addresses[name] if counters else 0 for name in ("partials", "counters"))
+            segment = pack(*operands, p.m, *fused.row_bytes(p), *sums)
             return segment + bytes(-len(segment) % 16)  # the segment's alignment: scalar loads count on it
 
         after, stats = run_code_object(
@@ -107,10 +117,13 @@ class FusedRun:
             fused.grid(p, self.config),
             fused.block(self.config),
             arguments,
-            given,
+            {**given, **scratch},
             strict=strict,
             read_only=given.keys() - {"c"},
+            observer=observer,
         )
+        if counters and after["counters"].any():
+            raise AssertionError("the counters were not left at zero")
         out = after["c"]
         if guarded:
             if not (out[:around] == POISON).all() or not (out[-around:] == POISON).all():

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from evidence.tritons import ROOT
+from mxgemm.hip.compilers import PRELOAD
 
 COMPILER: Final = "clang-22"
 LINKER: Final = "ld.lld-22"
@@ -26,7 +27,7 @@ DEVICE_ONLY: Final = (
     "-O3", "-Werror",
 )
 # fmt: on
-FLAGS: Final = (*DEVICE_ONLY, "-std=c++20", "-Wall", "-Wextra")
+FLAGS: Final = (*DEVICE_ONLY, *PRELOAD, "-std=c++20", "-Wall", "-Wextra")
 
 
 def missing() -> str | None:

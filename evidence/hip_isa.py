@@ -2,8 +2,8 @@
 
     python evidence/hip_isa.py [-o bench/results/isa_hip_gfx950.json] [--markdown]
 
-Needs clang-22, no GPU. The predicted time is arithmetic on the machine code, by the rules of ``evidence/isa_table.py``,
-and not a measurement. Counts are of the path that all finite data below 2^121 take.
+Needs clang-22 and LLVM's objdump, no GPU. The predicted time is arithmetic on what the code executes in the emulator
+(``evidence/predict.py``), not a measurement. Counts are of the path that all finite data below 2^121 take.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import argparse
 import dataclasses
 import re
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -20,17 +21,22 @@ from rich.table import Table
 
 from evidence import hip_compile, isa
 from evidence.cross_compile import problem_of
-from evidence.isa_table import CLOCK_GHZ, predict
+from evidence.gfx950_cases import Case
+from evidence.hip_cases import FusedRun
+from evidence.predict import table
+from evidence.predicted import of_hip
 from evidence.tritons import ROOT
 from mxgemm import files
 from mxgemm.hip import fused
+from mxgemm.hip.fused_choice import candidates
 from mxgemm.measure import LEADERBOARD, Shape, output
 from mxgemm.problem import Problem
 
 RESULTS = ROOT / "bench" / "results" / "isa_hip_gfx950.json"
 DOCUMENT = ROOT / "docs" / "hip-fused.md"
 COMPARED = ROOT / "bench" / "results" / "isa_gfx950.json"
-L1_BYTES_A_CYCLE = 64
+BEFORE = ROOT / "bench" / "results" / "isa_hip_gfx950_before.json"
+"""The same prediction of the kernel as it was at ba4efa3: a lane loaded 64 bytes of its own, only waves shared K."""
 
 
 def main() -> None:
@@ -41,7 +47,7 @@ def main() -> None:
     arguments = parser.parse_args()
     keep = output.json_file(arguments, "mxgemm-isa-hip")
     console = Console(width=140)
-    rows = [row_of(shape) for shape in track(LEADERBOARD, "compiling", console=console, transient=True)]
+    rows = [predicted_row_of(shape) for shape in track(LEADERBOARD, "executing", console=console, transient=True)]
     console.print(table_of(rows))
     if arguments.markdown:
         print("\n".join(map(markdown_of, rows)))
@@ -52,7 +58,8 @@ def main() -> None:
             "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "compiler": hip_compile.COMPILER,
             "grade": "predicted",
-            "method": "compiled and counted; predicted_us = evidence/isa_table.py:predict, nothing was run",
+            "method": "compiled and counted; predicted_us: executed in gfx950emu, evidence/predict.py",
+            "assumptions": table(),
             "rows": rows,
         }
         keep(document)
@@ -61,9 +68,9 @@ def main() -> None:
 
 def table_of(rows: list[dict[str, Any]]) -> Table:
     """Return the rows as a table, beside what was predicted of a16wfp4."""
-    others = _predicted_of_a16wfp4()
-    title = "gfx950, hip_fused; counts are of one wave, all of it. us: predicted; L1: what A and B take to pass it"
-    table = Table(title=title, title_justify="left", box=None)
+    others, before = _predicted(COMPARED), _predicted(BEFORE)
+    title = "gfx950, hip_fused; counts are of one wave, all of it. us: predicted; before: of the kernel at ba4efa3"
+    found = Table(title=title, title_justify="left", box=None)
     for name in (
         "M,N,K",
         "tile",
@@ -76,67 +83,61 @@ def table_of(rows: list[dict[str, Any]]) -> Table:
         "SALU",
         "loads",
         "us",
-        "L1",
+        "before",
         "a16w",
     ):
-        table.add_column(name, justify="left" if name in ("M,N,K", "tile") else "right", no_wrap=True)
+        found.add_column(name, justify="left" if name in ("M,N,K", "tile") else "right", no_wrap=True)
     for row in rows:
         c, f = row["config"], row["figures"]
-        table.add_row(
+        found.add_row(
             f"{row['m']},{row['n']},{row['k']}",
-            f"{c['block_m']}x{c['block_n']}x{c['block_k']} w{c['waves']} u{c['unroll']}",
+            f"{c['block_m']}x{c['block_n']}x{c['block_k']} w{c['waves']} u{c['unroll']} / {c['split_k']}",
             *(str(f[name]) for name in ("vgprs", "lds", "waves_per_simd")),
             *(str(row[name]) for name in ("mfma", "valu", "valu_per_quantised_tile", "salu")),
             " ".join(f"{count}x{width}B" for width, count in f["loads"].items()),
             f"{row['predicted_us']:.1f}",
-            f"{row['l1_us']:.1f}",
+            f"{before[row['m'], row['n'], row['k']]:.1f}",
             f"{others[row['m'], row['n'], row['k']]:.1f}",
         )
-    return table
+    return found
 
 
 def markdown_of(row: dict[str, Any]) -> str:
     """Return a row as docs/hip-fused.md has it."""
     c, f = row["config"], row["figures"]
     loads = {int(width): count for width, count in f["loads"].items()}
+    shape = row["m"], row["n"], row["k"]
     cells = (
-        f"{row['m']}, {row['n']}, {row['k']}", f"{c['block_m']} x {c['block_n']} x {c['block_k']}", c["waves"],
-        c["unroll"], f["vgprs"], f["lds"] // 1024, row["mfma"], row["valu"], f"{loads[16]} + {loads[4]}",
-        row["l1_us"], row["predicted_us"], _predicted_of_a16wfp4()[row["m"], row["n"], row["k"]],
+        ", ".join(map(str, shape)), f"{c['block_m']} x {c['block_n']} x {c['block_k']}", c["waves"], c["split_k"],
+        row["workgroups"], f["vgprs"], f["lds"] // 1024, row["mfma"], row["valu"], f"{loads[16]} + {loads[4]}",
+        _predicted(BEFORE)[shape], row["predicted_us"], _predicted(COMPARED)[shape],
     )  # fmt: skip
     return f"| {' | '.join(map(str, cells))} |"
 
 
-def _predicted_of_a16wfp4() -> dict[Shape, float]:
-    rows = files.read_json(COMPARED)["rows"]
+def _predicted(path: Path) -> dict[Shape, float]:
+    rows = files.read_json(path)["rows"]
     return {(row["m"], row["n"], row["k"]): row["predicted_us"] for row in rows}
 
 
 def row_of(shape: Shape, config: fused.FusedConfig | None = None) -> dict[str, Any]:
-    """Compile the kernel of a shape, with the route's own configuration or ``config``, and predict its time."""
+    """Compile the kernel of a shape, with the route's own configuration or ``config``, and count."""
     m, n, k = shape
     problem = problem_of(m, n, k, "gfx950", weight_layout="preshuffled", scale_layout="shuffled")
-    c = config or fused.candidates(problem)[0]
+    c = config or candidates(problem)[0]
     figures = figures_of(problem, c)
     turns = max(1, (fused.rounds(k, c) - 1) // 2)  # of the loop, which takes two rounds at a time
-    blocks = -(-m // c.block_m) * fused.blocks_n(problem, c)
-    kernel = dataclasses.asdict(figures) | {
-        "config": {"block_k": k // turns, "split_k": 1, "num_warps": c.waves},
-        "grid": [blocks],
-    }
-    us = predict([kernel], problem.traffic_bytes, k, problem.machine.cu_count)
-    a_cu = -(-blocks // problem.machine.cu_count) * (2 * c.block_m * k + c.block_n * k // 2)
+    kernel = dataclasses.asdict(figures)
     executed = executed_of(figures, turns)
-    tiles = c.block_m // fused.TILE * (k // fused.TILE_K // c.waves)
+    tiles = c.block_m // fused.TILE * (k // fused.TILE_K // c.split_k // c.waves)
     whole = figures.whole
-    del kernel["config"], kernel["grid"], kernel["whole"]
+    del kernel["whole"]
     return {
         "m": m,
         "n": n,
         "k": k,
         "config": c.to_mapping(),
-        "predicted_us": round(us, 1),
-        "l1_us": round(a_cu / L1_BYTES_A_CYCLE / CLOCK_GHZ / 1e3, 1),
+        "workgroups": fused.blocks(problem, c) * c.split_k,
         **executed,
         "valu_per_quantised_tile": round(executed["valu"] / tiles, 1),
         "quantise_and_convert": {
@@ -144,6 +145,13 @@ def row_of(shape: Shape, config: fused.FusedConfig | None = None) -> dict[str, A
         },
         "figures": kernel,
     }
+
+
+def predicted_row_of(shape: Shape) -> dict[str, Any]:
+    """Count, and execute the whole shape strictly in the emulator for the prediction."""
+    row = row_of(shape)
+    run = FusedRun(Case("fused", "hip_fused", *shape), fused.FusedConfig(**row["config"]))
+    return row | of_hip(run).to_json()
 
 
 def figures_of(problem: Problem, c: fused.FusedConfig) -> isa.Figures:

@@ -2,13 +2,16 @@
 
     python evidence/isa_table.py [-o bench/results/isa_gfx950.json] [--layout prepared|leaderboard|row_major]
 
-Needs triton and no GPU. The predicted time is arithmetic on the machine code, not a measurement; see :func:`predict`.
+Needs triton, LLVM's objdump and no GPU. The predicted time is arithmetic on what the machine code executes in the
+emulator, not a measurement: ``evidence/predict.py``.
 """
 
 from __future__ import annotations
 
 import argparse
+import tempfile
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -16,6 +19,10 @@ from rich.progress import track
 from rich.table import Table
 
 from evidence.cross_compile import describe_job, problem_of
+from evidence.gfx950_cases import Case
+from evidence.gfx950_compile import compile_job
+from evidence.predict import table as table_of_assumptions
+from evidence.predicted import of_triton
 from mxgemm.measure import LEADERBOARD, output
 from mxgemm.triton.support import triton_version
 
@@ -24,9 +31,6 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "leaderboard": {"scale_layout": "shuffled"},
     "row_major": {},
 }
-DISPATCH_US, COLD_MISS_US, SECOND_LAUNCH_US = 2.5, 1.0, 1.5
-CLOCK_GHZ, BYTES_PER_US = 2.4, 5e6
-CYCLES_PER_INSTRUCTION = 4
 
 
 def main() -> None:
@@ -77,7 +81,8 @@ def main() -> None:
             "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "triton": ".".join(map(str, version or ())),
             "layout": arguments.layout,
-            "method": "cross-compiled and counted; predicted_us = evidence/isa_table.py:predict, nothing was run",
+            "method": "cross-compiled and counted; predicted_us: executed in gfx950emu, evidence/predict.py",
+            "assumptions": table_of_assumptions(),
             "rows": rows,
         }
         keep(document)
@@ -85,44 +90,23 @@ def main() -> None:
 
 
 def row_of(m: int, n: int, k: int, layout: str, config: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Compile the kernels that the router chooses (or of ``config``) and predict their time."""
+    """Compile the kernels that the router chooses (or of ``config``), execute them strictly, and predict their time."""
     from mxgemm.routing.router import choose
 
-    problem = problem_of(m, n, k, "gfx950", **LAYOUTS[layout])
-    chosen = choose(problem, route="a16wfp4").config.to_mapping() if config is None else config
-    job = {
-        "route": "a16wfp4",
-        "arch": "gfx950",
-        "m": m,
-        "n": n,
-        "k": k,
-        "config": chosen,
-        "problem": dict(LAYOUTS[layout]),
-    }
-    kernels = describe_job(job)
-    us = predict(kernels, problem.traffic_bytes, k, problem.machine.cu_count)
+    chosen = config
+    if chosen is None:
+        problem = problem_of(m, n, k, "gfx950", **LAYOUTS[layout])
+        chosen = dict(choose(problem, route="a16wfp4").config.to_mapping())
+    job = {"route": "a16wfp4", "arch": "gfx950", "m": m, "n": n, "k": k, "config": chosen}
+    kernels = describe_job({**job, "problem": dict(LAYOUTS[layout])})
     for kernel in kernels:
         del kernel["config"], kernel["whole"]
-    return {"m": m, "n": n, "k": k, "config": chosen, "predicted_us": round(us, 1), "kernels": kernels}
-
-
-def predict(kernels: list[dict[str, Any]], traffic_bytes: int, k: int, cu_count: int) -> float:
-    """Predict microseconds of a call, within about a third.
-
-    Dispatch and events 2.5 us, one cold miss 1 us, 1.5 us for each further launch; the instructions that a wave issues,
-    four cycles each at 2.4 GHz, times the waves that share a SIMD; the bytes that must move, at 5 TB/s.
-    """
-    us = DISPATCH_US + COLD_MISS_US + SECOND_LAUNCH_US * (len(kernels) - 1) + traffic_bytes / BYTES_PER_US
-    for f in kernels:
-        c = f["config"]
-        main_loop = (
-            f["valu"] + f["salu"] + f["lds_reads"] + f["lds_writes"] + sum(f["loads"].values()) + f["scaled_mfma"]
-        )
-        steps = -(-k // c["block_k"] // c["split_k"]) if f["in_loop"] else 1
-        issued = sum(f["whole"].values()) + main_loop * (steps - 1)
-        waves_a_simd = max(1, -(-f["grid"][0] // cu_count) * c["num_warps"] / 4)
-        us += issued * CYCLES_PER_INSTRUCTION * waves_a_simd / CLOCK_GHZ / 1e3
-    return us
+    layouts = tuple(LAYOUTS[layout].get(name, "row_major") for name in ("weight_layout", "scale_layout"))
+    case = Case("row", "a16wfp4", m, n, k, (layouts[0], layouts[1]), config=chosen)
+    with tempfile.TemporaryDirectory() as folder:
+        compile_job(case.job(), Path(folder))
+        found = of_triton(case, Path(folder))
+    return {"m": m, "n": n, "k": k, "config": chosen, **found.to_json(), "kernels": kernels}
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ def device_atomic(
         where = address(g)
         lanes = g.active_lanes(None if allowed is None else allowed(g))
         where = chosen(where, lanes)
-        observe(g, "atomic", width.size, lanes)
+        observe(g, "atomic", width.size, where, lanes)
         new = operand(g, data, lanes)
         expected = operand(g, data + width.dwords, lanes) if compares else new
         old = np.zeros(where.size, new.dtype)

@@ -93,8 +93,8 @@ def _load_dwords(g: Group, place: Place, width: Width, what: str, coherent: bool
     flat = place.address.reshape(-1)
     whole = place.allowed(width.size)
     lanes = g.active_lanes(None if whole.all() else whole)
-    observe(g, what, width.size, lanes)
     where = flat if lanes is None else flat[lanes]
+    observe(g, what, width.size, where, lanes)
     loaded = g.run.memory.load(where, width.size, f"buffer {what}")
     told = g.run.order.load(g, where, width.size, lanes, coherent=coherent) if g.run.order else None
     if lanes is None:
@@ -146,8 +146,8 @@ def _store(i: Instruction) -> Step:
         place = addressing.place(g)
         flat, whole = place.address.reshape(-1), place.allowed(width.size)
         lanes = g.active_lanes(None if whole.all() else whole)
-        observe(g, "store", width.size, lanes)
         where = flat if lanes is None else flat[lanes]
+        observe(g, "store", width.size, where, lanes)
         g.run.memory.store(where, stored_values(g, first, width, lanes), width.size, "buffer store")
         if g.run.order:
             g.run.order.store(g, where, width.size, lanes, coherent)

@@ -39,6 +39,7 @@ class Stats:
         mfma: matrix instructions, counted by waves.
         splits: branches at which a group's waves parted.
         merges: groups that met again.
+        trips: strict mode: the most loads and atomics of a wave that had to go one after the other.
         counts: executions of each mnemonic, counted by waves.
         blocks: executions of the basic block at each pc, counted by waves.
     """
@@ -48,6 +49,7 @@ class Stats:
     mfma: int = 0
     splits: int = 0
     merges: int = 0
+    trips: int = 0
     counts: dict[str, int] = field(default_factory=dict)
     blocks: Counter[int] = field(default_factory=Counter)
 
@@ -259,6 +261,7 @@ class _Scheduler:
             g.pc = branch_target(block.last)
         elif block.end is End.STOP:
             self.stats.mfma += g.mfma
+            self.stats.trips = max(self.stats.trips, g.trips)
             return False
         elif block.end is End.BARRIER:
             g.pc = block.following

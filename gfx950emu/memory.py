@@ -55,8 +55,8 @@ def _load(i: Instruction) -> Step:
 
     def step(g: Group) -> None:
         lanes = g.active_lanes()
-        observe(g, "load", width.size, lanes)
         where = chosen(address(g), lanes)
+        observe(g, "load", width.size, where, lanes)
         values = g.run.memory.load(where, width.size)
         order = g.run.order.load(g, where, width.size, lanes, coherent=coherent) if g.run.order else None
         finish_load(g, first, values, width, lanes, "vm", pc, order=order)
@@ -72,8 +72,8 @@ def _store(i: Instruction) -> Step:
 
     def step(g: Group) -> None:
         lanes = g.active_lanes()
-        observe(g, "store", width.size, lanes)
         where = chosen(address(g), lanes)
+        observe(g, "store", width.size, where, lanes)
         g.run.memory.store(where, stored_values(g, first, width, lanes), width.size)
         if g.run.order:
             g.run.order.store(g, where, width.size, lanes, coherent)
@@ -90,9 +90,9 @@ def _load_to_lds(i: Instruction) -> Step:
 
     def step(g: Group) -> None:
         lanes = g.active_lanes()
-        observe(g, "load to lds", width.size, lanes)
         values = np.zeros((g.width * 64, width.dwords), U32)
         where = chosen(address(g), lanes)
+        observe(g, "load to lds", width.size, where, lanes)
         values[slice(None) if lanes is None else lanes] = g.run.memory.load(where, width.size, "load to LDS")
         if g.run.order:
             g.run.order.load(g, where, width.size, lanes)

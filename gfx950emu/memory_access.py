@@ -119,7 +119,7 @@ def in_flight(g: Group, pc: int, queue: str = "vm") -> None:
         pending.push(g, queue, Pending(pc, "store", order=order))
 
 
-def observe(g: Group, kind: str, size: int, lanes: Array | None) -> None:
+def observe(g: Group, kind: str, size: int, addresses: Array, lanes: Array | None) -> None:
     """Tell a profile."""
     if g.run.observer is not None:
-        g.run.observer.device(kind, size, g.width * 64 if lanes is None else lanes.size)
+        g.run.observer.device(kind, size, addresses, lanes)

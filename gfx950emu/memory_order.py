@@ -11,8 +11,11 @@ for; what is missing raises, whatever the order in which waves happen to run her
 * the reader sees the change by an atomic whose result it waited for, or a load with sc1 (acquire), and issues
   ``buffer_inv sc1``: lines that its caches held before are dropped. A barrier passes this on in its workgroup.
 
-On one XCD the write-back may be missing, within a workgroup everything but the wait and the barrier. Locations that
-atomics and stores with sc1 write are coherent, and not checked. A launch sees everything of the launches before.
+On one XCD the write-back may be missing, within a workgroup everything but the wait and the barrier. A store with sc1
+goes through to memory: it needs no write-back, and a load with sc1 of it no invalidation, but the wait, the release
+and the acquire. Locations that atomics write are coherent and not checked, nor is a load with sc1 of at most 8 bytes
+that an sc1 store wrote, since whoever polls a flag reads it early; such a store is a release, wider ones are data. A
+launch sees everything of the launches before.
 """
 
 from __future__ import annotations
@@ -30,7 +33,9 @@ XCDS: Final = 8
 COMPLETE, WRITTEN = 0, 1
 """Rows of what a wave knows: the last store of each wave that is in its XCD's L2, and that is in memory."""
 _COHERENT: Final = -1
-"""In place of a writer: an atomic, or a store with sc1."""
+"""In place of a writer: an atomic."""
+_FLAG_BYTES: Final = 8
+"""What a store with sc1 writes at once, at most, to be a release."""
 _NOBODY: Final = -2
 
 
@@ -50,32 +55,30 @@ class MemoryOrder:
         """The same after the wave's last ``buffer_inv``."""
         self._released: dict[int, Array] = {}
         """By address: what those knew who changed it."""
-        self._shadow: dict[int, tuple[Array, Array]] = {}
-        """By buffer: the last writer of each dword, and the tick."""
+        self._shadow: dict[int, tuple[Array, Array, Array]] = {}
+        """By buffer: the last writer of each dword, the tick, and whether it went through to memory (sc1)."""
 
     # ---------------------------------------------------------------- stores and loads
     def store(self, g: Group, addresses: Array, size: int, lanes: Array | None, coherent: bool) -> None:
-        """Note a store; one with sc1 releases too."""
-        self._note(g, addresses, size, lanes, coherent)
-        if coherent:
+        """Note a store; a narrow one with sc1 releases too."""
+        self._note(g, addresses, size, _by_lane(_waves(g), lanes), through=coherent)
+        if coherent and size <= _FLAG_BYTES:
             self._release(g, addresses, lanes)
 
     def atomic(self, g: Group, addresses: Array, size: int, lanes: Array | None, synchronises: bool) -> Array | None:
         """Note an atomic. One that ``synchronises`` releases, and tells each wave something, see :meth:`acquire`."""
-        self._note(g, addresses, size, lanes, coherent=True)
+        self._note(g, addresses, size, np.full(addresses.size, _COHERENT), through=True)
         return self._release(g, addresses, lanes) if synchronises else None
 
-    def _note(self, g: Group, addresses: Array, size: int, lanes: Array | None, coherent: bool) -> None:
-        waves = _waves(g)
+    def _note(self, g: Group, addresses: Array, size: int, writers: Array, *, through: bool) -> None:
         self._tick += 1
-        self._issued[waves] = self._tick
-        writers = np.full(addresses.size, _COHERENT) if coherent else _by_lane(waves, lanes)
+        self._issued[_waves(g)] = self._tick
         for slot, chosen, dwords in _dwords(addresses, size):
             if slot not in self._shadow:
                 count = g.run.memory.buffers[slot].size // 4 + 1
-                self._shadow[slot] = (np.full(count, _NOBODY, np.int32), np.zeros(count, I64))
-            writer, tick = self._shadow[slot]
-            writer[dwords], tick[dwords] = writers[chosen][:, None], self._tick
+                self._shadow[slot] = (np.full(count, _NOBODY, np.int32), np.zeros(count, I64), np.zeros(count, bool))
+            writer, tick, went_through = self._shadow[slot]
+            writer[dwords], tick[dwords], went_through[dwords] = writers[chosen][:, None], self._tick, through
 
     def load(
         self, g: Group, addresses: Array, size: int, lanes: Array | None, *, coherent: bool = False,
@@ -87,23 +90,28 @@ class MemoryOrder:
         readers = _by_lane(_waves(g), lanes)
         for slot, chosen, dwords in _dwords(addresses, size):
             if slot in self._shadow:
-                writer, tick = (x[dwords] for x in self._shadow[slot])
+                writer, tick, through = (x[dwords] for x in self._shadow[slot])
                 mine = np.broadcast_to(readers[chosen][:, None], writer.shape)
                 foreign = (writer >= 0) & (writer != mine)
+                if coherent and size <= _FLAG_BYTES:
+                    foreign &= ~through
                 if foreign.any():
                     lane, _ = np.nonzero(foreign)
-                    found = lane, mine[foreign], writer[foreign], tick[foreign]
+                    found = lane, mine[foreign], writer[foreign], tick[foreign], through[foreign]
                     self._check(found, np.arange(addresses.size)[chosen], coherent, scalar)
-        return self._news(g, addresses, lanes) if coherent and self._released else None
+        return self._news(g, addresses, lanes) if coherent and size <= _FLAG_BYTES and self._released else None
 
-    def _check(self, found: tuple[Array, Array, Array, Array], position: Array, coherent: bool, scalar: bool) -> None:
-        lanes, readers, writers, ticks = found
+    def _check(
+        self, found: tuple[Array, Array, Array, Array, Array], position: Array, coherent: bool, scalar: bool
+    ) -> None:
+        lanes, readers, writers, ticks, went_through = found
         for reader in np.unique(readers):
             of_reader = readers == reader
             writer, tick, lane = writers[of_reader], ticks[of_reader], lanes[of_reader]
+            through = went_through[of_reader]
             view = (self._knows if coherent else self._sees).get(int(reader))
             other = self._workgroup[writer] != self._workgroup[reader]
-            far = self._xcd[writer] != self._xcd[reader]
+            far = (self._xcd[writer] != self._xcd[reader]) & ~through
             if view is None:
                 known = np.where(other, -1, self._at_barrier[writer])
             else:

@@ -39,6 +39,7 @@ class Pending:
         addresses: of the LDS access, ``[W, 64]``.
         raw: what an LDS read gave at issue.
         order: what is learnt at the wait, ``[W, ...]``: see ``memory_order.py``.
+        trips: of a load or an atomic, the group's with it.
         done: carried out already.
     """
 
@@ -52,6 +53,7 @@ class Pending:
     addresses: Array | None = None
     raw: Array | None = None
     order: Array | None = None
+    trips: int = 0
     done: bool = False
 
     @property
@@ -80,6 +82,8 @@ class Pending:
 
 def push(g: Group, queue: str, entry: Pending) -> None:
     """Put an operation in flight, in the "vm" or the "lgkm" queue."""
+    if queue == "vm" and entry.kind == "vector":
+        entry.trips = g.trips + 1
     if queue == "vm":
         while len(g.vm) >= VM_MAX:
             _apply(g, g.vm.pop(0))
@@ -134,6 +138,7 @@ def finish_own_lds(g: Group) -> None:
 def _apply(g: Group, entry: Pending) -> None:
     if entry.order is not None:
         _learn(g, entry.kind, entry.order)
+    g.trips = max(g.trips, entry.trips)
     if entry.kind == "vector":
         if entry.size and not entry.done:
             _check_unchanged(g, entry)

@@ -19,6 +19,8 @@ from gfx950emu.numeric import Array
 from gfx950emu.program import Program
 
 BANKS: Final = 64
+L1_BYTES: Final = 64
+"""What L1 serves in a cycle, to lanes that are neighbours."""
 SIMDS: Final = 4
 ASSUMPTIONS: Final = (
     "each wave issues alone: a VALU instruction takes 4 cycles of its SIMD, 16 if transcendental, 8 if 64 bits wide",
@@ -69,18 +71,22 @@ class Profile:
 
     Attributes:
         lanes: how many lanes made an access of each (kind, size in bytes).
+        l1_cycles: that L1 was busy with loads, see :func:`l1_cycles`.
         lds_cycles: cycles that LDS was busy.
         lds_conflicts: of those, cycles beyond the first of each group of lanes.
     """
 
     def __init__(self) -> None:
         self.lanes: Counter[tuple[str, int]] = Counter()
+        self.l1_cycles = 0
         self.lds_cycles = 0
         self.lds_conflicts = 0
 
-    def device(self, kind: str, size: int, lanes: int) -> None:
+    def device(self, kind: str, size: int, addresses: Array, lanes: Array | None) -> None:
         """Note an access to device memory."""
-        self.lanes[kind, size] += lanes
+        self.lanes[kind, size] += addresses.size
+        if kind.startswith("load"):
+            self.l1_cycles += l1_cycles(addresses, size, np.arange(addresses.size) if lanes is None else lanes)
 
     def lds(self, addresses: Array, size: int, lanes: Array | None) -> None:
         """Note an LDS access; the lanes of a wave go in groups that fill the banks."""
@@ -93,6 +99,18 @@ class Profile:
         cycles = conflict_cycles(addresses, size, active, group)
         self.lds_cycles += int(cycles.sum())
         self.lds_conflicts += int(np.maximum(cycles - 1, 0).sum())
+
+
+def l1_cycles(addresses: Array, size: int, lanes: Array) -> int:
+    """Return the cycles that L1 takes for a load: it serves a piece of 64 bytes in each, to lanes that are neighbours.
+
+    So 64 lanes with 16 bytes each take 16 cycles where four of them share a piece, and 64 where each has its own: the
+    range from 100 % to 25 % that AMD's profiler calls coalescing (ROCm Compute Profiler, vector L1 cache).
+    """
+    neighbours = lanes // max(1, L1_BYTES // size)
+    first, last = (addresses.astype(np.int64) + end >> 6 for end in (0, size - 1))
+    pieces = np.unique(np.concatenate([neighbours << 44 ^ first, neighbours << 44 ^ last]))
+    return int(pieces.size)
 
 
 def conflict_cycles(addresses: Array, size: int, active: Array, group: int) -> Array:

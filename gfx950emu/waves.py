@@ -22,8 +22,8 @@ ALL_LANES = U32(0xFFFFFFFF)
 class Observer(Protocol):
     """Sees every memory access of a launch, for profiles."""
 
-    def device(self, kind: str, size: int, lanes: int) -> None:
-        """Note a load, store or atomic of ``lanes`` lanes with ``size`` bytes each."""
+    def device(self, kind: str, size: int, addresses: Array, lanes: Array | None) -> None:
+        """Note a load, store or atomic of ``size`` bytes at each address of ``lanes`` (flat indices, None: all)."""
 
     def lds(self, addresses: Array, size: int, lanes: Array | None) -> None:
         """Note an LDS access at byte addresses of ``lanes`` (flat indices, None: all)."""
@@ -88,6 +88,7 @@ class Group:
         active: EXEC as bool ``[wave, lane]``; None when all lanes of all waves are active.
         mfma: matrix instructions executed, counted by waves.
         time: what s_memtime gives next.
+        trips: strict mode: loads and atomics waited for, each issued after the one before was there.
         vm: strict mode: vector memory operations not waited for, oldest first.
         lgkm: strict mode: LDS and scalar memory operations not waited for.
         lanes: the lanes of the access in progress, flat indices; None: all. For error messages.
@@ -108,6 +109,7 @@ class Group:
     active: Array | None = None
     mfma: int = 0
     time: int = 0
+    trips: int = 0
     vm: list[Pending] = field(default_factory=list)
     lgkm: list[Pending] = field(default_factory=list)
     lanes: Array | None = None
@@ -157,6 +159,7 @@ class Group:
             lds_base=self.lds_base[chosen],
             versions=list(self.versions),
             time=self.time,
+            trips=self.trips,
             vm=[p.take(chosen) for p in self.vm],
             lgkm=[p.take(chosen) for p in self.lgkm],
         )
@@ -185,6 +188,7 @@ def merge(groups: list[Group]) -> Group:
         versions=list(first.versions),
         mfma=sum(g.mfma for g in groups),
         time=max(g.time for g in groups),
+        trips=max(g.trips for g in groups),
         vm=[first_p.join(rest) for first_p, *rest in zip(*(g.vm for g in groups), strict=True)],
         lgkm=[first_p.join(rest) for first_p, *rest in zip(*(g.lgkm for g in groups), strict=True)],
     )

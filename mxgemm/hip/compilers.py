@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -31,6 +31,9 @@ _AMD_FLAGS: Final = (
     *("--offload-device-only", "--no-gpu-bundle-output", "-nogpulib", "-nogpuinc", "-O3", "-std=c++20"),
     "-fuse-cuid=none",  # else a symbol is named after the temporary folder, and no two builds are the same
 )
+PRELOAD: Final = ("-mllvm", "-amdgpu-kernarg-preload-count=16")
+"""Arguments come in registers, as far as those go (LLVM, AMDGPUUsage, "Preloaded Kernel Arguments"): a kernel does not
+begin with a miss of the scalar cache. Firmware that cannot do it enters at code that loads them."""
 _FEATURES: Final = {"sm_90": "sm_90a"}
 """Targets with what no later architecture has; every GPU of the architecture has it."""
 _NVCC_FLAGS: Final = ("-x", "cu", "-cubin", "-O3", "-std=c++20")
@@ -95,12 +98,19 @@ def _find(arch: str, environment: tuple[str | None, ...]) -> Compiler | Refusal:
         if isinstance(candidate, str):
             missed.append(candidate)
             continue
-        try:
-            return _proved(candidate)
-        except BuildError as error:
-            missed.append(" ".join(str(error).split())[:600])
+        for compiler in (_preloading(candidate), candidate) if arch == "gfx950" else (candidate,):
+            try:
+                return _proved(compiler)
+            except BuildError as error:
+                reason = " ".join(str(error).split())[:600]
+        missed.append(reason)
     words = f"no compiler for {arch} found ({'; '.join(missed)})"
     return Refusal("compiler", "missing", f"one for {arch}", "installation", words)
+
+
+def _preloading(compiler: Compiler) -> Compiler:
+    """Return the compiler with the option of LLVM's that not every release need have."""
+    return replace(compiler, flags=(*compiler.flags, *PRELOAD))
 
 
 def _amd_candidates(arch: str) -> Iterator[Compiler | str]:

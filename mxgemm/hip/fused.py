@@ -5,8 +5,7 @@ No tensors and no compiler here: a problem and a configuration become macros, a 
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,8 +18,9 @@ from mxgemm.problem import Config, Problem, contiguity_refusal
 
 SOURCE: Final = "fused_gemm.hip"
 KERNEL: Final = "fused_gemm"
-ARGUMENTS: Final = "PPPPPIII"
-"""a, weight, scales, bias, c; then m, and the bytes between rows of A and of C (letters of ``mxgemm.hip.kernarg``)."""
+ARGUMENTS: Final = "PPPPPIIIPP"
+"""a, weight, scales, bias, c; m, and the bytes between rows of A and of C; partial sums and counters, which only a
+``split_k`` above 1 looks at (letters of ``mxgemm.hip.kernarg``). The hardware can preload what lies before those."""
 
 ARCH: Final = "gfx950"
 TILE: Final = 16
@@ -33,18 +33,20 @@ LANES: Final = KNOWN_MACHINES[ARCH].wave_size
 SIMDS: Final = KNOWN_MACHINES[ARCH].simds
 
 BLOCKS_M: Final = (16, 32, 64)
-BLOCKS_N: Final = (16, 32, 64, 128)
+BLOCKS_N: Final = (16, 32, 48, 64, 96, 128, 192)
 BLOCKS_K: Final = (128, 256)
 MAX_WAVES: Final = 16
 MAX_UNROLL: Final = 4
-LDS_BYTES: Final = 64 * 1024
-"""What a workgroup may declare without the driver being asked, of all that a CU has (``Machine.lds_bytes``)."""
+MAX_SPLIT_K: Final = 16
+"""Workgroups that share a block: the last one holds a register of each at a time."""
+LDS_BYTES: Final = KNOWN_MACHINES[ARCH].lds_bytes
+"""What a workgroup may declare: all that a CU has. AITER's kernels for gfx950 declare it too, without asking."""
 MAX_GRID_YZ: Final = 65535
 """Workgroups along y, and along z, that the driver takes."""
 REGISTERS: Final = KNOWN_MACHINES[ARCH].registers
 """Of a SIMD lane, for all its waves; one wave gets at most half of them."""
 _OTHER_REGISTERS: Final = 32
-"""Addresses, scales and what a quantisation needs: seen in compiled code (bench/results/isa_hip_gfx950.json)."""
+"""Scales and what a quantisation needs, besides 8 for each tile of rows: seen in compiled code."""
 
 C_TYPES: Final = {torch.bfloat16: "__bf16", torch.float16: "_Float16", torch.float32: "float"}
 
@@ -59,6 +61,7 @@ class FusedConfig(Config):
         block_k: elements along K of a wave's step; 256 is what one dword of shuffled scales covers.
         waves: waves of a workgroup, which share K.
         unroll: steps of a wave whose loads are in flight together.
+        split_k: workgroups that share a block of C, each with a part of K; the last adds the sums, in order.
     """
 
     block_m: int = 16
@@ -66,6 +69,7 @@ class FusedConfig(Config):
     block_k: int = 256
     waves: int = 4
     unroll: int = 1
+    split_k: int = 1
 
 
 def fused_refusal(problem: Problem, config: FusedConfig | None = None) -> Refusal | None:
@@ -74,9 +78,12 @@ def fused_refusal(problem: Problem, config: FusedConfig | None = None) -> Refusa
     The machine and its compiler are not asked about: see ``mxgemm.routes.hip_fused``.
     """
     refusal = next(_problem_clauses(problem), None) or contiguity_refusal(problem)
-    if refusal is None and config is not None:
-        refusal = next(_config_clauses(problem, config), None)
-    return refusal
+    return refusal or (config_refusal(problem, config) if config else None)
+
+
+def config_refusal(problem: Problem, config: FusedConfig) -> Refusal | None:
+    """Say why ``config`` is illegal for a problem that the kernel can take, or None if it is legal."""
+    return next(_config_clauses(problem, config), None)
 
 
 def _problem_clauses(p: Problem) -> Iterator[Refusal]:
@@ -124,18 +131,24 @@ def _config_clauses(p: Problem, c: FusedConfig) -> Iterator[Refusal]:
             return
     if p.k % c.block_k:
         yield Refusal("block_k", c.block_k, f"a divisor of K = {p.k}")
-    most = min(MAX_WAVES, p.k // c.block_k)
+    if not 1 <= c.split_k <= MAX_SPLIT_K or p.k // c.block_k % c.split_k:
+        yield Refusal("split_k", c.split_k, f"a divisor of K / {c.block_k} = {p.k // c.block_k}, at most {MAX_SPLIT_K}")
+        return
+    steps = p.k // c.block_k // c.split_k
+    most = min(MAX_WAVES, steps)
     if not 1 <= c.waves <= most:
         yield Refusal(
-            "waves", c.waves, f"1 to {most}: a workgroup has at most {MAX_WAVES}, each with a step of K = {p.k}"
+            "waves", c.waves, f"1 to {most}: a workgroup has at most {MAX_WAVES}, each with a step of its part of K"
         )
         return
-    most = min(MAX_UNROLL, p.k // c.block_k // c.waves)
+    most = min(MAX_UNROLL, steps // c.waves)
     if not 1 <= c.unroll <= most:
         yield Refusal("unroll", c.unroll, f"1 to {most}: at most {MAX_UNROLL} steps, and no more than a wave has")
         return
     if lds_bytes(c) > LDS_BYTES:
-        yield Refusal("lds", f"{lds_bytes(c)} bytes", f"at most {LDS_BYTES}: 4 a wave for each element of the block")
+        yield Refusal(
+            "lds", f"{lds_bytes(c)} bytes", f"at most {LDS_BYTES}: a wave's codes, then its sums of the block"
+        )
     registers = min(REGISTERS // 2, REGISTERS // -(-c.waves // SIMDS))
     if registers_needed(p, c) > registers:
         yield Refusal(
@@ -145,8 +158,8 @@ def _config_clauses(p: Problem, c: FusedConfig) -> Iterator[Refusal]:
         yield Refusal(
             "m", p.m, f"at most {MAX_GRID_YZ * c.block_m} with block_m = {c.block_m}: the grid's second dimension"
         )
-    if -(-p.n // c.block_n) > XCDS * MAX_GRID_YZ:
-        most = XCDS * MAX_GRID_YZ * c.block_n
+    if -(-p.n // c.block_n) > XCDS * (MAX_GRID_YZ // c.split_k):
+        most = XCDS * (MAX_GRID_YZ // c.split_k) * c.block_n
         yield Refusal("n", p.n, f"at most {most} with block_n = {c.block_n}: the grid's third dimension")
     if c.block_n * p.k >= 2**31:
         yield Refusal(
@@ -160,21 +173,23 @@ def _config_clauses(p: Problem, c: FusedConfig) -> Iterator[Refusal]:
 
 
 def lds_bytes(c: FusedConfig) -> int:
-    """Return the bytes of LDS that a workgroup declares: an fp32 sum for each wave and element of the block."""
-    return 4 * c.waves * c.block_m * c.block_n
+    """Return the bytes of LDS that a workgroup declares: for each wave the codes of a step, then its sums, if more."""
+    tiles_m = c.block_m // TILE
+    return 1024 * c.waves * tiles_m * max(c.block_k // TILE_K, c.block_n // TILE)
 
 
 def rounds(k: int, c: FusedConfig) -> int:
     """Return how often a wave loads ``unroll`` steps; with more than one, two rounds are held at a time."""
-    return k // c.block_k // (c.waves * c.unroll)
+    return k // c.block_k // c.split_k // (c.waves * c.unroll)
 
 
 def registers_needed(p: Problem, c: FusedConfig) -> int:
-    """Return a bound of the vector registers of a lane: sums, and the steps in flight."""
+    """Return a bound of the vector registers of a lane: sums and steps in flight, or in the end the parts' sums."""
     tiles_m, tiles_n, tiles_k = c.block_m // TILE, c.block_n // TILE, c.block_k // TILE_K
-    step = tiles_m * tiles_k * 16 + tiles_n * tiles_k * 4 + -(-tiles_n // 2)
+    step = tiles_m * tiles_k * 16 + tiles_n * tiles_k * 4 + tiles_n // 2 + 1
     held = c.unroll * step * min(2, rounds(p.k, c))
-    return 4 * tiles_m * tiles_n + held + _OTHER_REGISTERS
+    parts = 4 * -(-tiles_m * tiles_n // c.waves) * c.split_k if c.split_k > 1 else 0
+    return max(4 * tiles_m * tiles_n + held, parts) + 8 * tiles_m + _OTHER_REGISTERS
 
 
 def row_bytes(p: Problem) -> tuple[int, int]:
@@ -195,6 +210,7 @@ def defines(p: Problem, c: FusedConfig) -> dict[str, int | str]:
         "BLOCK_K": c.block_k,
         "WAVES": c.waves,
         "UNROLL": c.unroll,
+        "SPLIT_K": c.split_k,
         "XCDS": XCDS,
         # The fp32 rule on the upper half of the bits: the lower half of a bf16 is zero and cannot carry.
         "SCALE_ADDEND": scale_addend(E2M1, p.scale_rounding) >> 16,
@@ -206,8 +222,8 @@ def defines(p: Problem, c: FusedConfig) -> dict[str, int | str]:
 
 
 def grid(p: Problem, c: FusedConfig) -> tuple[int, int, int]:
-    """Return the workgroups: XCDs, blocks along M, blocks along N of one XCD. Workgroup 0 goes to XCD 0, 1 to 1, ..."""
-    return XCDS, -(-p.m // c.block_m), -(-blocks_n(p, c) // XCDS)
+    """Return the workgroups: XCDs, blocks along M, and along N of one XCD times parts of K. They go round the XCDs."""
+    return XCDS, -(-p.m // c.block_m), -(-blocks_n(p, c) // XCDS) * c.split_k
 
 
 def block(c: FusedConfig) -> tuple[int, int, int]:
@@ -220,49 +236,14 @@ def blocks_n(p: Problem, c: FusedConfig) -> int:
     return -(-p.n // c.block_n)
 
 
-def candidates(p: Problem) -> Sequence[FusedConfig]:
-    """Return legal configurations, the one that should be fastest by :func:`estimate` first."""
-    legal = [c for c in _considered(p.k) if fused_refusal(p, c) is None]
-    return sorted(legal, key=lambda c: (estimate(p, c), -c.block_k, -c.unroll, c.waves, c.block_m))
+def blocks(p: Problem, c: FusedConfig) -> int:
+    """Return the blocks of C."""
+    return -(-p.m // c.block_m) * blocks_n(p, c)
 
 
-def _considered(k: int) -> Iterator[FusedConfig]:
-    """Yield configurations whose waves all have the same number of steps, and those with the most waves."""
-    for block_k in BLOCKS_K:
-        if k % block_k:
-            continue
-        steps = k // block_k
-        most = min(MAX_WAVES, steps)
-        for waves in (w for w in range(1, most + 1) if steps % w == 0 or w == most):
-            for unroll in (1, 2, 4):
-                if steps // waves % unroll == 0:
-                    for block_m, block_n in itertools.product(BLOCKS_M, BLOCKS_N):
-                        yield FusedConfig(block_m, block_n, block_k, waves, unroll)
-
-
-# Of the estimate: instructions counted in compiled code, and rates of the CDNA4 documents.
-_QUANTIZE: Final = 44
-"""Instructions that load and quantise a 16 x 128 tile of A."""
-_AROUND: Final = 110
-"""Instructions around a wave's steps: addresses, sums to LDS, the result."""
-_CYCLES_AN_INSTRUCTION: Final = 4
-_L1_BYTES_A_CYCLE: Final = 64
-_LATENCY_CYCLES: Final = 2000
-"""From a load to its data, when that comes from HBM."""
-
-
-def estimate(p: Problem, c: FusedConfig) -> float:
-    """Return cycles of the busiest CU: what its waves issue or what passes its L1, whichever is more, and first waits.
-
-    A guess to choose among configurations by, before any was measured.
-    """
-    tiles_m, tiles_n, tiles_k = c.block_m // TILE, c.block_n // TILE, p.k // TILE_K
-    steps = p.k // c.block_k
-    workgroups = -(-p.m // c.block_m) * blocks_n(p, c)
-    on_one_cu = -(-workgroups // max(1, p.machine.cu_count))
-    adding = 3 * c.waves * -(-tiles_m * tiles_n // c.waves)
-    multiplying = -(-steps // c.waves) * (tiles_k / steps) * (tiles_m * _QUANTIZE + tiles_n + tiles_m * tiles_n)
-    issued = on_one_cu * -(-c.waves // SIMDS) * (_AROUND + adding + multiplying) * _CYCLES_AN_INSTRUCTION
-    passed = on_one_cu * (2 * c.block_m * p.k + c.block_n * p.k / 2) / _L1_BYTES_A_CYCLE
-    waited = max(1.0, rounds(p.k, c) / 2) * _LATENCY_CYCLES
-    return max(issued, passed) + waited
+def workspace(p: Problem, c: FusedConfig) -> tuple[int, int]:
+    """Return the bytes of partial sums that a launch needs, and its counters (int32, zero, left zero)."""
+    if c.split_k == 1:
+        return 0, 0
+    tiles = (c.block_m // TILE) * (c.block_n // TILE)
+    return blocks(p, c) * c.split_k * tiles * TILE * TILE * 4, blocks(p, c) * min(c.waves, tiles)

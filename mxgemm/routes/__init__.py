@@ -16,6 +16,7 @@ from mxgemm.routes.fp8_fold import FP8Fold
 from mxgemm.routes.fused_asm import FusedAsm
 from mxgemm.routes.gemm_mx import GemmMX
 from mxgemm.routes.hip_fused import HipFused
+from mxgemm.routes.quant_gemm_mx import QuantGemmMX
 from mxgemm.routes.reference import Reference
 from mxgemm.routes.scaled_mm import ScaledMM
 from mxgemm.routes.w4_mma import W4MMA
@@ -25,7 +26,7 @@ from mxgemm.routes.w4a16 import W4A16
 ROUTES: Final[dict[str, Route]] = {
     route.name: route
     for route in (
-        *(W4MMA(), A16WFP4(), W4A16(), GemmMX(), FusedAsm(), CKGemm(), FP8Fold(), W4Wgmma()),
+        *(W4MMA(), A16WFP4(), W4A16(), GemmMX(), QuantGemmMX(), FusedAsm(), CKGemm(), FP8Fold(), W4Wgmma()),
         *(ScaledMM(), DequantMM()),
         *(CpuNative(), CpuDequantMM(), Reference()),
         # Behind the one that takes everything: chosen by name or by a table's row only.

@@ -1,4 +1,4 @@
-"""Route ``hip_fused``: one HIP launch that quantises A in registers, multiplies by scaled MFMA and splits K over waves.
+"""Route ``hip_fused``: one HIP launch that quantises A in registers, multiplies by scaled MFMA and divides K.
 
 Built on the user's machine for each weight size and configuration, by whatever compiler is there. It has not run on an
 MI355X, so no rule names it and the router never falls back to it: a measured table row, ``route=`` or tuning does.
@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from mxgemm import workspace
 from mxgemm.device import Machine
 from mxgemm.errors import Refusal
-from mxgemm.hip import fused
+from mxgemm.hip import fused, fused_choice
 from mxgemm.hip.fused import FusedConfig, fused_refusal
 from mxgemm.hip.kernarg import Layout
 from mxgemm.problem import Config, Problem
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from mxgemm.hip.runtime import Function
 
 MAX_TUNED: Final = 48
-"""Configurations that tuning builds and measures, about half of all."""
+"""Configurations that tuning builds and measures."""
 
 _pack = Layout(fused.ARGUMENTS).pack
 
@@ -54,11 +55,11 @@ class HipFused(Route):
 
     def configs(self, problem: Problem) -> Sequence[FusedConfig]:
         """Return the best guess, nothing where the problem is too large for any configuration."""
-        return fused.candidates(problem)[:1]
+        return fused_choice.candidates(problem)[:1]
 
     def candidates(self, problem: Problem) -> Sequence[FusedConfig]:
         """Return the better guesses; each is a build of its own."""
-        return fused.candidates(problem)[:MAX_TUNED]
+        return fused_choice.candidates(problem)[:MAX_TUNED]
 
     def check_config(self, problem: Problem, config: Config) -> Refusal | None:
         """See :func:`mxgemm.hip.fused.fused_refusal`."""
@@ -85,10 +86,18 @@ class _Launch:
         self._defines = fused.defines(problem, config)
         self._grid, self._block = fused.grid(problem, config), fused.block(config)
         self._sizes = (problem.m, *fused.row_bytes(problem))
+        self._nbytes, self._counters = fused.workspace(problem, config)
         self._function: Function | None = None
 
     def __call__(self, operands: Operands) -> None:
         """Launch on the current stream of the operands' device."""
+        if not self._nbytes:
+            self._launch(operands, 0, 0)
+            return
+        with workspace.take(self._nbytes, operands.a.device, counters=self._counters) as arena:
+            self._launch(operands, arena.memory.data_ptr(), arena.counters.data_ptr())
+
+    def _launch(self, operands: Operands, partials: int, counters: int) -> None:
         a, _, b, b_scales, bias, out, _ = operands
         function = self._function
         if function is None:
@@ -96,4 +105,5 @@ class _Launch:
 
             function = self._function = module(fused.SOURCE, a.device, **self._defines).function(fused.KERNEL)
         pointers = (a.data_ptr(), b.data_ptr(), b_scales.data_ptr(), 0 if bias is None else bias.data_ptr())
-        function.launch(self._grid, self._block, _pack(*pointers, out.data_ptr(), *self._sizes))
+        arguments = _pack(*pointers, out.data_ptr(), *self._sizes, partials, counters)
+        function.launch(self._grid, self._block, arguments)

@@ -181,6 +181,16 @@ def _reduce_call(problem: Problem, config: TileConfig) -> KernelCall:
 
 
 def _guess_gfx950(problem: Problem) -> TileConfig:
+    narrow = TileConfig(block_m=16, block_n=32, block_k=512)
+    prepared = (problem.weight_layout, problem.scale_layout) == ("preshuffled", "shuffled")
+    if (
+        problem.k == narrow.block_k
+        and prepared
+        and problem.a_dtype == torch.bfloat16
+        and problem.a_format == "e2m1"
+        and tiles(problem, narrow) <= problem.machine.cu_count
+    ):
+        return narrow  # all of K in flight at once, on four times the CUs (docs/lab-notes.md)
     # 16 x 128 x 256 with four waves issues fewest instructions of the tiles that were compiled (docs/lab-notes.md):
     # each wave takes 32 columns, whose shuffled scales are one word a lane. More rows pay once tiles share a weight.
     block_m = 16 if problem.m <= 64 else 32

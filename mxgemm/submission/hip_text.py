@@ -7,7 +7,7 @@ from dataclasses import astuple
 from typing import Any, Final
 
 from mxgemm.device import KNOWN_MACHINES
-from mxgemm.hip import fused
+from mxgemm.hip import fused, fused_choice
 from mxgemm.hip.build import texts_of
 from mxgemm.problem import Options, Problem
 from mxgemm.submission.parts.shapes import PUBLISHED
@@ -35,7 +35,7 @@ def configurations() -> dict[tuple[int, int, int], tuple[Any, ...]]:
     for m, n, k in PUBLISHED:
         options = Options(weight_layout="preshuffled", scale_layout="shuffled")
         problem = Problem(m, n, k, KNOWN_MACHINES["gfx950"], options)
-        found[m, n, k] = astuple(fused.candidates(problem)[0])
+        found[m, n, k] = astuple(fused_choice.candidates(problem)[0])
     return found
 
 

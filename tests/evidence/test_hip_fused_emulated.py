@@ -17,7 +17,8 @@ from evidence import hip_compile
 from evidence.gfx950_cases import Case, activations
 from evidence.hip_cases import ROUTE, FusedRun, problem_of_case
 from gfx950emu.mutation import mutate
-from mxgemm.hip.fused import BLOCKS_M, BLOCKS_N, FusedConfig, candidates
+from mxgemm.hip.fused import BLOCKS_M, BLOCKS_N, FusedConfig
+from mxgemm.hip.fused_choice import candidates
 from mxgemm.measure import LEADERBOARD
 from mxgemm.mx.formats import SCALE_ROUNDINGS
 from tests.emulator import require_objdump
@@ -76,6 +77,10 @@ def test_any_multiple_of_16_columns(block_n: int) -> None:
         (2176, FusedConfig(16, 16, 128, 16, 1)),
         (7168, FusedConfig(16, 16, 256, 7, 4)),
         (7168, FusedConfig(64, 16, 128, 5, 1)),
+        (512, FusedConfig(16, 96, 128, 1, 1, 4)),  # a step of one wave for each part of K
+        (1152, FusedConfig(32, 48, 128, 2, 1, 3)),  # parts that start in the middle of a dword of scales
+        (2560, FusedConfig(16, 192, 256, 5, 1, 2)),  # fewer tiles than the last round of waves could take
+        (7168, FusedConfig(16, 32, 128, 4, 1, 14)),
     ],
     ids=str,
 )
@@ -168,21 +173,23 @@ def test_runs_agree_to_the_bit() -> None:
     assert torch.equal(first.view(torch.int16), second.view(torch.int16))
 
 
-def test_a_missing_wait_or_barrier_is_noticed() -> None:
-    run = FusedRun(case(16, 32, 1024, out_dtype="float32"), FusedConfig(16, 16, 256, 2, 1))
+@pytest.mark.parametrize("config", [FusedConfig(16, 16, 256, 2, 1), FusedConfig(16, 48, 128, 2, 1, 4)], ids=str)
+def test_a_missing_wait_or_barrier_is_noticed(config: FusedConfig) -> None:
+    run = FusedRun(case(16, 96, 1024, out_dtype="float32"), config)
     _, stats = run.launch()
 
     def is_right(code: bytes) -> bool:
         run.code = code
-        return run.judge(run.launch(strict=True)[0])[0]
+        try:
+            return run.judge(run.launch(strict=True)[0])[0]
+        except AssertionError:  # counters that are not zero in the end
+            return False
 
     found = mutate(run.code, [stats], is_right)
     print(found)
-    # A load in flight is NaN to the emulator. Where only the search for the largest magnitude reads it, the kernel
-    # takes the exact way, which comes after the wait for the whole block: those three mutants are right, if slow.
-    assert found.total - len(found.survived) >= 6, found
-    assert len(found.survived) <= 3, found
-    assert all("vmcnt" in instruction for instruction in found.survived), found
+    assert found.share >= 0.8, found
+    if config.split_k > 1:
+        assert found.caught["OrderError"] == 1, found  # the wait for the sums' stores, ahead of the counter
 
 
 @pytest.mark.slow

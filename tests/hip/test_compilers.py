@@ -82,6 +82,19 @@ def test_a_compiler_that_cannot_link_is_passed_over(tmp_path: Path, monkeypatch:
     assert found.path == CLANG
 
 
+@needs_clang
+@pytest.mark.parametrize("knows", [True, False])
+def test_arguments_are_preloaded_where_the_compiler_can(
+    knows: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuses = 'case "$*" in *preload*) echo "Unknown command line argument"; exit 1;; esac\n' * (not knows)
+    monkeypatch.setenv(compilers.HIPCC_VARIABLE, str(command(tmp_path / "cc", f'{refuses}exec {CLANG} "$@"')))
+    found = compilers.find("gfx950")
+    assert isinstance(found, Compiler)
+    assert (found.flags[-2:] == compilers.PRELOAD) is knows
+    assert build.build("shuffle_scales.hip", arch="gfx950")
+
+
 def test_the_named_compiler_is_the_only_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(compilers.HIPCC_VARIABLE, str(tmp_path / "none"))
     assert "MXGEMM_HIPCC is" in str(build.compiler_refusal("gfx950"))

@@ -34,7 +34,7 @@ from tests import aiter_double
 from tests.command import output
 
 MACHINES = KNOWN_MACHINES | {arch: Machine(arch, 64, arch) for arch in ("sm_75", "sm_89", "gfx1250", "gfx90a")}
-TRITON_ROUTES = {"a16wfp4", "w4a16", "gemm_mx", "dequant_mm"}
+TRITON_ROUTES = {"a16wfp4", "w4a16", "gemm_mx", "quant_gemm_mx", "dequant_mm"}
 ACTIVATIONS = [("e2m1", False), ("e4m3", False), ("bf16", False), ("e2m1", True), ("e5m2", True)]
 
 
@@ -111,7 +111,7 @@ def test_a_route_that_misses_nothing_takes_something_and_one_that_does_takes_not
         ("gfx950", (3, 5), {"hip_fused", "reference"}),
         ("gfx942", (3, 6), {"w4a16", "dequant_mm", "reference"}),
         ("gfx942", (3, 9), {*TRITON_ROUTES, "reference"}),
-        ("gfx1250", (3, 6), {"a16wfp4", "gemm_mx", "dequant_mm", "reference"}),
+        ("gfx1250", (3, 6), {"a16wfp4", "gemm_mx", "quant_gemm_mx", "dequant_mm", "reference"}),
         ("cpu", (3, 9), {"cpu_native", "cpu_dequant_mm", "reference"}),
         ("sm_90", None, {"w4_mma", "w4_wgmma", "reference"}),
     ],

@@ -40,11 +40,13 @@ class Rocm:
         k: of the problem, which a kernel's arguments do not say.
         broken: name of a function that fails.
         launches: grids and blocks so far.
+        table: of the submission's configurations.
     """
 
     def __init__(self, k: int, broken: str = "") -> None:
         self.k, self.broken = k, broken
         self.launches: list[tuple[int, ...]] = []
+        self.table: dict[tuple[int, int, int], tuple[int, ...]] = {}
         self._text = self._code = b""
         signatures: dict[str, tuple[Any, ...]] = {
             "hiprtcCreateProgram": (VOID, TEXT, TEXT, INT, VOID, VOID),
@@ -121,11 +123,11 @@ class Rocm:
         assert (first, second, end) == (1, 2, 3)
         given = ctypes.string_at(memory, ctypes.c_size_t.from_address(size).value)
         assert len(given) == Layout(fused.ARGUMENTS).size
-        *operands, m, a_bytes, c_bytes = (
-            np.frombuffer(given[:40], "<u8").tolist() + np.frombuffer(given[40:], "<u4").tolist()
-        )
-        a, weight, scales, bias, c = operands
+        a, weight, scales, bias, c = np.frombuffer(given[:40], "<u8").tolist()
+        m, a_bytes, c_bytes = np.frombuffer(given[40:52], "<u4").tolist()
         n = c_bytes // 2
+        problem = next(p for p in problems() if (p.m, p.n, p.k) == (m, n, self.k))
+        nbytes, counters = fused.workspace(problem, fused.FusedConfig(*self.table[m, n, self.k]))
         assert (bias, a_bytes) == (0, 2 * self.k)
         lengths = {
             "a": m * a_bytes,
@@ -134,11 +136,15 @@ class Rocm:
             "c": m * c_bytes,
         }
         at = dict(zip(lengths, (a, weight, scales, c), strict=True))
+        if counters:
+            lengths |= {"partials": nbytes, "counters": 4 * counters}
+            at |= dict(zip(("partials", "counters"), np.frombuffer(given[56:], "<u8").tolist(), strict=True))
         arrays = {name: np.frombuffer(ctypes.string_at(at[name], length), np.uint8) for name, length in lengths.items()}
 
         def arguments(addresses: Any) -> bytes:
             placed = [addresses[name] if name != "bias" else 0 for name in ("a", "weight", "scales", "bias", "c")]
-            segment = Layout(fused.ARGUMENTS).pack(*placed, m, a_bytes, c_bytes)
+            sums = [addresses[name] if counters else 0 for name in ("partials", "counters")]
+            segment = Layout(fused.ARGUMENTS).pack(*placed, m, a_bytes, c_bytes, *sums)
             return segment + bytes(-len(segment) % 16)
 
         after, _ = run_code_object(
@@ -151,8 +157,9 @@ class Rocm:
             strict=True,
             read_only={"a", "weight", "scales"},
         )
-        result = after["c"].tobytes()
-        ctypes.memmove(c, result, len(result))
+        for name in ("c", "partials", "counters") if counters else ("c",):
+            result = after[name].tobytes()
+            ctypes.memmove(at[name], result, len(result))
 
 
 @pytest.fixture(scope="module")
@@ -167,6 +174,7 @@ def module(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
 
 def pretend(module: ModuleType, rocm: Rocm, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the file believe that this is a gfx950 with ROCm."""
+    rocm.table = module.HIP_TABLE
     monkeypatch.setattr(module, "rocm_library", lambda name: rocm)
     monkeypatch.setattr(module, "architecture_of", lambda device: "gfx950")
     monkeypatch.setattr(module, "FORMS", {"hip": module.hip_form})
@@ -224,7 +232,7 @@ def test_configurations_are_legal_and_sources_are_whole(module: ModuleType) -> N
         config = fused.FusedConfig(*module.HIP_TABLE[problem.m, problem.n, problem.k])
         assert fused.fused_refusal(problem, config) is None
     assert "#include" not in module.HIP_SOURCE
-    for name in (fused.SOURCE, "mfma.h", "quantize_bf16.h", "vectors.h"):
+    for name in (fused.SOURCE, "buffer.h", "mfma.h", "quantize_bf16.h", "split_k.h", "vectors.h"):
         lines = (KERNELS / name).read_text(encoding="utf-8").splitlines()
         body = "\n".join(line for line in lines if not line.startswith(("#include", "#pragma once")))
         assert body.strip().split("\n\n")[-1] in module.HIP_SOURCE, name

@@ -12,7 +12,7 @@ using f32x4 = float __attribute__((ext_vector_type(4)));
 using fp16x2 = _Float16 __attribute__((ext_vector_type(2)));
 using bf16x2 = __bf16 __attribute__((ext_vector_type(2)));
 
-#define DEVICE static __attribute__((device)) __attribute__((always_inline))
+#define DEVICE static inline __attribute__((device, always_inline, unused))
 #define KERNEL extern "C" __attribute__((global))
 #define SHARED __attribute__((shared))
 

@@ -12,19 +12,25 @@ from mxgemm.submission.parts.hip_data import HIP_SOURCE, HIP_TABLE, XCDS
 
 LANES = 64
 KERNEL_NAME = b"fused_gemm"
-PARAMETERS = struct.Struct("<5Q3I")
-"""Of the kernel: A, weight, scales, bias, C; m and the bytes between rows of A and of C."""
+PARAMETERS = struct.Struct("<5Q3I4x2Q")
+"""Of the kernel: A, weight, scales, bias, C; m and the bytes between rows of A and of C; partial sums and counters."""
+PRELOAD = ("-mllvm", "-amdgpu-kernarg-preload-count=16")
+"""Parameters in registers from the start: one miss less."""
 MEMORY_OF_PARAMETERS, SIZE_OF_PARAMETERS, END_OF_LIST = 1, 2, 3  # hipModuleLaunchKernel's list ``extra``
 
 
 class HipConfig(NamedTuple):
-    """Rows and columns of C of a workgroup; elements of K of a wave's step; waves; steps whose loads are in flight."""
+    """How work is divided: block_m x block_n of C a workgroup, block_k of K a step of a wave, unroll steps at a time.
+
+    split_k workgroups share a block, each with a part of K.
+    """
 
     block_m: int
     block_n: int
     block_k: int
     waves: int
     unroll: int
+    split_k: int
 
 
 loaded_kernels: dict[tuple[int, int, HipConfig], ctypes.c_void_p] = {}
@@ -42,7 +48,11 @@ def hip_form(m: int, n: int, k: int, device: torch.device, arch: str) -> Form:
     config = HipConfig(*HIP_TABLE[m, n, k])
     kernel = loaded_kernel(n, k, config)
     blocks_n = ceil_divide(n, config.block_n)
-    grid = (XCDS, ceil_divide(m, config.block_m), ceil_divide(blocks_n, XCDS))
+    blocks_m = ceil_divide(m, config.block_m)
+    grid = (XCDS, blocks_m, ceil_divide(blocks_n, XCDS) * config.split_k)
+    tiles = config.block_m * config.block_n // 256
+    sums = blocks_m * blocks_n * config.split_k * tiles * 256 if config.split_k > 1 else 0
+    arrivals = torch.zeros(0, dtype=torch.int32, device=device)  # of waves at each block; the last one resets it
     counts = [ctypes.c_uint(count) for count in (*grid, config.waves * LANES, 1, 1, 0)]
     default_queue = no_pointers = None
     hip = rocm_library("libamdhip64")
@@ -54,14 +64,23 @@ def hip_form(m: int, n: int, k: int, device: torch.device, arch: str) -> Form:
     checked(hip, "hipMemGetAddressRange", *found, ctypes.c_void_p(known.data_ptr()))
 
     def multiply(a: torch.Tensor, b_shuffle: torch.Tensor, b_scale_sh: torch.Tensor) -> torch.Tensor:
+        nonlocal arrivals
         out = torch.empty((m, n), dtype=torch.bfloat16, device=device)
+        partials = torch.empty(sums, dtype=torch.float32, device=device)
+        if sums and not arrivals.numel():
+            arrivals = torch.zeros(blocks_m * blocks_n * tiles, dtype=torch.int32, device=device)
         operands = (a.data_ptr(), b_shuffle.data_ptr(), b_scale_sh.data_ptr(), 0, out.data_ptr())
-        memory = ctypes.create_string_buffer(PARAMETERS.pack(*operands, m, 2 * k, 2 * n), PARAMETERS.size)
+        scratch = (partials.data_ptr(), arrivals.data_ptr())
+        memory = ctypes.create_string_buffer(PARAMETERS.pack(*operands, m, 2 * k, 2 * n, *scratch), PARAMETERS.size)
         size = ctypes.c_size_t(PARAMETERS.size)
         extra = (ctypes.c_void_p * 5)(
             MEMORY_OF_PARAMETERS, ctypes.addressof(memory), SIZE_OF_PARAMETERS, ctypes.addressof(size), END_OF_LIST
         )
-        checked(hip, "hipModuleLaunchKernel", kernel, *counts, default_queue, no_pointers, extra)
+        try:
+            checked(hip, "hipModuleLaunchKernel", kernel, *counts, default_queue, no_pointers, extra)
+        except BaseException:
+            arrivals = arrivals[:0]  # nobody knows what a launch that failed left
+            raise
         return out
 
     return multiply
@@ -89,11 +108,20 @@ def compiled_code(n: int, k: int, config: HipConfig) -> bytes:
         "BLOCK_K": config.block_k,
         "WAVES": config.waves,
         "UNROLL": config.unroll,
+        "SPLIT_K": config.split_k,
         "XCDS": XCDS,
         "SCALE_ADDEND": EVEN_RULE >> 16,  # the upper half of the bits: the lower half of a bf16 is zero
         "OUT_TYPE": "__bf16",
     }
     options = ["--offload-arch=gfx950", "-O3", "-std=c++20", *(f"-D{name}={value}" for name, value in defines.items())]
+    try:
+        return compiled_with([*options, *PRELOAD])
+    except RuntimeError:  # a release that does not know how
+        return compiled_with(options)
+
+
+def compiled_with(options: list[str]) -> bytes:
+    """Compile the kernel with hiprtc's options."""
     texts = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
     rtc = rocm_library("libhiprtc")
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
