@@ -144,6 +144,12 @@ def _to_text(rows: Iterable[Row], commit: str, dropped: collections.Counter[str]
                 "scope": "call",
                 "covers": "the whole call on the leaderboard's harness, built from AITER's kernels, not ours",
             },
+            "torch": {
+                "title": "torch's own MXFP4 product, hipBLASLt's, for weights as a checkpoint holds them",
+                "machine": "none: nothing was run",
+                "scope": "call",
+                "covers": "nothing: no time is named",
+            },
             "isa": {
                 "title": "machine code of our kernels, cross-compiled: bench/results/isa_gfx950.json",
                 "machine": "none: nothing was run",
@@ -157,6 +163,7 @@ def _to_text(rows: Iterable[Row], commit: str, dropped: collections.Counter[str]
             {"a_format": "e2m1", "route": "ck_gemm", "source": "v93"},
             # Without AITER: above the bound two launches beat quantising A for every tile of columns.
             {"m_max": LARGE_M - 1, "a_format": "e2m1", "route": "a16wfp4", "source": "isa"},
+            {"a_format": "e2m1", "route": "scaled_mm", "source": "torch"},  # of row-major weights, where torch has it
             {"a_format": "e2m1", "route": "quant_gemm_mx", "source": "isa"},
         ],
     }
