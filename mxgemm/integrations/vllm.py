@@ -44,4 +44,4 @@ def refusal() -> str:
     version = str(vllm.__version__).partition("+")[0]
     if version in TESTED or os.environ.get("MXGEMM_VLLM_UNTESTED") == "1":
         return ""
-    return f"vLLM is {vllm.__version__}; tested with {', '.join(TESTED)} (MXGEMM_VLLM_UNTESTED=1 has it tried all the same)"
+    return f"vLLM is {vllm.__version__}; tested with {', '.join(TESTED)} (MXGEMM_VLLM_UNTESTED=1 tries it)"

@@ -1,8 +1,8 @@
 """How torch's DTensor may split mxgemm's operators over a mesh.
 
 Rows of A and of the result, rows of the weight and columns of the result, and columns of both operands in whole blocks
-of 32, of which the result is a sum. That sum is offered in fp32 alone: partial sums in bf16 would be rounded before they
-are added. Weights in another order than row-major are not split, for a slice of their bytes is no slice of the weight.
+of 32, of which the result is a sum. That sum is offered in fp32 alone: partial sums in bf16 would be rounded before
+they are added. Weights in another order than row-major are not split, for a slice of their bytes is no slice of the weight.
 
 ``register_sharding`` keeps an operator's decision by its tensors alone, while these depend on layouts and dtypes as
 well, so that the static arguments are named to DTensor, where it has no public way.
@@ -72,9 +72,7 @@ def _mx_linear(*given: Any, **named: Any) -> list[Rule]:
     return _product(arguments, ("x",), ("weight", "weight_scale"), result)
 
 
-def _product(
-    arguments: dict[str, Any], a: tuple[str, ...], b: tuple[str, str], result: torch.dtype
-) -> list[Rule]:
+def _product(arguments: dict[str, Any], a: tuple[str, ...], b: tuple[str, str], result: torch.dtype) -> list[Rule]:
     partial, replicate, shard = _placements()
     spec = arguments[a[0]]
     dims, mesh = len(spec.shape), spec.mesh.size()

@@ -36,8 +36,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 A_FORMATS = {"w4a16": "bf16", "w4a8": "e4m3", "w4a4": "e2m1"}
 FORMATS = {"ct": "compressed-tensors", "quark": "quark"}
-IDS = [(7 * i * i + 11 * i + 3) % WORDS for i in range(40)]
-"""A prompt."""
+PROMPTS = [[(7 * i * i + 11 * i + 3) % WORDS for i in range(start, start + 10)] for start in (0, 10, 20, 30)]
 
 
 def weights(kind: str, seed: int = 0) -> dict[str, Tensor]:
@@ -89,8 +88,8 @@ def make(folder: Path, flavour: str) -> Path:
     )
 
 
-def logprobs(folder: Path, a_format: str | None = None, ids: list[int] = IDS) -> Tensor:
-    """Of the token after each of a prompt, fp32 ``[len(ids), WORDS]``, by transformers with mxgemm's layers.
+def logprobs(folder: Path, texts: list[list[int]], a_format: str | None = None) -> Tensor:
+    """Of the token after each one of some texts, fp32 ``[tokens, WORDS]``, by transformers with mxgemm's layers.
 
     ``a_format`` is another one than the checkpoint's.
     """
@@ -109,4 +108,4 @@ def logprobs(folder: Path, a_format: str | None = None, ids: list[int] = IDS) ->
                 if parameter is not None:
                     parameter.data = parameter.data.float()
     with torch.no_grad():
-        return torch.log_softmax(model(torch.tensor([ids])).logits[0], -1)
+        return torch.cat([torch.log_softmax(model(torch.tensor([text])).logits[0], -1) for text in texts])

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 
-out, how, *wanted = sys.argv[1:] if __name__ == "__main__" else ("", "eager")
+out, how, *wanted = sys.argv[1:] if __name__ == "__main__" else ("", "spawned")  # a worker imports this too
 os.environ["VLLM_CPU_KVCACHE_SPACE"] = "1"  # GiB; the default takes a share of the machine
 os.environ["HF_HUB_OFFLINE"] = os.environ["VLLM_NO_USAGE_STATS"] = "1"
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
@@ -23,7 +23,7 @@ import torch  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 
 import mxgemm  # noqa: E402
-from tests.integrations.served import A_FORMATS, IDS, WORDS  # noqa: E402
+from tests.integrations.served import A_FORMATS, PROMPTS, WORDS  # noqa: E402
 
 FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 
@@ -65,12 +65,15 @@ def run(folder: str, dtype: str) -> dict:
     asked = SamplingParams(
         temperature=0.0, max_tokens=4, prompt_logprobs=-1, logprobs=-1, ignore_eos=True, detokenize=False
     )
-    (answer,) = llm.generate([{"prompt_token_ids": IDS}], asked, use_tqdm=False)
-    rows = [row for row in answer.prompt_logprobs if row is not None] + list(answer.outputs[0].logprobs)
+    answers = llm.generate([{"prompt_token_ids": ids} for ids in PROMPTS], asked, use_tqdm=False)
+    texts, rows = [], []
+    for prompt, answer in zip(PROMPTS, answers, strict=True):
+        texts.append(prompt + list(answer.outputs[0].token_ids)[:-1])
+        rows += [row for row in answer.prompt_logprobs if row is not None] + list(answer.outputs[0].logprobs)
     table = torch.tensor([[row[token].logprob for token in range(WORDS)] for row in rows])
     del llm
     cleanup_dist_env_and_memory()
-    return {"tokens": list(answer.outputs[0].token_ids), "logprobs": table, "layers": seen}
+    return {"texts": texts, "logprobs": table, "layers": seen}
 
 
 if __name__ == "__main__":

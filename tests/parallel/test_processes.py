@@ -1,7 +1,5 @@
 """Tensor parallelism in two processes over gloo: the checks are in together.py."""
 
-from pathlib import Path
-
 import pytest
 import torch
 import torch.distributed as dist
@@ -14,8 +12,8 @@ pytestmark = [
 pytest.importorskip("transformers", reason="pip install 'mxgemm[transformers]'")
 pytest.importorskip("safetensors", reason="pip install 'mxgemm[checkpoints]'")
 
-from tests.integrations.served import make
-from tests.parallel import together
+from tests.integrations.served import make  # noqa: E402
+from tests.parallel import together  # noqa: E402
 
 COUNT = 2
 
