@@ -19,6 +19,7 @@ import gc
 import json
 import math
 import os
+import queue
 import random
 import threading
 import time
@@ -65,7 +66,7 @@ class Sizes:
         return max(self.prompts) + self.tokens
 
 
-GPU: Final = Sizes(width=2048, inner=8192, layers=8, words=8192, tokens=32, prompts=(16, 33, 100))
+GPU: Final = Sizes(width=2048, inner=8192, layers=8, words=8192, tokens=64, prompts=(16, 33, 100))
 CPU: Final = Sizes(width=256, inner=512, layers=2, words=512, tokens=4, prompts=(3, 7))
 
 
@@ -191,6 +192,34 @@ class Tally:
     seconds: float = 0.0
 
 
+class Crew:
+    """Threads that stay, as a server's do: torch keeps a workspace of cuBLAS for each thread and stream that it saw."""
+
+    def __init__(self, count: int) -> None:
+        self.work: list[queue.SimpleQueue[Callable[[int], None] | None]] = [queue.SimpleQueue() for _ in range(count)]
+        self.done: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+        self.threads = [threading.Thread(target=self.live, args=(index,), daemon=True) for index in range(count)]
+        for thread in self.threads:
+            thread.start()
+
+    def live(self, index: int) -> None:
+        """Do what comes until None does."""
+        while (work := self.work[index].get()) is not None:
+            try:
+                work(index)
+                self.done.put(None)
+            except BaseException as error:
+                self.done.put(error)
+
+    def run(self, work: Callable[[int], None]) -> None:
+        """Have every thread do it, and wait; raises what one of them raised."""
+        for own in self.work:
+            own.put(work)
+        errors = [error for error in [self.done.get() for _ in self.threads] if error is not None]
+        if errors:
+            raise errors[0]
+
+
 class Served:
     """A model with its slots and what a serial run answered."""
 
@@ -211,35 +240,20 @@ class Served:
                     self.wanted[batch, count] = prompt, self.slots[0][batch].answer(prompt, waiter(first), None)
         self.lock = threading.Lock()
 
-    def serve(self, seconds: float, seed: int) -> None:
+    def serve(self, crew: Crew, seconds: float, seed: int) -> None:
         """Let every thread answer requests for a while."""
-        start = threading.Barrier(len(self.streams))
-        errors: list[BaseException] = []
-        end = time.monotonic() + seconds
         begun = time.monotonic()
 
         def work(index: int) -> None:
             draw, mine = random.Random(seed * 1000 + index), Tally()
-            stream = self.streams[index]
-            try:
-                start.wait()
-                with torch.inference_mode(), on(stream):
-                    while time.monotonic() < end:
-                        self.request(index, draw.choice(BATCHES), draw.choice(self.model.sizes.prompts), mine)
-            except BaseException as error:
-                errors.append(error)
-                start.abort()
+            with torch.inference_mode(), on(self.streams[index]):
+                while time.monotonic() < begun + seconds:
+                    self.request(index, draw.choice(BATCHES), draw.choice(self.model.sizes.prompts), mine)
             with self.lock:
                 self.add(mine)
 
-        workers = [threading.Thread(target=work, args=(index,)) for index in range(len(self.streams))]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
+        crew.run(work)
         self.tally.seconds += time.monotonic() - begun
-        if errors:
-            raise errors[0]
 
     def request(self, index: int, batch: int, count: int, tally: Tally) -> None:
         """Answer one, and compare every bit of its logits."""
@@ -382,11 +396,11 @@ def run(device: torch.device, sizes: Sizes, options: argparse.Namespace) -> dict
     with torch.inference_mode():
         served = {"mxfp4": Served(packed, options.threads, device), "bf16": Served(plain, options.threads, device)}
     gc.collect()
-    memory = Memory(device)
+    crew, memory = Crew(options.threads), Memory(device)
     memory.thread.start()
     for window in range(WINDOWS):
-        served["mxfp4"].serve(options.seconds / WINDOWS, window)
-        served["bf16"].serve(options.plain_seconds / WINDOWS, window)
+        served["mxfp4"].serve(crew, options.seconds / WINDOWS, window)
+        served["bf16"].serve(crew, options.plain_seconds / WINDOWS, window)
         memory.idle()
     memory.ended.set()
     memory.thread.join()

@@ -2,7 +2,7 @@
 
 Rows of A and of the result, rows of the weight and columns of the result, and columns of both operands in whole blocks
 of 32, of which the result is a sum. That sum is offered in fp32 alone: partial sums in bf16 would be rounded before
-they are added. Weights in another order than row-major are not split, for a slice of their bytes is no slice of the weight.
+they are added. Weights in another order than row-major are not split, for a slice of their bytes is none of the weight.
 
 ``register_sharding`` keeps an operator's decision by its tensors alone, while these depend on layouts and dtypes as
 well, so that the static arguments are named to DTensor, where it has no public way.
