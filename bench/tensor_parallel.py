@@ -32,6 +32,7 @@ from mxgemm.measure.environment import describe_environment
 from mxgemm.mx.accuracy import Accuracy, judge
 from mxgemm.nn import MXLinear
 from mxgemm.parallel import ColumnParallelMXLinear, RowParallelMXLinear, gather_quantized
+from mxgemm.routes import ROUTES
 
 KIND: Final = "mxgemm-tensor-parallel"
 SIZES: Final = ((1, 8192, 8192), (16, 8192, 8192), (33, 2880, 4096), (256, 8192, 8192), (2, 66, 192))
@@ -134,11 +135,13 @@ def layers(m: int, n: int, k: int, a_format: Any, seed: int, device: torch.devic
             parts = [torch.empty_like(out) for _ in range(count)]
             dist.all_gather(parts, out.contiguous())
             out = torch.cat(parts, 1)
-        found = judged(out, x, weight, bias, a_format)
+        own_n, own_k = (n // count, k) if name.startswith("column") else (n, k // count)
+        bits = 24 if name.startswith("rows") else accumulate_bits(m, own_n, own_k, a_format, device)
+        found = judged(out, x, weight, bias, a_format, bits)
         rows.append(
             {
                 **{"m": m, "n": n, "k": k, "a_format": a_format, "way": name, "right": everywhere(found.passed)},
-                **{"norm": found.norm, "element": found.element, "element_limit": found.element_limit},
+                **distances(found),
                 "bits_of_one_process": everywhere(torch.equal(out, want)),
                 "us": timed(call, device),
                 "one_gpu_us": alone,
@@ -166,19 +169,37 @@ def tensors(m: int, n: int, k: int, seed: int, device: torch.device) -> list[dic
         rows.append(
             {
                 **{"m": m, "n": n, "k": k, "a_format": "e2m1", "way": name, "right": everywhere(found.passed)},
-                **{"norm": found.norm, "element": found.element, "element_limit": found.element_limit},
+                **distances(found),
                 "placements": str(out.placements),
             }
         )
     return rows
 
 
-def judged(out: Tensor, x: Tensor, weight: mxgemm.MXTensor, bias: Tensor | None, a_format: str) -> Accuracy:
+def accumulate_bits(m: int, n: int, k: int, a_format: Any, device: torch.device) -> int:
+    """Return by which gate the route of a slice is judged."""
+    chosen = mxgemm.explain(m, n, k, device=device, a_format=a_format, prepared=True)
+    return ROUTES[chosen.route].accumulate_bits
+
+
+def judged(
+    out: Tensor, x: Tensor, weight: mxgemm.MXTensor, bias: Tensor | None, a_format: str, bits: int = 24
+) -> Accuracy:
     """Compare columns drawn at random with float64."""
     rows, generator = weight.row_major(), torch.Generator().manual_seed(7)
     some = torch.randperm(len(rows.data), generator=generator)[:COLUMNS].to(out.device)
     part = mxgemm.MXTensor.wrap(rows.data[some], rows.scales[some])
-    return judge(out[:, some], x, part, a_format=a_format, bias=None if bias is None else bias[some])
+    return judge(
+        out[:, some], x, part, a_format=a_format, bias=None if bias is None else bias[some], accumulate_bits=bits
+    )
+
+
+def distances(found: Accuracy) -> dict[str, float]:
+    """Return what was found, and how large it may be."""
+    return {
+        **{"norm": found.norm, "norm_limit": found.norm_limit},
+        **{"element": found.element, "element_limit": found.element_limit},
+    }
 
 
 def everywhere(answer: bool) -> bool:
