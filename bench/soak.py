@@ -297,7 +297,7 @@ def on(stream: Any) -> Any:
 
 def waiter(stream: Any) -> Callable[[], object]:
     """Return what waits for a stream."""
-    return (lambda: None) if stream is None else stream.synchronize  # type: ignore[no-any-return]
+    return (lambda: None) if stream is None else stream.synchronize
 
 
 def binned(seconds: float) -> int:

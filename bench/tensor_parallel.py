@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing
+import torch.multiprocessing as processes
 from torch import Tensor
 
 import mxgemm
@@ -54,7 +54,7 @@ def main() -> None:
     keep = output.json_file(options, KIND)
     with tempfile.TemporaryDirectory() as folder:
         given = (options.count, options.backend, folder, SMALL if options.small else SIZES)
-        torch.multiprocessing.spawn(process, given, nprocs=options.count)  # type: ignore[no-untyped-call]
+        processes.spawn(process, given, nprocs=options.count)  # type: ignore[attr-defined, no-untyped-call]
         document = json.loads(Path(folder, "document.json").read_text())
     wrong = [row for row in document["rows"] if not row["right"]]
     print(json.dumps({"rows": len(document["rows"]), "wrong": wrong}, indent=1))
@@ -222,7 +222,7 @@ def timed(call: Callable[[], Tensor], device: torch.device) -> float | None:
             call()
     best = float("inf")
     for _ in range(REPEATS):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         dist.barrier()
         start.record()
         graph.replay()

@@ -11,7 +11,7 @@ import os
 from typing import Any, Final, NamedTuple, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from vllm.model_executor.kernels.linear import (
     MxFp4LinearKernel,
     MxFp4LinearLayerConfig,
@@ -67,7 +67,7 @@ class MXGemmMxFp4LinearKernel(MxFp4LinearKernel):
             return False, f"takes activations as they are, in MXFP4 or in MXFP8, not {config.activation_quant_key}"
         return True, None
 
-    def process_weights_after_loading(self, layer: nn.Module) -> None:
+    def process_weights_after_loading(self, layer: Any) -> None:
         """Prepare a layer's weight; its parameters stay, for vLLM writes to them again when it reloads.
 
         Raises:
@@ -80,13 +80,13 @@ class MXGemmMxFp4LinearKernel(MxFp4LinearKernel):
         weight = MXTensor.wrap(layer.weight.data, layer.weight_scale.data)
         vars(layer)["mxgemm"] = Prepared(weight.prepare(memory=memory), a_format, scale_rounding)
 
-    def apply_weights(self, layer: nn.Module, x: Tensor, bias: Tensor | None = None) -> Tensor:
+    def apply_weights(self, layer: Any, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """Multiply; the result has the dtype of ``x``."""
         weight, a_format, scale_rounding = layer.mxgemm
         return gemm(x, weight, bias=bias, a_format=a_format, scale_rounding=scale_rounding, out_dtype=x.dtype)
 
 
-def activations(layer: nn.Module, said: ActivationFormat) -> tuple[ActivationFormat, ScaleRounding]:
+def activations(layer: Any, said: ActivationFormat) -> tuple[ActivationFormat, ScaleRounding]:
     """Return what a layer's activations are rounded to, by the checkpoint's configuration where vLLM does not ask it.
 
     vLLM 0.32.0 hands ``kMxfp4Dynamic`` to the kernel of every compressed-tensors layer with MXFP4 weights, MXFP4A16

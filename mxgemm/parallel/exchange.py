@@ -33,7 +33,7 @@ def gather_columns(x: Tensor, ranks: Ranks) -> Tensor:
     if ranks.size == 1:
         return x
     rows = x.reshape(-1, x.shape[-1])
-    parts = gather(rows, ranks).unflatten(0, (ranks.size, rows.shape[0]))
+    parts = gather(rows, ranks).reshape(ranks.size, *rows.shape)
     return parts.transpose(0, 1).reshape(*x.shape[:-1], ranks.size * x.shape[-1])
 
 

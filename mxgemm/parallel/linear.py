@@ -120,7 +120,8 @@ class ParallelMXLinear(MXLinear):
         """
         whole = MXLinear.from_mx(weight, bias, a_format=a_format, scale_rounding=scale_rounding).mx_tensor()
         ranks = ranks_of(group)
-        rows, columns = cls.slices(*whole.shape, ranks)
+        n, k = whole.shape
+        rows, columns = cls.slices(n, k, ranks)
         part = take(whole, rows, columns)
         if weight.prepared is not None:
             asked = weight.prepared.arguments

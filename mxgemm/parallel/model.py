@@ -110,7 +110,7 @@ def load_into(model: nn.Module, checkpoint: Checkpoint, plan: Plan, group: Any =
 
 
 def _slice(
-    kind: type[ParallelMXLinear], ranks: Ranks, layer: nn.Linear, entry: Entry, source: Checkpoint, **ends: str | None
+    kind: type[ParallelMXLinear], ranks: Ranks, layer: nn.Linear, entry: Entry, source: Checkpoint, **ends: Any
 ) -> MXLinear:
     n, k = entry.shape
     rows, columns = kind.slices(n, k, ranks)
@@ -125,7 +125,7 @@ def _slice(
 
 def _chosen(model: nn.Module, plan: Plan, mx: set[str]) -> dict[str, str]:
     """Return the word for each MX layer that a plan names."""
-    check_type("plan", plan, Mapping, "a mapping of names and words")
+    check_type("plan", plan, Mapping, "a mapping of names and words")  # type: ignore[type-abstract]
     modules = dict(model.named_modules(remove_duplicate=False))
     chosen: dict[str, str] = {}
     for pattern, word in plan.items():
