@@ -1,6 +1,8 @@
 """Tensor parallelism: linear layers with MXFP4 weights that several processes share, and torch's DTensors.
 
-    model.load... -> parallel.load_into(model, mxgemm.checkpoints.open(folder), model.config.base_model_tp_plan)
+    from mxgemm import parallel
+
+    parallel.load_into(model, mxgemm.checkpoints.open(folder), model.config.base_model_tp_plan)
 
 Importing this needs torch.distributed; ``mxgemm`` itself does not import it.
 """

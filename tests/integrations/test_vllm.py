@@ -56,7 +56,7 @@ def python(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str
 def serve(models: Path, how: str, runs: tuple[str, ...]) -> dict[str, dict]:
     out = models / f"{how}.pt"
     worker = str(Path(__file__).with_name("vllm_worker.py"))
-    done = python(worker, str(out), how, *(f"{models}/{run}" for run in runs))
+    done = python(worker, str(out), how, *(f"{models}/{run}" for run in runs), VLLM_CACHE_ROOT=str(models / "cache"))
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
     return torch.load(out)
 
