@@ -8,6 +8,7 @@
 #   TORCH_INDEX  a package index to take torch from, e.g. https://download.pytorch.org/whl/cpu
 #   PYTHON       the interpreter to make the virtual environment with (3.10 or newer)
 #   VENV         where to put it
+#   VLLM_VENV    where `make test-vllm` puts vLLM, on top of VENV, whose torch must be 2.13.0 and whose Python 3.11 to 3.14
 #
 # On a GPU machine:  make demo TORCH=torch TORCH_INDEX=https://download.pytorch.org/whl/rocm7.0
 
@@ -15,6 +16,7 @@ TORCH ?= torch==2.13.0
 TORCH_INDEX ?=
 PYTHON ?= python3
 VENV ?= .venv
+VLLM_VENV ?= .venv-vllm
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -22,7 +24,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 TORCH_FROM := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 
-.PHONY: demo test check lint clean
+.PHONY: demo test test-vllm check lint clean
 
 demo: $(VENV)/demo.stamp  ## the six leaderboard shapes, then MiniLM with every linear layer in MXFP4
 	$(BIN)/mxgemm bench
@@ -30,6 +32,9 @@ demo: $(VENV)/demo.stamp  ## the six leaderboard shapes, then MiniLM with every 
 
 test: lint  ## lint, types, tests
 	$(PYTEST)
+
+test-vllm: $(VLLM_VENV)/vllm.stamp  ## vLLM on a CPU, in an environment of its own: two to four minutes, once
+	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/python -m pytest tests/integrations/test_vllm.py
 
 check: lint  ## lint, types, the quick tests
 	$(PYTEST) -m 'not slow'
@@ -40,7 +45,7 @@ lint: $(VENV)/test.stamp  ## lint, types
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) .cache
+	rm -rf $(VENV) $(VLLM_VENV) .cache
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
@@ -62,4 +67,12 @@ $(VENV)/test.stamp: $(VENV)/torch.stamp pyproject.toml
 	  || { echo "the inductor test needs a C++ compiler; on Debian and Ubuntu: apt install g++"; exit 1; }
 	$(PIP) install --quiet --editable '.[test]'
 	$(PIP) install --quiet --target .cache/triton36 --no-deps triton==3.6.0  # compile-only, for the machine-code tests
+	@touch $@
+
+# The packages of VENV, mxgemm and its entry point among them, are seen from there; vLLM's own go before them.
+$(VLLM_VENV)/vllm.stamp: $(VENV)/test.stamp tests/integrations/vllm-requirements.txt
+	$(BIN)/python -m venv $(VLLM_VENV)
+	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+	  > "$$($(VLLM_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/project.pth"
+	$(VLLM_VENV)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps -r tests/integrations/vllm-requirements.txt
 	@touch $@

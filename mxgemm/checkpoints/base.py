@@ -10,7 +10,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from mxgemm.checkpoints.scheme import NOTHING, Given, Rule, Scheme
-from mxgemm.checkpoints.store import Store
+from mxgemm.checkpoints.store import Slices, Store
 from mxgemm.files import FileError
 from mxgemm.mx.formats import BLOCK
 from mxgemm.mx.tensor import MXTensor
@@ -52,9 +52,12 @@ class Format(ABC):
 
     Attributes:
         name: as ``mxgemm convert --to`` takes it.
+        rows_as_stored: both parts of a weight are stored as rows, ``[N, K/2]`` and ``[N, K/32]``, so that a slice of it
+            is a slice of each.
     """
 
     name: str
+    rows_as_stored: bool = False
 
     @abstractmethod
     def detects(self, store: Store) -> bool:
@@ -76,6 +79,21 @@ class Format(ABC):
         Raises:
             FileError: bytes that mean nothing.
         """
+
+    def decode_part(self, entry: Entry, store: Store, rows: slice, columns: slice) -> MXTensor:
+        """Read rows and columns of an "mx" entry (N, K): no more of the files where rows lie in them as such.
+
+        Raises:
+            FileError: bytes that mean nothing.
+        """
+        packed, blocks = (slice(columns.start // unit, columns.stop // unit) for unit in (2, BLOCK))
+        if self.rows_as_stored:
+            data, scales = entry.parts
+            wanted = {data: (rows, packed), scales: (rows, blocks)}
+            part = Slices(store.path, store.tensors, store.config, store.metadata, store.headers, store.files, wanted)
+            return self.decode(entry, part)
+        whole = self.decode(entry, store).row_major()
+        return MXTensor.wrap(whole.data[rows, packed].clone(), whole.scales[rows, blocks].clone())
 
     @abstractmethod
     def encode(self, name: str, weight: MXTensor) -> dict[str, Tensor]:

@@ -50,6 +50,7 @@ class CompressedTensors(Format):
     """See the module."""
 
     name = "compressed-tensors"
+    rows_as_stored = True
 
     def detects(self, store: Store) -> bool:
         """By ``quant_method``, which older files leave out beside the format."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -40,6 +40,19 @@ def load_into(model: nn.Module, checkpoint: Checkpoint) -> None:
             is not MX, or nothing says what activations are rounded to. Nothing is changed then.
         FileError: the files changed since they were opened, or hold bytes that mean nothing.
     """
+    load(model, checkpoint, _whole)
+
+
+Maker = Callable[[str, nn.Linear, Entry, Checkpoint], MXLinear]
+"""Makes the layer that takes the place of a linear one, of its name and of what the checkpoint has in MXFP4."""
+
+
+def load(model: nn.Module, checkpoint: Checkpoint, make: Maker) -> None:
+    """Do what :func:`load_into` does, with other layers.
+
+    Raises:
+        TypeError, ValueError, FileError: as :func:`load_into`, and what ``make`` raises.
+    """
     check_type("model", model, nn.Module, "a torch.nn.Module")
     check_type("checkpoint", checkpoint, Checkpoint, "what mxgemm.checkpoints.open returns")
     saved = saved_configs(model)
@@ -53,7 +66,7 @@ def load_into(model: nn.Module, checkpoint: Checkpoint) -> None:
     plain = {name: checkpoint.stored(name) for name, entry in checkpoint.entries.items() if entry.kind == "tensor"}
     model.load_state_dict(plain, strict=False, assign=True)
     for module, entry in mx.items():
-        _put(model, module, entry, checkpoint)
+        _put(model, module, entry, checkpoint, make)
     for first, *others in ties:
         loaded = next(name for name in (first, *others) if name in plain)
         for name in (first, *others):
@@ -140,21 +153,30 @@ def _check_layer(model: nn.Module, module: str, entry: Entry) -> None:
             raise ValueError(f"{entry.name}: got a layer of {own}, but the checkpoint says {said} ({scheme.says})")
 
 
-def _put(model: nn.Module, module: str, entry: Entry, checkpoint: Checkpoint) -> None:
-    layer, weight = model.get_submodule(module), checkpoint[entry.name]
-    assert isinstance(weight, MXTensor)
-    rows = weight.row_major()
+def _put(model: nn.Module, module: str, entry: Entry, checkpoint: Checkpoint, make: Maker) -> None:
+    layer = model.get_submodule(module)
     if isinstance(layer, MXWeight):
+        rows = _read(entry, checkpoint)
         layer.load_state_dict({"weight": rows.data, "weight_scale": rows.scales}, strict=False, assign=True)
         return
     assert isinstance(layer, nn.Linear)
-    made = MXLinear.from_mx(
-        rows,
-        layer.bias,
-        a_format=entry.scheme.a_format or "bf16",
-        scale_rounding=entry.scheme.scale_rounding or "even",
-    )
-    model.set_submodule(module, made.train(layer.training))
+    model.set_submodule(module, make(module, layer, entry, checkpoint).train(layer.training))
+
+
+def _whole(module: str, layer: nn.Linear, entry: Entry, checkpoint: Checkpoint) -> MXLinear:
+    del module
+    return MXLinear.from_mx(_read(entry, checkpoint), layer.bias, **activations(entry))
+
+
+def activations(entry: Entry) -> dict[str, Any]:
+    """Return what the checkpoint says of a layer's activations, as the arguments of a layer."""
+    return {"a_format": entry.scheme.a_format or "bf16", "scale_rounding": entry.scheme.scale_rounding or "even"}
+
+
+def _read(entry: Entry, checkpoint: Checkpoint) -> MXTensor:
+    weight = checkpoint[entry.name]
+    assert isinstance(weight, MXTensor)
+    return weight.row_major()
 
 
 def _tell(saved: Mapping[str, Any], model: nn.Module, mx: Mapping[str, Entry], kept: Sequence[str]) -> None:

@@ -41,6 +41,7 @@ class Quark(Format):
     """See the module."""
 
     name = "quark"
+    rows_as_stored = True
 
     def detects(self, store: Store) -> bool:
         """By ``quant_method``."""

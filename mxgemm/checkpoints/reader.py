@@ -12,7 +12,7 @@ from typing import Any, Final, get_args
 import torch
 from torch import Tensor
 
-from mxgemm.arguments import as_path, one_of
+from mxgemm.arguments import as_int, as_path, check_type, one_of
 from mxgemm.checkpoints import gguf
 from mxgemm.checkpoints.base import Entry, Format, Kind
 from mxgemm.checkpoints.compressed_tensors import CompressedTensors
@@ -23,7 +23,7 @@ from mxgemm.checkpoints.scheme import Given, Scheme, agreed, check_given
 from mxgemm.checkpoints.store import Store, Stored, open_safetensors
 from mxgemm.checkpoints.torchao import TorchAO
 from mxgemm.files import FileError
-from mxgemm.mx.formats import ACTIVATION_FORMATS, SCALE_ROUNDINGS, ActivationFormat, ScaleRounding
+from mxgemm.mx.formats import ACTIVATION_FORMATS, BLOCK, SCALE_ROUNDINGS, ActivationFormat, ScaleRounding
 from mxgemm.mx.tensor import FLOAT_DTYPES, MXTensor
 
 FORMATS: Final[dict[str, Format]] = {
@@ -107,6 +107,30 @@ class Checkpoint(Mapping[str, MXTensor | Tensor]):
         if not value.is_floating_point():
             raise TypeError(f"{name}: is {value.dtype}, want floating point")
         return value.to(dtype)
+
+    def part(self, name: str, rows: slice | None = None, columns: slice | None = None) -> MXTensor:
+        """Read a part of an MX weight (N, K), as a process that holds a slice of it does.
+
+        Of Quark's and compressed-tensors' files no other bytes are read; other formats are decoded whole first.
+
+        Args:
+            name: of the weight.
+            rows: from and to which row; None for all.
+            columns: from and to which element of each row, both multiples of 32; None for all.
+
+        Raises:
+            KeyError, FileError: as reading it.
+            TypeError: it is not e2m1 in MX blocks.
+            ValueError: it is no matrix, or the part is empty, has a step, cuts a block or reaches beyond.
+        """
+        entry = self.entries[name]
+        if entry.kind != "mx" or entry.type != "e2m1":
+            raise TypeError(f"{name}: is {entry.note or entry.type}, want an MX weight of e2m1")
+        if len(entry.shape) != 2:
+            raise ValueError(f"{name}: got shape {list(entry.shape)}, want (N, K)")
+        n, k = entry.shape
+        own = _bounds("rows", rows, n, 1), _bounds("columns", columns, k, BLOCK)
+        return self._format.decode_part(entry, self._store, *own)
 
     def stored(self, name: str) -> Tensor:
         """Read the one stored tensor of a parameter that is not MX, as it is: bytes of a ggml type, or a tensor.
@@ -194,6 +218,18 @@ class Checkpoint(Mapping[str, MXTensor | Tensor]):
         counts = {kind: sum(entry.kind == kind for entry in self.entries.values()) for kind in KINDS}
         held = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
         return f"Checkpoint({str(self.path)!r}, {self.format}: {held or 'empty'})"
+
+
+def _bounds(name: str, given: slice | None, length: int, unit: int) -> slice:
+    if given is None:
+        return slice(0, length)
+    check_type(name, given, slice, "a slice")
+    start = 0 if given.start is None else as_int(name, given.start)
+    stop = length if given.stop is None else as_int(name, given.stop)
+    if given.step is not None or not 0 <= start < stop <= length or start % unit or stop % unit:
+        units = f" in multiples of {unit}" if unit > 1 else ""
+        raise ValueError(f"{name}: got {start}:{stop}, want a part of 0:{length}{units}, without a step")
+    return slice(start, stop)
 
 
 def open_checkpoint(

@@ -139,6 +139,39 @@ class Store:
         return {}
 
 
+@dataclass(eq=False)
+class Slices(Store):
+    """A store of which some tensors are read in part.
+
+    Attributes:
+        wanted: rows and columns of matrices, by name.
+    """
+
+    wanted: Mapping[str, tuple[slice, slice]] = field(default_factory=dict)
+
+    def read(self, name: str) -> Tensor:
+        """Return a tensor, or the wanted part of it: no other bytes of the file are read.
+
+        Raises:
+            FileError: the file is no longer what it was.
+        """
+        if name not in self.wanted:
+            return super().read(name)
+        stored, (rows, columns) = self.tensors[name], self.wanted[name]
+        try:
+            part = self._handle(stored).get_slice(name)
+            if tuple(part.get_shape()) != stored.shape:
+                raise self.error(name, "is not what it was when the checkpoint was opened")
+            tensor: Tensor = part[rows, columns]
+        except FileError:
+            raise
+        except Exception as error:  # safetensors' own, or torch's of a file that shrank
+            raise self.error(name, f"cannot be read ({error})") from error
+        if tensor.dtype != stored.dtype:
+            raise self.error(name, "is not what it was when the checkpoint was opened")
+        return tensor.contiguous()
+
+
 def open_safetensors(path: Path) -> Store:
     """Return the tensors of a safetensors file, or of a folder with one, or with several and their index.
 
