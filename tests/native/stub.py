@@ -6,6 +6,7 @@ import ctypes
 import dataclasses
 import struct
 import subprocess
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -159,3 +160,35 @@ def weight(n: int = N, k: int = K) -> MXTensor:
 
 def activations(m: int = 3) -> Tensor:
     return torch.randn(m, K, dtype=torch.bfloat16)
+
+
+def counter(library: ctypes.CDLL, name: str) -> ctypes.c_int:
+    return ctypes.c_int.in_dll(library, name)
+
+
+def launches(double: ctypes.CDLL) -> int:
+    return counter(double, "launches").value
+
+
+def outcome(call: Callable[[], Tensor]) -> tuple[object, ...]:
+    try:
+        result = call()
+    except Exception as error:
+        return type(error), str(error)
+    return result.dtype, tuple(result.shape), result.stride(), result.clone().view(torch.int16).tolist()
+
+
+def both(double: ctypes.CDLL, call: Callable[[], Tensor], in_c: bool) -> tuple[object, ...]:
+    """Call by C and without it: the same answer, and C launched or did not."""
+    before = launches(double)
+    by_c = outcome(call)
+    assert (launches(double) > before) == in_c
+    quick, steady.quick = steady.quick, None
+    try:
+        before = launches(double)
+        by_python = outcome(call)
+        assert launches(double) == before
+    finally:
+        steady.quick = quick
+    assert by_c == by_python
+    return by_c

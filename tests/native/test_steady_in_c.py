@@ -6,82 +6,29 @@ import contextlib
 import ctypes
 import gc
 import sys
-import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 import mxgemm
-from mxgemm import ambient, plan, steady, workspace
+from mxgemm import plan, steady, workspace
 from mxgemm.mx.tensor import MXTensor
 from mxgemm.native import build, module
 from tests.native import stub
-from tests.native.stub import Launch, N, TorchLaunch, VendorLaunch, activations, settled, weight
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    try:
-        build.built()
-    except build.BuildError as error:
-        pytest.skip(str(error))
-    return stub.build(tmp_path_factory.mktemp("double"))
-
-
-@pytest.fixture
-def double(library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> Iterator[ctypes.CDLL]:
-    pointers = stub.address(library.launch), stub.address(library.is_capturing)
-    vendor = stub.address(library.multiply), stub.address(library.describe)
-    monkeypatch.setattr(module, "_driver_functions", lambda: pointers)
-    monkeypatch.setattr(module, "_vendor_functions", lambda: vendor)
-    product = stub.address(module._torch_library("cpu").aoti_torch_cpu_mm_out)
-    monkeypatch.setattr(module, "_torch_product", lambda: product)
-    monkeypatch.setattr(steady, "quick", None)
-    for name in ("launches", "fails_at", "capturing", "refused"):
-        counter(library, name).value = 0
-    module._load.cache_clear()
-    workspace.clear()
-    yield library
-    module._load.cache_clear()
-    workspace.clear()
-
-
-def counter(library: ctypes.CDLL, name: str) -> ctypes.c_int:
-    return ctypes.c_int.in_dll(library, name)
-
-
-def launches(double: ctypes.CDLL) -> int:
-    return counter(double, "launches").value
-
-
-def outcome(call: Callable[[], Tensor]) -> tuple[object, ...]:
-    try:
-        result = call()
-    except Exception as error:
-        return type(error), str(error)
-    return result.dtype, tuple(result.shape), result.stride(), result.clone().view(torch.int16).tolist()
-
-
-def both(double: ctypes.CDLL, call: Callable[[], Tensor], in_c: bool) -> tuple[object, ...]:
-    """Call by C and without it: the same answer, and C launched or did not."""
-    before = launches(double)
-    by_c = outcome(call)
-    assert (launches(double) > before) == in_c
-    quick, steady.quick = steady.quick, None
-    try:
-        before = launches(double)
-        by_python = outcome(call)
-        assert launches(double) == before
-    finally:
-        steady.quick = quick
-    assert by_c == by_python
-    return by_c
+from tests.native.stub import (
+    Launch,
+    N,
+    activations,
+    both,
+    launches,
+    outcome,
+    settled,
+    weight,
+)
 
 
 def test_a_call(double: ctypes.CDLL) -> None:
@@ -277,44 +224,6 @@ def test_transforms_and_traces_see_the_operator(double: ctypes.CDLL) -> None:
     assert launches(double) == before
 
 
-@pytest.mark.parametrize("kind", ["once", "twice", "scratch", "counters"])
-def test_a_launch_that_fails_is_pythons(double: ctypes.CDLL, kind: str) -> None:
-    options = {"once": {}, "twice": {"twice": True}, "scratch": {"scratch": 100}, "counters": {"counters": 3}}[kind]
-    a, w = activations(), weight()
-    launch = Launch(double, **options)  # type: ignore[arg-type]
-    settled(w, a, launch)
-    both(double, lambda: mxgemm.gemm(a, w), True)
-    ran = launch.ran
-    counter(double, "fails_at").value = launches(double) + (2 if kind == "twice" else 1)
-    kept = [arena for free in workspace._free.values() for arena in free]
-    y = mxgemm.gemm(a, w)
-    assert launch.ran == ran + 1
-    assert torch.equal(y.view(torch.int16), mxgemm.gemm(a, w).view(torch.int16))
-    if kind in ("scratch", "counters"):  # what it used is dropped
-        assert kept
-        assert not any(arena in kept for free in workspace._free.values() for arena in free)
-
-
-def test_scratch_is_lent(double: ctypes.CDLL) -> None:
-    a, w = activations(), weight()
-    settled(w, a, Launch(double, scratch=4096, counters=2))
-    both(double, lambda: mxgemm.gemm(a, w), True)
-    ((key, free),) = workspace._free.items()
-    assert key[0] == torch.device("cpu")
-    assert len(free) == 1
-    for _ in range(5):
-        both(double, lambda: mxgemm.gemm(a, w), True)
-        assert len(workspace._free[key]) == 1
-    with workspace.take(64, torch.device("cpu")):  # the one arena is taken: another is made
-        both(double, lambda: mxgemm.gemm(a, w), True)
-    assert len(workspace._free[key]) == 2
-    mxgemm.clear_workspaces()
-    both(double, lambda: mxgemm.gemm(a, w), True)
-    other = weight()
-    settled(other, a, Launch(double, scratch=1 << 20))
-    both(double, lambda: mxgemm.gemm(a, other), True)  # larger than what is kept
-
-
 def test_forgotten_plans(double: ctypes.CDLL) -> None:
     a, w = activations(), weight()
     settled(w, a, Launch(double))
@@ -331,139 +240,6 @@ def test_no_more_plans_than_said(double: ctypes.CDLL, monkeypatch: pytest.Monkey
     for a in many[:-2]:
         mxgemm.gemm(a, w)
     assert launches(double) == before
-
-
-def test_a_table_cleared_while_it_is_used(double: ctypes.CDLL) -> None:
-    """Python that runs within a call, here of torch's hooks for allocation, may clear the very plan."""
-    a, w = activations(), weight()
-    settled(w, a, Launch(double))
-    table = w.known.table  # type: ignore[attr-defined]
-
-    class Clears:
-        def __del__(self) -> None:
-            table.clear()
-
-    for _ in range(50):
-        ring: list[Any] = [Clears()]
-        ring.append(ring)
-        del ring
-        held = gc.get_threshold()
-        gc.set_threshold(1)
-        try:
-            mxgemm.gemm(a, w)
-        finally:
-            gc.set_threshold(*held)
-
-
-def test_threads(double: ctypes.CDLL) -> None:
-    w, many = weight(), [activations(m) for m in range(1, 9)]
-    wants = []
-    for a in many:
-        settled(w, a, Launch(double, scratch=256 * len(a), counters=1))
-        wants.append(mxgemm.gemm(a, w).view(torch.int16))
-    wrong: list[int] = []
-    start = threading.Barrier(len(many))
-
-    def work(a: Tensor, want: Tensor) -> None:
-        start.wait()
-        for i in range(400):
-            if i % 97 == 0:
-                workspace.clear()
-            if not torch.equal(mxgemm.gemm(a, w).view(torch.int16), want):
-                wrong.append(i)
-
-    threads = [threading.Thread(target=work, args=pair) for pair in zip(many, wants, strict=True)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
-
-
-@pytest.mark.parametrize("scratch", [0, 512])
-def test_a_vendors_product(double: ctypes.CDLL, scratch: int) -> None:
-    a, w, bias, out = activations(), weight(), torch.randn(N) * 100, torch.empty(3, N, dtype=torch.bfloat16)
-    for options in ({}, {"bias": bias}, {"out": out}):
-        settled(w, a, VendorLaunch(double, scratch=scratch), **options)
-        both(double, lambda options=options: mxgemm.gemm(a, w, **options), True)  # type: ignore[misc]
-
-
-@pytest.mark.parametrize("copied", [False, True], ids=["of A", "of a view of scratch"])
-def test_torchs_own_product(double: ctypes.CDLL, copied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    a, w, out = activations(5), weight(), torch.empty(5, N, dtype=torch.bfloat16)
-    settled(w, a, TorchLaunch(double, copied=copied))
-    launch = TorchLaunch(double, copied=copied)
-    settled(w, a, launch, out=out)
-    for call in (lambda: mxgemm.gemm(a, w), lambda: mxgemm.gemm(a, w, out=out)):
-        ran = launch.ran
-        shown = outcome(call)
-        assert launch.ran == ran
-        a.copy_(torch.randn_like(a))
-        assert outcome(call) != shown
-        steady.quick, held = None, steady.quick
-        by_python = outcome(call)
-        steady.quick = held
-        assert outcome(call) == by_python
-    ran = launch.ran
-    monkeypatch.setattr(ambient, "_defaults", SimpleNamespace(may_be_wanted=lambda device_type: True))
-    mxgemm.gemm(a, w, out=out)  # a setting of the process is off its default: Python looks after it
-    assert launch.ran == ran + 1
-
-
-def test_matrices_have_to_be_the_callers(double: ctypes.CDLL) -> None:
-    a, w = activations(6).view(2, 3, stub.K), weight()
-    launch = TorchLaunch(double, copied=False)
-    settled(w, a, launch)
-    ran = launch.ran
-    assert mxgemm.gemm(a, w).shape == (2, 3, N)
-    assert launch.ran == ran + 1
-
-
-def test_more_threads_than_descriptions(double: ctypes.CDLL) -> None:
-    """A description serves one thread at a time; those that find none left go by Python."""
-    w, a = mxgemm.quantize(torch.randn(256, stub.K)), activations(32)
-    launch = VendorLaunch(double, descriptions=1)
-    settled(w, a, launch)
-    want, wrong, start = mxgemm.gemm(a, w).view(torch.int16), [], threading.Barrier(4)
-
-    def work() -> None:
-        start.wait()
-        for i in range(60):
-            if not torch.equal(mxgemm.gemm(a, w).view(torch.int16), want):
-                wrong.append(i)
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
-    assert launch.ran > 1 + steady.SETTLE_AT
-    assert counter(double, "refused").value == 0
-
-
-def test_another_device_is_current(double: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plan of GPU 1, with GPUs that are this CPU: C serves it where that is the current one."""
-    current = 0
-    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: current, raising=False)
-    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
-    a, w = activations(), weight()
-    settled(w, a, Launch(double))
-    known, native = w.known, module.load(MXTensor, steady.Known, vars(plan))
-    assert isinstance(known, steady.Known)
-    assert native is not None
-    (found,) = known.plans.values()
-    described = plan.described(found.plan, a, w.data, w.scales, None, None, ())
-    assert described is not None
-    known.table.clear()
-    options = "e2m1", "even", torch.bfloat16, None
-    sizes = found.a_bytes, 0, 0
-    known.table.add((a, None, None), sizes, options, found.plan.allocate, native.program(described), w.data.device, 1)
-    both(double, lambda: mxgemm.gemm(a, w), False)
-    current = 1
-    both(double, lambda: mxgemm.gemm(a, w), True)
-    current = 0
-    both(double, lambda: mxgemm.gemm(a, w), False)
 
 
 def test_nothing_leaks(double: ctypes.CDLL) -> None:
@@ -507,26 +283,6 @@ def test_python_calls_of_a_steady_call(double: ctypes.CDLL) -> None:
         assert sys.getallocatedblocks() - before <= 1, y  # the result itself takes the place of the one before
     finally:
         gc.enable()
-
-
-def test_wrong_programs_are_refused(double: ctypes.CDLL) -> None:
-    native = module.load(MXTensor, steady.Known, vars(plan))
-    assert native is not None
-    made = native._program
-    step = (0, (1, 1, 1), (1, 1, 1), 0, b"", b"\0" * 16, ((0, (1, 0)),))
-    made((step,), 0, 0, (), (), (), ())
-    for wrong in (
-        (),
-        (step,) * 5,
-        (step[:6],),
-        ((*step[:5], b"\0" * 600, ()),),
-        ((*step[:6], ((12, (1, 0)),)),),
-        ((*step[:6], ((0, (9, 0)),)),),
-        ((*step[:6], ((0, (1, 0)),) * 17),),
-        ((*step[:4], b"\0" * 400, *step[5:]),),
-    ):
-        with pytest.raises((TypeError, ValueError)):
-            made(wrong, 0, 0, (), (), (), ())
 
 
 @pytest.mark.parametrize("why", ["variable", "compiler", "headers"])

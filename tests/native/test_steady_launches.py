@@ -1,0 +1,223 @@
+"""What a steady call in C launches: one after the other, with scratch, by libraries, from threads, or not at all."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import mxgemm
+from mxgemm import ambient, plan, steady, workspace
+from mxgemm.mx.tensor import MXTensor
+from mxgemm.native import module
+from tests.native import stub
+from tests.native.stub import (
+    Launch,
+    N,
+    TorchLaunch,
+    VendorLaunch,
+    activations,
+    both,
+    counter,
+    launches,
+    outcome,
+    settled,
+    weight,
+)
+
+
+@pytest.mark.parametrize("kind", ["once", "twice", "scratch", "counters"])
+def test_a_launch_that_fails_is_pythons(double: ctypes.CDLL, kind: str) -> None:
+    options = {"once": {}, "twice": {"twice": True}, "scratch": {"scratch": 100}, "counters": {"counters": 3}}[kind]
+    a, w = activations(), weight()
+    launch = Launch(double, **options)  # type: ignore[arg-type]
+    settled(w, a, launch)
+    both(double, lambda: mxgemm.gemm(a, w), True)
+    ran = launch.ran
+    counter(double, "fails_at").value = launches(double) + (2 if kind == "twice" else 1)
+    kept = [arena for free in workspace._free.values() for arena in free]
+    y = mxgemm.gemm(a, w)
+    assert launch.ran == ran + 1
+    assert torch.equal(y.view(torch.int16), mxgemm.gemm(a, w).view(torch.int16))
+    if kind in ("scratch", "counters"):  # what it used is dropped
+        assert kept
+        assert not any(arena in kept for free in workspace._free.values() for arena in free)
+
+
+def test_scratch_is_lent(double: ctypes.CDLL) -> None:
+    a, w = activations(), weight()
+    settled(w, a, Launch(double, scratch=4096, counters=2))
+    both(double, lambda: mxgemm.gemm(a, w), True)
+    ((key, free),) = workspace._free.items()
+    assert key[0] == torch.device("cpu")
+    assert len(free) == 1
+    for _ in range(5):
+        both(double, lambda: mxgemm.gemm(a, w), True)
+        assert len(workspace._free[key]) == 1
+    with workspace.take(64, torch.device("cpu")):  # the one arena is taken: another is made
+        both(double, lambda: mxgemm.gemm(a, w), True)
+    assert len(workspace._free[key]) == 2
+    mxgemm.clear_workspaces()
+    both(double, lambda: mxgemm.gemm(a, w), True)
+    other = weight()
+    settled(other, a, Launch(double, scratch=1 << 20))
+    both(double, lambda: mxgemm.gemm(a, other), True)  # larger than what is kept
+
+
+def test_a_table_cleared_while_it_is_used(double: ctypes.CDLL) -> None:
+    """Python that runs within a call, here of torch's hooks for allocation, may clear the very plan."""
+    a, w = activations(), weight()
+    settled(w, a, Launch(double))
+    table = w.known.table  # type: ignore[attr-defined]
+
+    class Clears:
+        def __del__(self) -> None:
+            table.clear()
+
+    for _ in range(50):
+        ring: list[Any] = [Clears()]
+        ring.append(ring)
+        del ring
+        held = gc.get_threshold()
+        gc.set_threshold(1)
+        try:
+            mxgemm.gemm(a, w)
+        finally:
+            gc.set_threshold(*held)
+
+
+def test_threads(double: ctypes.CDLL) -> None:
+    w, many = weight(), [activations(m) for m in range(1, 9)]
+    wants = []
+    for a in many:
+        settled(w, a, Launch(double, scratch=256 * len(a), counters=1))
+        wants.append(mxgemm.gemm(a, w).view(torch.int16))
+    wrong: list[int] = []
+    start = threading.Barrier(len(many))
+
+    def work(a: Tensor, want: Tensor) -> None:
+        start.wait()
+        for i in range(400):
+            if i % 97 == 0:
+                workspace.clear()
+            if not torch.equal(mxgemm.gemm(a, w).view(torch.int16), want):
+                wrong.append(i)
+
+    threads = [threading.Thread(target=work, args=pair) for pair in zip(many, wants, strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@pytest.mark.parametrize("scratch", [0, 512])
+def test_a_vendors_product(double: ctypes.CDLL, scratch: int) -> None:
+    a, w, bias, out = activations(), weight(), torch.randn(N) * 100, torch.empty(3, N, dtype=torch.bfloat16)
+    for options in ({}, {"bias": bias}, {"out": out}):
+        settled(w, a, VendorLaunch(double, scratch=scratch), **options)
+        both(double, lambda options=options: mxgemm.gemm(a, w, **options), True)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("copied", [False, True], ids=["of A", "of a view of scratch"])
+def test_torchs_own_product(double: ctypes.CDLL, copied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, w, out = activations(5), weight(), torch.empty(5, N, dtype=torch.bfloat16)
+    settled(w, a, TorchLaunch(double, copied=copied))
+    launch = TorchLaunch(double, copied=copied)
+    settled(w, a, launch, out=out)
+    for call in (lambda: mxgemm.gemm(a, w), lambda: mxgemm.gemm(a, w, out=out)):
+        ran = launch.ran
+        shown = outcome(call)
+        assert launch.ran == ran
+        a.copy_(torch.randn_like(a))
+        assert outcome(call) != shown
+        steady.quick, held = None, steady.quick
+        by_python = outcome(call)
+        steady.quick = held
+        assert outcome(call) == by_python
+    ran = launch.ran
+    monkeypatch.setattr(ambient, "_defaults", SimpleNamespace(may_be_wanted=lambda device_type: True))
+    mxgemm.gemm(a, w, out=out)  # a setting of the process is off its default: Python looks after it
+    assert launch.ran == ran + 1
+
+
+def test_matrices_have_to_be_the_callers(double: ctypes.CDLL) -> None:
+    a, w = activations(6).view(2, 3, stub.K), weight()
+    launch = TorchLaunch(double, copied=False)
+    settled(w, a, launch)
+    ran = launch.ran
+    assert mxgemm.gemm(a, w).shape == (2, 3, N)
+    assert launch.ran == ran + 1
+
+
+def test_more_threads_than_descriptions(double: ctypes.CDLL) -> None:
+    """A description serves one thread at a time; those that find none left go by Python."""
+    w, a = mxgemm.quantize(torch.randn(256, stub.K)), activations(32)
+    launch = VendorLaunch(double, descriptions=1)
+    settled(w, a, launch)
+    want, wrong, start = mxgemm.gemm(a, w).view(torch.int16), [], threading.Barrier(4)
+
+    def work() -> None:
+        start.wait()
+        for i in range(60):
+            if not torch.equal(mxgemm.gemm(a, w).view(torch.int16), want):
+                wrong.append(i)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert launch.ran > 1 + steady.SETTLE_AT
+    assert counter(double, "refused").value == 0
+
+
+def test_another_device_is_current(double: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan of GPU 1, with GPUs that are this CPU: C serves it where that is the current one."""
+    current = 0
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: current, raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
+    a, w = activations(), weight()
+    settled(w, a, Launch(double))
+    known, native = w.known, module.load(MXTensor, steady.Known, vars(plan))
+    assert isinstance(known, steady.Known)
+    assert native is not None
+    (found,) = known.plans.values()
+    described = plan.described(found.plan, a, w.data, w.scales, None, None, ())
+    assert described is not None
+    known.table.clear()
+    options = "e2m1", "even", torch.bfloat16, None
+    sizes = found.a_bytes, 0, 0
+    known.table.add((a, None, None), sizes, options, found.plan.allocate, native.program(described), w.data.device, 1)
+    both(double, lambda: mxgemm.gemm(a, w), False)
+    current = 1
+    both(double, lambda: mxgemm.gemm(a, w), True)
+    current = 0
+    both(double, lambda: mxgemm.gemm(a, w), False)
+
+
+def test_wrong_programs_are_refused(double: ctypes.CDLL) -> None:
+    native = module.load(MXTensor, steady.Known, vars(plan))
+    assert native is not None
+    made = native._program
+    step = (0, (1, 1, 1), (1, 1, 1), 0, b"", b"\0" * 16, ((0, (1, 0)),))
+    made((step,), 0, 0, (), (), (), ())
+    for wrong in (
+        (),
+        (step,) * 5,
+        (step[:6],),
+        ((*step[:5], b"\0" * 600, ()),),
+        ((*step[:6], ((12, (1, 0)),)),),
+        ((*step[:6], ((0, (9, 0)),)),),
+        ((*step[:6], ((0, (1, 0)),) * 17),),
+        ((*step[:4], b"\0" * 400, *step[5:]),),
+    ):
+        with pytest.raises((TypeError, ValueError)):
+            made(wrong, 0, 0, (), (), (), ())
