@@ -68,7 +68,7 @@ def rows_of(triton: Path | None, console: Console) -> list[dict[str, Any]]:
         for name, (route, config) in KERNELS.items()
         for _, k in WEIGHTS
     }  # fmt: skip
-    rows = []
+    rows: list[dict[str, Any]] = []
     version = "3.6" if triton else ".".join(map(str, triton_version() or ()))
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
