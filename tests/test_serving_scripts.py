@@ -27,7 +27,7 @@ def tiny(soak):
 
 
 def test_a_model_is_served_and_every_logit_compared(soak) -> None:
-    options = argparse.Namespace(seconds=0.2, plain_seconds=0.1, threads=2, note="a test")
+    options = argparse.Namespace(seconds=0.1, plain_seconds=0.05, threads=2, note="a test")
     document = soak.run(torch.device("cpu"), tiny(soak), options)
     json.dumps(document)
     assert document["wrong_total"] == 0
