@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import mxgemm
 from mxgemm import notices
+from mxgemm.mx.layouts import Layout
 from mxgemm.nn import MXLinear, MXWeight
 from tests.cases import spread
 
@@ -305,9 +306,20 @@ def test_what_prepare_had_been_asked_of_a_weight_is_repeated() -> None:
     assert torch.equal(made(X), by_hand(cloned(made)))
 
 
+def test_only_the_fragment_order_is_left() -> None:
+    made, plain = layer(), layer(1)
+    before = cloned(made)
+    made.prepare("sm_90", keep=False)
+    assert made.layout == Layout("fragments", "fragments")
+    assert same(made.state_dict(), before)
+    assert torch.equal(made(X), by_hand(before))
+    made.load_state_dict(plain.state_dict())
+    assert torch.equal(made(X), by_hand(cloned(plain)))
+
+
 def test_prepare_says_what_it_does_not_do() -> None:
     with pytest.raises(ValueError, match="keep: got False, but on sm_90"):
-        layer().prepare("sm_90", keep=False)
+        MXLinear.from_mx(mxgemm.quantize(spread(48, 96))).prepare("sm_90", keep=False)
     with pytest.raises(ValueError, match="memory: got 'slow'"):
         layer().prepare(memory="slow")  # type: ignore[arg-type]
     kept = layer()
