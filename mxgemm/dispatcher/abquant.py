@@ -134,7 +134,7 @@ class ABQuant(Operation):
     config_type = ABQuantKernelConfig
 
     def default_configs(self, gfx_arch: str) -> tuple[ABQuantKernelConfig, ...]:
-        """Return CK's prefill kernels of each type, on gfx950 those of eight waves too, and ours for several problems."""
+        """Return CK's prefill kernels of each type, on gfx950 those of eight waves, and ours for several problems."""
         depth = default_depth(gfx_arch)
         kinds: list[dict[str, Any]] = [
             *({"variant_key": key, "warp_tile_k": depth} for key in ("fp8", "bf8")),

@@ -52,6 +52,30 @@ def test_a_library_with_scales_by_groups_multiplies(name: str, built_by_groups: 
     library.close()
 
 
+def test_operands_of_other_schemes_are_refused(built_by_groups: Built) -> None:
+    config, path = built_by_groups["a_i4"]  # rrr, int4 x fp8
+    inputs = make_inputs(config, Problem(16, 64, 256))
+    a, b, scales, out = inputs.a, inputs.b, inputs.a_scales, np.zeros((16, 64), np.float16)
+    run = Library(path, config).run
+    for arguments, error, text in (
+        ((a, b, out), TypeError, "a_scales: got NoneType"),
+        ((a, b, out, scales, scales), TypeError, "b_scales: got ndarray, want None: aquant has no such scales"),
+        ((a.astype(np.float32), b, out, scales), TypeError, "a: got float32, want uint8 or int4"),
+        ((a, b.view(np.int8), out, scales), TypeError, "b: got int8, want uint8 or float8_e4m3fn"),
+        ((a, b[:-1], out, scales), ValueError, r"b: got \(255, 64\), want \[256, n\] like a"),
+        ((a, b, out, scales.astype(np.float32)), TypeError, "got float32 numbers, want float8_e4m3fn bytes"),
+        ((a, b, out, scales[:, :1]), ValueError, r"a_scales: got \(16, 1\), want \(16, 2\)"),
+        ((a, b, out.view(np.uint16), scales), TypeError, "c: got uint16, want float16"),
+        ((a, b, a.reshape(-1)[: 16 * 64 * 2].view(np.float16).reshape(16, 64), scales), ValueError, "c: shares memory"),
+    ):
+        with pytest.raises(error, match=text):
+            run(*arguments)
+    config, path = built_by_groups["mx_bf16"]
+    inputs = make_inputs(config, Problem(32, 64, 128))
+    with pytest.raises(TypeError, match="c: got float16, want bfloat16 or uint16"):
+        Library(path, config).run(inputs.a, inputs.b, np.zeros((32, 64), np.float16), None, inputs.b_scales)
+
+
 def test_counts_and_strides_are_checked(built_by_groups: Built) -> None:
     config, path = built_by_groups["ab_fp8"]
     library = Library(path, config)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from mxgemm.dispatcher.execution import EmulatorExecution
-from mxgemm.dispatcher.native_kernel import blocks
-from tests.dispatcher.native_libraries import CONFIGS, built
+from mxgemm.dispatcher.native_kernel import blocks, wanted_instruction
+from tests.dispatcher.native_libraries import CONFIGS, built, description
 from tests.dispatcher.scheme_cases import SCHEMES, drawn
 from tests.emulator import require_objdump
 
@@ -28,6 +28,9 @@ def test_product(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     require_objdump()
     library: Path = built(name, tmp_path_factory)
     config = CONFIGS[name][0].pinned("gfx950")
+    for variant in description(library)["variants"]:
+        assert set(variant["matrix_instructions"]) == {wanted_instruction(config, "gfx950")}
+        assert variant["spills"] == variant["scratch_bytes"] == 0
     place = EmulatorExecution()
     for m, n, k in sizes(name):
         case = drawn(SCHEMES[name], "gfx950", m, n, k, seed=m + n + k)
