@@ -123,10 +123,12 @@ class Outcome:
 
 
 _EIGHT_WAVES: Final = {"block_m": 256, "block_n": 256, "block_k": 256, "num_warps": 8}
+_WIDE: Final = {"block_m": 16, "block_n": 128, "block_k": 256, "waves_per_eu": 4}
 _SPLIT: Final = {"block_n": 128, "split_k": 4}
 
 CASES: Final = (
-    Case("a16wfp4", "a16wfp4", 16, 128, 512),
+    Case("a16wfp4", "a16wfp4", 16, 128, 512, config=_WIDE),
+    Case("a16wfp4-all-of-k", "a16wfp4", 16, 128, 512),
     Case("a16wfp4-nan", "a16wfp4", 4, 272, 512, awkward=True),
     Case("a16wfp4-row-major", "a16wfp4", 33, 96, 768, ROW_MAJOR),
     Case("a16wfp4-leaderboard-layout", "a16wfp4", 5, 80, 512, ("row_major", "shuffled")),

@@ -79,7 +79,14 @@ def rows_of(triton: Path | None, console: Console) -> list[dict[str, Any]]:
             for m in ROWS:
                 found = for_size(replace(case, m=m, n=n), figures, tile)
                 tflops = round(2 * m * n * k / found.us / 1e6)
-                head = {"kernel": name, "triton": version, "m": m, "n": n, "k": k, "predicted_us": found.us}
+                head: dict[str, Any] = {
+                    "kernel": name,
+                    "triton": version,
+                    "m": m,
+                    "n": n,
+                    "k": k,
+                    "predicted_us": found.us,
+                }
                 rows.append({**head, "tflops": tflops, "of_peak": round(tflops / PEAK_TFLOPS, 3), "parts": found.parts})
                 console.print(f"{name:28} {version} {m:5},{n},{k} {found.us:8.1f} us  {tflops:5} TFLOPS")
             rows[-1]["executed"] = [asdict(f) for f in found.figures]
