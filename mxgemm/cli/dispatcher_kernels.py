@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from argparse import Namespace
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
 
+from mxgemm import files
 from mxgemm.cli.terminal import say
 from mxgemm.dispatcher import OPERATIONS, BuildResult, KernelConfig, config_named, document_of, read_config, read_sweep
 from mxgemm.dispatcher.execution import described
 from mxgemm.files import FileError
 
 NATIVE_SUFFIX: Final = ".native.json"
+_DOCUMENT: Final = files.Mark("JSON", rb"\A\s*\{")
+_LIBRARY: Final = files.Mark("a shared library", rb"\A\x7fELF")
 
 
 def kernels(options: Namespace, archs: list[str]) -> list[KernelConfig]:
@@ -92,30 +93,19 @@ def _defaults(names: list[str], archs: list[str]) -> list[KernelConfig]:
 
 
 def delivered(result: BuildResult, folder: Path) -> Path:
-    """Copy a library into a folder, with its configuration and, of a native one, its description, whole or not at all.
+    """Copy a library into a folder, with its configuration and a native one's description, each file whole or not at all.
 
     Returns:
         the library's copy, ``lib_NAME_ARCH.so``; beside it are ``lib_NAME_ARCH.json`` and, of a native one,
         ``lib_NAME_ARCH.native.json``.
+
+    Raises:
+        FileError: the folder or the disk does not take them, or a file of this name is of another kind.
     """
     source = result.library()
     target = folder / f"lib_{result.config.name}_{result.config.arch}.so"
-    _put(target.with_suffix(".json"), (json.dumps(document_of(result.config), indent=1) + "\n").encode())
+    text = json.dumps(document_of(result.config), indent=1) + "\n"
+    files.write(target.with_suffix(".json"), text, _DOCUMENT)
     if result.source == "native":
-        _put(target.with_suffix(NATIVE_SUFFIX), described(source).read_bytes())
-    unfinished = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        shutil.copyfile(source, unfinished)
-        unfinished.replace(target)
-    finally:
-        unfinished.unlink(missing_ok=True)
-    return target
-
-
-def _put(path: Path, data: bytes) -> None:
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        unfinished.write_bytes(data)
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+        files.write(target.with_suffix(NATIVE_SUFFIX), described(source).read_bytes(), _DOCUMENT)
+    return files.write(target, source.read_bytes(), _LIBRARY)

@@ -239,6 +239,8 @@ def test_nothing_writes_past_the_one_writer() -> None:
         "mxgemm/dispatcher/native.py",
         "mxgemm/dispatcher/native_worker.py",
         "mxgemm/hip/compilers.py",
+        "bench/hot_path.py",
+        "bench/tensor_parallel.py",
         "evidence/gfx950_cases.py",
         "evidence/gfx950_compile.py",
         "gfx950emu/disassemble.py",

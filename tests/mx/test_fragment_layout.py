@@ -91,8 +91,8 @@ def test_other_routes_refuse_it() -> None:
             refusal = route.refusal(Problem.of(40, 96, 384, machine, strides=strides, **options))
             if refusal is None:
                 taken.add(name)
-    assert taken <= {"reference", "dequant_mm"}  # w4_mma takes fewer rows
-    for m, want in ((32, "w4_mma"), (33, "dequant_mm")):
+    assert taken <= {"reference", "dequant_mm", "w4_wgmma"}  # w4_mma takes fewer rows
+    for m, want in ((32, "w4_mma"), (33, "w4_wgmma")):
         chosen = mxgemm.explain(m, 96, 384, device="sm_90", weight_layout=FRAGMENTS, scale_layout=FRAGMENTS)
         assert chosen.route in (want, "reference")
 

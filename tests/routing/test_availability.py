@@ -30,7 +30,7 @@ from mxgemm.problem import Problem, contiguous_strides
 from mxgemm.routes import ROUTES
 from mxgemm.routing import router, tables
 from mxgemm.triton import quantize, support
-from tests import aiter_double
+from tests import aiter_double, torch_mx_double
 from tests.command import output
 
 MACHINES = KNOWN_MACHINES | {arch: Machine(arch, 64, arch) for arch in ("sm_75", "sm_89", "gfx1250", "gfx90a")}
@@ -289,6 +289,8 @@ def test_nothing_is_said_where_nothing_is_missing(
     monkeypatch.setattr(notices, "_said", {})
     monkeypatch.setattr(support, "triton_version", lambda: (3, 6))
     aiter_double.install(monkeypatch, tmp_path)
+    if arch == "gfx950":
+        torch_mx_double.install(monkeypatch, "2.10", hip="7.0.2")
     for form in (None, wanted_on(arch)):
         call = problem(MACHINES[arch], form, *activations)
         router.tell(router.choose(call, tables=()), call)
