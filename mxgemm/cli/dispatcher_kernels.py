@@ -93,7 +93,7 @@ def _defaults(names: list[str], archs: list[str]) -> list[KernelConfig]:
 
 
 def delivered(result: BuildResult, folder: Path) -> Path:
-    """Copy a library into a folder, its configuration and a native one's description too, each file whole or not at all.
+    """Copy a library into a folder, a configuration and a native one's description too, each file whole.
 
     Returns:
         the library's copy, ``lib_NAME_ARCH.so``; beside it are ``lib_NAME_ARCH.json`` and, of a native one,
