@@ -33,8 +33,8 @@ from mxgemm.routes.decode import decode_call, decode_refusal, weight_slices
 from mxgemm.triton.launch import KernelCall, Launcher, hooks
 from mxgemm.triton.support import interpreting, next_power_of_two, size_refusal, triton_missing, wide_offsets
 
-MAX_FAST_ACCUMULATION_K: Final = 8192
-"""Up to this K the tensor core's own sums (14 bits of fraction) pass both gates, see docs/lab-notes.md."""
+MAX_FAST_ACCUMULATION_K: Final = 4096
+"""Up to this K the tensor core's own sums (14 bits of fraction) pass both gates whatever the scales, see lab notes."""
 MAX_K: Final = 32768
 """A program holds whole rows of A in registers."""
 
