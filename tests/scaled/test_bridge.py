@@ -264,19 +264,18 @@ def test_the_fnuz_types_of_gfx942() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("several, at", [(False, 2), (True, 4), (True, 9), (True, 11)])
 def test_whole_libraries_in_the_emulator(
-    several: bool, gfx950: None, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    several: bool, at: int, gfx950: None, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From ``quant_gemm`` to a code object: the library is built, loaded and launched as on a GPU."""
     require_objdump()
-    scheme = ABlock(128)
-    pair = (scheme, "e4m3", "e4m3")
+    pair = TAKEN[at]
     cases = [case_of(pair, *size) for size in ((33, 72, 288), (1, 1, 32), (5, 64, 256))]
-    found = problem("aquant", [128], 33, arch="gfx950")
-    config = kernel_of(
-        dataclasses.replace(found, options=found.options._replace(out_dtype=torch.float16)), several=several
-    )
+    found = problem(pair[0].name, list(pair[0].groups), 33, arch="gfx950", a=pair[1], b=pair[2])
+    stored = {"a_scale": "e4m3"} if pair[1] == "int4" else {"b_scale": "e4m3"} if pair[2] == "int4" else {}
+    options = found.options._replace(out_dtype=torch.float16)
+    config = kernel_of(dataclasses.replace(found, options=options, **stored), several=several)
     assert isinstance(config, KernelConfig)
     monkeypatch.setitem(native_libraries.CONFIGS, "bridge", (config, "gfx950"))
     path = built("bridge", tmp_path_factory)
@@ -289,15 +288,15 @@ def test_whole_libraries_in_the_emulator(
     else:
         hip.emulate(layout, strict=True)
     cache = str(shared_cache(tmp_path_factory))
-    options: dict[str, Any] = {"scheme": scheme, "out_dtype": torch.float16, "route": "bridge"}
+    said: dict[str, Any] = {"scheme": pair[0], "out_dtype": torch.float16, "route": "bridge"}
     with environment(**{RUNTIME_VARIABLE: str(runtime), "MXGEMM_CACHE": cache}):
         library = bridge.library_of(config)
         library.close()  # another test may have a runtime open
         assert library.path == path
         if several:
-            outs = mxgemm.quant_gemm_grouped([c.a for c in cases], [c.b for c in cases], **options)
+            outs = mxgemm.quant_gemm_grouped([c.a for c in cases], [c.b for c in cases], **said)
         else:
-            outs = [mxgemm.quant_gemm(case.a, case.b, **options) for case in cases]
+            outs = [mxgemm.quant_gemm(case.a, case.b, **said) for case in cases]
         library.close()
     assert len(hip.launches) == (1 if several else len(cases))
     for case, out in zip(cases, outs, strict=True):
