@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 import torch
+from torch import Tensor
 
 from mxgemm.device import Machine
 from mxgemm.errors import Refusal
+from mxgemm.scaled.bridge_kernels import kernel_of
 from mxgemm.scaled.problem import Operands, QuantProblem
 from mxgemm.scaled.route import Launch, QuantRoute
 
+if TYPE_CHECKING:
+    from mxgemm.dispatcher.config import KernelConfig
+    from mxgemm.dispatcher.schemes import Scale
+
 ARCHS: Final = ("gfx950", "gfx942")
-DATATYPES: Final = {"e4m3": "fp8", "e5m2": "bf8", "e4m3fnuz": "fp8", "e5m2fnuz": "bf8"}
-SCHEMES: Final = ("tensor_quant", "rowcolquant")
-"""Operations whose configuration is a type and nothing else, so that a call says which kernel it means."""
 
 _libraries: dict[Any, Any] = {}
 
@@ -24,7 +26,7 @@ class Bridge(QuantRoute):
     """``mxgemm.dispatcher``: the library is built at the first call, or found in the build cache."""
 
     name = "bridge"
-    takes = "fp8 with one scale a tensor or a row, contiguous, to fp16; named by route= alone"
+    takes = "types, groups and layouts of a kernel of mxgemm.dispatcher, contiguous; named by route= alone"
 
     def missing(self, machine: Machine) -> Refusal | None:
         """An AMD GPU that the bridge builds for."""
@@ -34,34 +36,23 @@ class Bridge(QuantRoute):
 
     def can_implement(self, problem: QuantProblem) -> Refusal | None:
         """What a kernel of the bridge takes."""
-        p = problem
-        if p.groups:
-            return Refusal("groups", p.groups, "one problem")
-        if p.scheme.name not in SCHEMES:
-            return Refusal("scheme", p.scheme, "TensorWise or RowCol (mxgemm.dispatcher runs the other operations)")
-        fnuz = p.arch == "gfx942"
-        if p.a_format != p.b_format or p.a_format.endswith("fnuz") != fnuz:
-            want = f"one {'FNUZ' if fnuz else 'OCP'} fp8 type for a and b"
-            return Refusal("formats", f"{p.a_format} by {p.b_format}", want)
-        if p.out_dtype != torch.float16 or p.bias_dtype is not None:
-            return Refusal("out_dtype", p.out_dtype, "torch.float16 and no bias")
-        if p.strides.a != (p.k, 1) or p.strides.b != (p.k, 1):
-            return Refusal("strides", (p.strides.a, p.strides.b), "contiguous operands")
-        return None
+        if problem.groups:
+            return Refusal("groups", problem.groups, "one problem, or sequences of problems: sizes are the host's")
+        if problem.bias_dtype is not None:
+            return Refusal("bias", problem.bias_dtype, "none")
+        found = kernel_of(problem)
+        return found if isinstance(found, Refusal) else None
 
     def bind(self, problem: QuantProblem) -> Launch:
         """Return the launcher; builds the library unless it is built."""
-        library = library_of(problem.scheme.name, DATATYPES[problem.a_format], problem.arch)
+        config = kernel_of(problem)
+        assert not isinstance(config, Refusal)
+        library = library_of(config)
 
-        def launch(operands: Operands) -> torch.Tensor:
-            a, a_scales, b, b_scales, _, out, _ = operands
-            assert a_scales is not None
-            assert b_scales is not None
-            made = torch.empty(out.shape, dtype=torch.float16, device=a.device)
-            arguments = (a, b, made, a_scales.reshape(-1).contiguous(), b_scales.reshape(-1).contiguous())
-            if a.device.type == "cpu":
-                arguments = tuple(np.asarray(tensor.numpy()) for tensor in arguments)  # type: ignore[assignment]
-            library.run(*arguments, timed=False)
+        def launch(operands: Operands) -> Tensor:
+            a, a_scales, b, b_scales, *_ = operands
+            made = torch.empty((problem.m, problem.n), dtype=problem.out_dtype, device=a.device)
+            library.run(*arguments_of(config, a, a_scales, b, b_scales, made), timed=False)
             return made
 
         return launch
@@ -72,16 +63,34 @@ class Bridge(QuantRoute):
         return False
 
 
-def library_of(operation: str, datatype: str, arch: str) -> Any:
-    """Return the loaded library of an operation's default kernel, built if it is not in the build cache."""
+def arguments_of(
+    config: KernelConfig, a: Tensor, a_scales: Tensor | None, b: Tensor, b_scales: Tensor | None, out: Tensor
+) -> tuple[Any, ...]:
+    """Return A, B, C and the scales as a library takes them: as they lie in memory, the last index fastest."""
+    return (
+        a.t() if config.a_is_column_major else a,
+        b.t() if config.b_is_row_major else b,
+        out,
+        _as_it_lies(a_scales, config.scheme.a_scale),
+        _as_it_lies(b_scales, config.scheme.b_scale),
+    )
+
+
+def _as_it_lies(scales: Tensor | None, scale: Scale | None) -> Tensor | None:
+    if scales is None or scale is None:
+        return None
+    if not scale.k:
+        return scales.reshape(-1).contiguous()
+    return (scales.t() if scale.k_slowest else scales).contiguous()
+
+
+def library_of(config: KernelConfig) -> Any:
+    """Return the loaded library of a kernel, built if it is not in the build cache."""
     from mxgemm import dispatcher
 
-    key = operation, datatype, arch
-    known = _libraries.get(key)
+    known = _libraries.get(config)
     if known is None:
-        kernels = dispatcher.OPERATIONS[operation].default_configs(arch)
-        config = next(kernel for kernel in kernels if kernel.dtype == datatype)
-        result = dispatcher.build([config], gfx_arch=arch)[0]
+        result = dispatcher.build([config])[0]
         # No lock: threads that come at once find the same file, and share the first that loaded it.
-        known = _libraries.setdefault(key, dispatcher.Library(result.library(), result.config))
+        known = _libraries.setdefault(config, dispatcher.Library(result.library(), result.config))
     return known

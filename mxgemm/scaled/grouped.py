@@ -11,6 +11,7 @@ from torch import Tensor
 from mxgemm.ambient import check_no_grad, is_observed
 from mxgemm.arguments import shown
 from mxgemm.scaled import ops, table
+from mxgemm.scaled.bridge_several import multiply_several
 from mxgemm.scaled.gemm import Operand, parts, quant_gemm
 from mxgemm.scaled.plan import multiply
 from mxgemm.scaled.problem import Options
@@ -46,7 +47,7 @@ def quant_gemm_grouped(
         out: ``[M, N]`` of ``out_dtype``; or a sequence of as many tensors as there are problems.
         out_dtype: bf16, fp16 or fp32.
         route: as in :func:`quant_gemm`; "triton" and "reference" take rows in groups, and the reference waits for a
-            GPU.
+            GPU; "bridge" takes sequences, in one launch where one of its kernels is for all of them.
 
     Returns:
         ``[M, N]``; or a list.
@@ -96,8 +97,10 @@ def _problems(
         for left, right, target in zip(lefts, rights, outs, strict=True)
     ]
     rows = table.table_rows(calls)
-    if rows is not None:
+    if rows is not None and route != "bridge":
         return table.multiply_rows(rows, outs)
+    if rows is not None and (made := multiply_several(rows, outs)) is not None:
+        return made
     return [
         quant_gemm(left, right, scheme=scheme, out=target, out_dtype=out_dtype, route=route)
         for left, right, target in zip(a, b, outs, strict=True)

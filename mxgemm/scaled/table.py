@@ -62,13 +62,20 @@ def check_calls(calls: Sequence[Call]) -> list[tuple[tuple[int, ...], int, int]]
 
 
 def table_rows(calls: Sequence[Call]) -> list[Row] | None:
-    """Return the rows of one launch for problems that were checked; None where they are to be launched one by one."""
+    """Return the rows of one launch for problems that were checked; None where they are to be launched one by one.
+
+    Problems that name the bridge's route are for its own launch (:mod:`mxgemm.scaled.bridge_several`).
+
+    Raises:
+        TypeError, ValueError, RuntimeError: see :func:`check_calls`.
+        RouteUnavailable: the route that is named cannot run a problem.
+    """
     rows: list[Row] = []
     for (leading, n, k), (a, a_scales, b, b_scales, out, options) in zip(check_calls(calls), calls, strict=True):
         tensors = (a, a_scales, b, b_scales, None, out)
         if is_observed(*tensors) or a.is_meta or any(t is not None and t.is_neg() for t in tensors):
             return None
-        if options.route not in (None, "triton"):
+        if options.route not in (None, "triton", "bridge"):
             return None
         m = math.prod(leading)
         flat_out = None if out is None else flat_view(out, m, n)
@@ -78,11 +85,13 @@ def table_rows(calls: Sequence[Call]) -> list[Row] | None:
         names = scale_name(a_scales), scale_name(b_scales)
         aligned = all(t is None or t.data_ptr() % 16 == 0 for t in tensors)
         problem = QuantProblem(m, n, k, machine_of(a.device), options, strides, *names, None, aligned)
-        if m and k and choose(problem, options.route).name != "triton":
+        if m and k and choose(problem, options.route).name not in ("triton", options.route):
             return None
         flat = a if a.dim() == 2 else a.reshape(m, a.shape[-1])
         left = None if a_scales is None else flat_scales(a_scales, options.scheme.a_kind, m, a.dim() == 2)
         rows.append(Row(problem, (flat, left, b, b_scales), leading, flat_out))
+    if rows and rows[0].problem.options.route == "bridge":
+        return rows
     return rows if rows and _alike(rows) else None
 
 

@@ -54,6 +54,13 @@ SCHEMES: dict[str, KernelConfig] = {
     "grouped-ab": GroupedABQuantKernelConfig(**_AB, bquant_group_n=128),
     "grouped-b": GroupedBQuantKernelConfig(variant_key="bf8"),
 }
+_SIXTEEN: dict[str, KernelConfig] = {
+    f"a-{types}-{layout}": AQuantKernelConfig(variant_key=types, layout=layout)
+    for types in ("fp8", "bf8", "fp8i4", "bf8i4")
+    for layout in ("rcr", "rrr", "crr", "ccr")
+}
+REST: dict[str, KernelConfig] = {name: config for name, config in _SIXTEEN.items() if name not in SCHEMES}
+"""Those of aquant's types by layouts that SCHEMES has not."""
 SEVERAL: dict[str, KernelConfig] = {
     "several-ab": ABQuantKernelConfig(**_AB, several=True),
     "several-a-i4-crr": AQuantKernelConfig(variant_key="fp8i4", layout="crr", several=True),

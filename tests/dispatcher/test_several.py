@@ -106,6 +106,21 @@ def test_many_problems_find_their_tiles(tmp_path_factory: pytest.TempPathFactory
     assert all(case.judge(call.c).passed for case, call in zip(many, calls, strict=True) if isinstance(case, Case))
 
 
+def test_a_large_problem_among_empty_and_tiny_ones(tmp_path_factory: pytest.TempPathFactory, runtime: Path) -> None:
+    """Forty tiles of one problem before and behind those of others."""
+    require_objdump()
+    library, hip = opened("several-ab", tmp_path_factory, runtime)
+    sizes = [(1, 1, 32), (0, 256, 256), (300, 256, 256), (7, 0, 64), (2, 3, 32), (1, 65, 96)]
+    mixed = cases(library.config, sizes)
+    calls = [call_of(case, library.config) for case in mixed]
+    library.run_several(calls, timed=False)
+    assert hip.launches[-1].grid == (1 + 40 + 1 + 2, 1, 1)
+    for case, call in zip(mixed, calls, strict=True):
+        if isinstance(case, Case):
+            accuracy = case.judge(call.c)
+            assert accuracy.passed, (case.inputs.problem, accuracy)
+
+
 def test_what_is_refused(tmp_path_factory: pytest.TempPathFactory, runtime: Path) -> None:
     library, hip = opened("several-ab", tmp_path_factory, runtime)
     hip.on_launch(lambda launch: None)

@@ -1,21 +1,18 @@
-"""Which route and which tile a problem gets, on machines that are not here; and the bridge's route by a double."""
+"""Which route and which tile a problem gets, on machines that are not here."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pytest
 import torch
 
 import mxgemm
 from evidence.scaled_compile import problem_of
-from mxgemm import QuantTensor, RouteUnavailable, RowCol, TensorWise
+from mxgemm import RowCol, TensorWise
 from mxgemm.device import KNOWN_MACHINES
-from mxgemm.scaled import bridge, plan
 from mxgemm.scaled.choice import ROUTES, RULES, choose
 from mxgemm.scaled.problem import QuantProblem
 from mxgemm.scaled.tile import tile_for, tile_refusal
-from tests.scaled.cases import PAIRS, ids, make
+from tests.scaled.cases import PAIRS, ids
 
 
 def problem(scheme: str, sizes: list[int], m: int, n: int = 7168, k: int = 2048, **given: str) -> QuantProblem:
@@ -100,41 +97,6 @@ def test_tiles_are_legal(pair: tuple, arch: str) -> None:
                 job = {"scheme": name, "sizes": sizes, "a": pair[1], "b": pair[2], "arch": arch, "m": m, "n": n, "k": k}
                 found = problem_of(job, groups)
                 assert tile_refusal(found, tile_for(found)) is None
-
-
-class Double:
-    """A library of the bridge that multiplies by the reference."""
-
-    def __init__(self, scheme: Any) -> None:
-        self.scheme = scheme
-
-    def run(self, a: Any, b: Any, c: Any, a_scales: Any, b_scales: Any, *, timed: bool) -> None:
-        assert not timed
-        left, right = (
-            QuantTensor(torch.from_numpy(x), torch.from_numpy(s), "e4m3") for x, s in ((a, a_scales), (b, b_scales))
-        )
-        c[...] = mxgemm.quant_gemm(left, right, scheme=self.scheme, out_dtype=torch.float16, route="reference").numpy()
-
-
-@pytest.mark.parametrize("pair", [PAIRS[0], PAIRS[2]], ids=ids)
-def test_the_bridges_route(pair: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
-    case = make(pair, 5, 16, 64)
-    expected = mxgemm.quant_gemm(case.a, case.b, scheme=pair[0], out_dtype=torch.float16)
-    asked = []
-
-    def library_of(operation: str, datatype: str, arch: str) -> Double:
-        asked.append((operation, datatype, arch))
-        return Double(pair[0])
-
-    monkeypatch.setattr(bridge, "library_of", library_of)
-    monkeypatch.setattr(plan, "machine_of", lambda device: KNOWN_MACHINES["gfx950"])
-    monkeypatch.setattr(plan, "_plans", {})
-    out = torch.full((5, 32), torch.nan, dtype=torch.float16)[:, ::2]
-    mxgemm.quant_gemm(case.a, case.b, scheme=pair[0], out=out, out_dtype=torch.float16, route="bridge")
-    assert torch.equal(out, expected)
-    assert asked == [(pair[0].name, "fp8", "gfx950")]
-    with pytest.raises(RouteUnavailable, match="out_dtype is torch.bfloat16; needs torch.float16"):
-        mxgemm.quant_gemm(case.a, case.b, scheme=pair[0], route="bridge")
 
 
 def test_a_slow_reference_on_a_gpu_says_so(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
