@@ -24,13 +24,16 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 TORCH_FROM := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 
-.PHONY: demo test test-vllm check lint clean
+.PHONY: demo test test-all test-vllm check lint clean
 
 demo: $(VENV)/demo.stamp  ## the six leaderboard shapes, then MiniLM with every linear layer in MXFP4
 	$(BIN)/mxgemm bench
 	$(BIN)/python examples/minilm.py
 
 test: lint  ## lint, types, tests
+	$(PYTEST) -m 'not exhaustive'
+
+test-all: lint test-vllm  ## the exhaustive tests too, and vLLM's
 	$(PYTEST)
 
 test-vllm: $(VLLM_VENV)/vllm.stamp  ## vLLM on a CPU, in an environment of its own: two to four minutes, once

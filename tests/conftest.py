@@ -18,6 +18,15 @@ os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # triton 3.9 warns unles
 ADDRESS: Final = re.compile(r"\bat 0x[0-9a-f]+")
 SLOW_FOLDERS: Final = ("dispatcher", "evidence", "gfx950emu", "hip", "submission")
 """Compilers and the emulator: minutes, and not what a change of the library mostly breaks."""
+EXHAUSTIVE_FILES: Final = (
+    "cpu/test_kernels.py",
+    "dispatcher/test_schemes_emulated.py",
+    "routes/test_quant_gemm_mx.py",
+    "scaled/test_compiled.py",
+    "scaled/test_emulated.py",
+    "scaled/test_quant_gemm.py",
+)
+"""Whose slow tests show for every type, layout or instruction what others show for some: `make test-all` runs them."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,6 +40,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             raise pytest.UsageError(refusal)
         if item.path.parent.name in SLOW_FOLDERS:
             item.add_marker(pytest.mark.slow)
+        if "slow" in item.keywords and item.path.as_posix().endswith(EXHAUSTIVE_FILES):
+            item.add_marker(pytest.mark.exhaustive)
         if "gpu" in item.keywords and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA or ROCm device; torch sees none"))
     seed = config.getoption("shuffle")
