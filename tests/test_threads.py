@@ -28,12 +28,12 @@ from mxgemm.device import KNOWN_MACHINES
 from mxgemm.dispatcher.jit import Tile, quant_gemm
 from mxgemm.hip import shuffle as hip_shuffle
 from mxgemm.mx import layouts
-from mxgemm.routes import ROUTES, ck_gemm, cpu_dequant_mm, decode
+from mxgemm.routes import ROUTES, ck_gemm, cpu_dequant_mm, decode, scaled_mm
 from mxgemm.routes.ck_gemm import CKGemmConfig
 from mxgemm.routes.fused_asm import FusedAsmConfig
 from mxgemm.triton.launch import Launcher
 from mxgemm.triton.tile import TileConfig
-from tests import aiter_double
+from tests import aiter_double, torch_mx_double
 from tests.cases import Case, cpu_route, make, run_route, skip_without_kernels
 
 pytestmark = pytest.mark.slow
@@ -106,12 +106,17 @@ FORMS = {
     "cpu_native, rows": Form("cpu_native", public("cpu_native"), launches=1),
     "cpu_native, panels": Form("cpu_native", public("cpu_native"), (7, 32, 256), launches=1),
     "cpu_dequant_mm": Form("cpu_dequant_mm", public("cpu_dequant_mm", a_format="e4m3"), (3, 300, 32), launches=3),
+    "quant_gemm_mx": Form("quant_gemm_mx", routed("quant_gemm_mx")),
+    "quant_gemm_mx, split": Form("quant_gemm_mx", routed("quant_gemm_mx", config=SPLIT), launches=3),
+    "scaled_mm": Form("scaled_mm", routed("scaled_mm", machine=KNOWN_MACHINES["gfx950"]), (3, 32, 256)),
     "ck_gemm, padded pick": Form("ck_gemm", on_aiter("ck_gemm", CKGemmConfig("", "triton")), AITER, aiter="filled"),
 }
 ONE_LAUNCH_ROUTES = {"reference", "hip_fused"}
-"""Without scratch: torch's own operations on memory of the call, and one HIP launch."""
-ON_A_GPU_ALONE = {"w4_mma"}
-"""Nothing here runs them: bench/w4_mma.py calls them from threads, on an H200."""
+"""Torch's own operations on memory of the call, and one HIP launch, whose scratch is of the call."""
+ON_A_GPU_ALONE = {"w4_mma", "w4_wgmma"}
+"""Nothing here runs them: bench/w4_mma.py calls the first from threads, on an H200; the second takes scratch alike."""
+ELSEWHERE = {"workspace", "cpu/elements", "native/module", "scaled/triton_gemm"}
+"""The pool itself; conversions on a CPU and mxgemm.quant_gemm, one launch each; the steady calls in C, on a GPU alone."""
 COMPUTING = {
     getattr(torch.ops.aten, name)
     for name in ("empty", "mm", "_scaled_mm", "copy_", "_to_copy", "add_", "ones", "constant_pad_nd")
@@ -137,6 +142,8 @@ def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_pa
             out[:rows] = layouts.shuffle_scales(scales)[:rows]
 
         monkeypatch.setattr(hip_shuffle, "shuffle_scales_into", shuffled)
+    if chosen.route == "scaled_mm":
+        torch_mx_double.install(monkeypatch, "2.14", hip="7.13.0")
     plan.clear_plans()
     workspace.clear()
     yield chosen
@@ -185,6 +192,7 @@ def interleave(monkeypatch: pytest.MonkeyPatch, action: Callable[[], None]) -> B
     monkeypatch.setattr(Product, "__call__", between.after(Product.__call__))
     for name in ("round_to", "decode"):
         monkeypatch.setattr(cpu_dequant_mm, name, between.after(getattr(cpu_dequant_mm, name)))
+    monkeypatch.setattr(scaled_mm, "quantize_rows", between.after(scaled_mm.quantize_rows))
     monkeypatch.setattr(aiter_double, "product", between.after(aiter_double.product))
     monkeypatch.setattr(hip_shuffle, "shuffle_scales_into", between.after(hip_shuffle.shuffle_scales_into))
     return between
@@ -339,9 +347,12 @@ def test_no_route_and_no_user_of_scratch_is_forgotten() -> None:
     covered = {form.route for form in FORMS.values()}
     assert covered | ONE_LAUNCH_ROUTES | ON_A_GPU_ALONE == set(ROUTES)
     package = Path(mxgemm.__file__).parent
-    users = {path.stem for path in package.rglob("*.py") if "workspace.take(" in path.read_text(encoding="utf-8")}
-    one_file = {"a16wfp4": "triton_gemm", "w4a16": "triton_gemm", "gemm_mx": "triton_gemm", "cpu_native": "launch"}
-    assert users == {"workspace", "elements", *(one_file.get(route, route) for route in covered | ON_A_GPU_ALONE)}
+    sources = {path.relative_to(package).as_posix(): path.read_text(encoding="utf-8") for path in package.rglob("*.py")}
+    users = {name.removesuffix(".py") for name, source in sources.items() if "workspace.take(" in source}
+    shared = dict.fromkeys(("a16wfp4", "w4a16", "gemm_mx"), "routes/triton_gemm") | {"cpu_native": "cpu/launch"}
+    with_scratch = (covered | ON_A_GPU_ALONE | {"hip_fused"}) - {"reference"}
+    assert users - ELSEWHERE == {shared.get(route, f"routes/{route}") for route in with_scratch}
+    assert users >= ELSEWHERE
 
 
 def test_the_reference_route_takes_no_scratch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,9 @@ def compiled(folder: Path, compiler: str, *flags: str) -> str:
     program = str(folder / "driver")
     shared = [flag for flag in build.FLAGS if flag not in ("-O3", "-shared")]
     command = [compiler, "-O1", "-g", "-Wall", "-Wextra", "-Werror", *shared, *flags, f"-I{build.KERNELS}", str(DRIVER)]
-    done = subprocess.run([*command, "-o", program, "-lm"], capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        [*command, "-o", program, "-lm"], capture_output=True, encoding="utf-8", timeout=300, check=False
+    )  # a warning quotes the source, comments in UTF-8 too, whatever the locale
     assert done.returncode == 0, done.stderr
     return program
 
