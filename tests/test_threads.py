@@ -116,7 +116,7 @@ ONE_LAUNCH_ROUTES = {"reference", "hip_fused"}
 ON_A_GPU_ALONE = {"w4_mma", "w4_wgmma"}
 """Nothing here runs them: bench/w4_mma.py calls the first from threads, on an H200; the second takes scratch alike."""
 ELSEWHERE = {"workspace", "cpu/elements", "native/module", "scaled/triton_gemm"}
-"""The pool itself; conversions on a CPU and mxgemm.quant_gemm, one launch each; the steady calls in C, on a GPU alone."""
+"""The pool; conversions on a CPU and mxgemm.quant_gemm, one launch each; the steady calls in C, on a GPU alone."""
 COMPUTING = {
     getattr(torch.ops.aten, name)
     for name in ("empty", "mm", "_scaled_mm", "copy_", "_to_copy", "add_", "ones", "constant_pad_nd")
