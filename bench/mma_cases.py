@@ -13,6 +13,7 @@ from torch import Tensor
 
 import mxgemm
 from mxgemm.cuda import w4_mma
+from mxgemm.cuda.operands import ARCH
 from mxgemm.cuda.w4_mma import MmaConfig
 from mxgemm.device import KNOWN_MACHINES, machine_of
 from mxgemm.mx import fragments, layouts, oracle
@@ -22,7 +23,7 @@ from mxgemm.problem import Problem, Strides
 from mxgemm.routes import Operands
 from mxgemm.routes.fp8_fold import folded_bytes
 
-MACHINE = KNOWN_MACHINES[w4_mma.ARCH]
+MACHINE = KNOWN_MACHINES[ARCH]
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 DATA = ("even", "spread", "tiny", "huge", "nan", "zero")
 

@@ -35,6 +35,7 @@ from bench.hopper import WEIGHTS
 from bench.w4_mma import timed_problem
 from mxgemm.cuda import w4_mma
 from mxgemm.cuda.launch import KERNELS
+from mxgemm.cuda.operands import ARCH, CHUNK
 from mxgemm.cuda.w4_mma import MmaConfig
 from mxgemm.cuda.w4_mma_choice import candidates
 from mxgemm.device import machine_of
@@ -155,7 +156,7 @@ def rows_and_weight(shape: Shape) -> Shape:
 def class_of(shape: Shape) -> tuple[object, ...]:
     """Return what of a size a kernel is built for, and whether calls on the weight are short."""
     rows, n, k = rows_and_weight(shape)
-    return max(w4_mma.TILE_M, rows), k % w4_mma.CHUNK != 0, n * k < FEW_ELEMENTS
+    return max(w4_mma.TILE_M, rows), k % CHUNK != 0, n * k < FEW_ELEMENTS
 
 
 @cache
@@ -213,7 +214,7 @@ def build_all(work: Iterable[Work], clock: Clock) -> set[Instance]:
 def _build_one(instance: Instance) -> tuple[Instance, str]:
     source, defines = instance
     try:
-        build(source, arch=w4_mma.ARCH, defines=dict(defines), folder=KERNELS)
+        build(source, arch=ARCH, defines=dict(defines), folder=KERNELS)
     except Exception as error:
         return instance, f"{source}, {dict(defines)}: {error}"
     return instance, ""

@@ -39,6 +39,7 @@ import mxgemm
 from bench.mma_cases import DATA, Case, Made, described, drawn, judged, made_of, make
 from mxgemm.cuda import w4_mma
 from mxgemm.cuda.launch import KERNELS
+from mxgemm.cuda.operands import ARCH
 from mxgemm.cuda.w4_mma import MmaConfig
 from mxgemm.cuda.w4_mma_choice import candidates
 from mxgemm.device import machine_of
@@ -241,7 +242,7 @@ def build_all(pairs: Iterable[tuple[Problem, MmaConfig]]) -> float:
 def _build_one(instance: tuple[str, tuple[tuple[str, int | str], ...]]) -> str:
     source, defines = instance
     try:
-        build(source, arch=w4_mma.ARCH, defines=dict(defines), folder=KERNELS)
+        build(source, arch=ARCH, defines=dict(defines), folder=KERNELS)
     except Exception as error:
         return f"{source}, {dict(defines)}: {error}"
     return ""

@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from mxgemm import files, measure
-from mxgemm.cuda.w4_mma import FORMS, MmaConfig
+from mxgemm.cuda.operands import FORMS
+from mxgemm.cuda.w4_mma import MmaConfig
 from mxgemm.cuda.w4_wgmma import WgmmaConfig
 from mxgemm.measure import output
 from mxgemm.measure.identity import Identity, identity

@@ -12,39 +12,41 @@ from typing import Final
 
 import torch
 
+from mxgemm.cuda import operands
+from mxgemm.cuda.operands import (
+    ARCH,
+    CHUNK,
+    SHARED_BYTES,
+    a_vector,
+    chunks,
+    fragments,
+    macros_of_a,
+    operand_clauses,
+    rounded_values,
+    strides_of,
+    weight_vector,
+)
 from mxgemm.device import KNOWN_MACHINES
 from mxgemm.errors import Refusal
 from mxgemm.hip.kernarg import Layout
-from mxgemm.mx.formats import scale_addend
-from mxgemm.mx.layouts import FRAGMENTS, padded_scale_shape, round_up
-from mxgemm.problem import Config, Problem, Strides, contiguity_refusal, contiguous_strides
+from mxgemm.mx.layouts import FRAGMENTS, round_up
+from mxgemm.problem import Config, Problem, contiguity_refusal
 
 SOURCE: Final = "w4_mma.cu"
 KERNEL: Final = "w4_mma"
 ROUND_SOURCE: Final = "round_a.cu"
 ROUND_KERNEL: Final = "round_a"
-ARCH: Final = "sm_90"
 
 POINTERS: Final = Layout("PPPPPP")
 """a, rounded a (or 0), weight, scales, bias, out."""
 CONSTANTS: Final = Layout("q" * 15 + "i" * 6)
 """The rest of the kernel's ``Arguments``: strides, then sizes and dtypes."""
 
-ROUND_POINTERS: Final = Layout("PP")
-"""Of the launch that rounds A: a, rounded a."""
-ROUND_CONSTANTS: Final = Layout("qqii")
-"""Strides of a, M, K."""
-ROUND_THREADS: Final = 128
-_EIGHT: Final = 8
-"""Values of A that a lane of it rounds."""
-
 MAX_M: Final = 32
 TILE_N: Final = 16
 """Rows of the matrix instruction, here of the weight."""
 TILE_M: Final = 8
 """Its columns, here rows of A."""
-CHUNK: Final = 128
-"""Elements along K of four lanes: a block of 32 each."""
 LANES: Final = KNOWN_MACHINES[ARCH].wave_size
 TILES: Final = (1, 2, 3, 4, 5, 6)
 MAX_WARPS: Final = 16
@@ -54,9 +56,6 @@ MAX_CHUNKS: Final = 64
 MAX_K: Final = CHUNK * MAX_CHUNKS * 12
 """With 12 warps along K there are registers for every M."""
 MAX_N: Final = 1 << 30
-MAX_ELEMENTS: Final = 1 << 36
-SHARED_BYTES: Final = KNOWN_MACHINES[ARCH].lds_bytes - 1024
-"""What a workgroup may have: 1 KB of a multiprocessor's is the system's (CUDA C++ Programming Guide)."""
 REGISTERS: Final = 128 * KNOWN_MACHINES[ARCH].registers
 """Of a multiprocessor."""
 MAX_REGISTERS: Final = 255
@@ -76,10 +75,6 @@ _LEAST_REGISTERS: Final = 72
 _TAIL: Final = 4
 MAX_RESIDENT: Final = 8
 MAX_SLOTS: Final = 8
-
-_DTYPES: Final = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}
-"""As the kernel counts them (``round_block.h``)."""
-_FORMATS: Final = {"bf16": 0, "e2m1": 1, "e4m3": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +119,6 @@ class MmaConfig(Config):
         return self.warps_n * self.warps_m * self.warps_k
 
 
-FORMS: Final = ("fp8_fold", "bf16")
-"""Prepared forms of a weight that bring the fragment order with them (``mxgemm.mx.fragments``)."""
-
-
 def mma_refusal(problem: Problem, config: MmaConfig | None = None) -> Refusal | None:
     """Say why the kernel cannot take ``problem`` (with ``config``, if one is given), or None if it can.
 
@@ -141,28 +132,15 @@ def mma_refusal(problem: Problem, config: MmaConfig | None = None) -> Refusal | 
 
 def _problem_clauses(p: Problem) -> Iterator[Refusal]:
     """Yield what no configuration can change."""
-    if p.a_quantized:
-        yield Refusal("a", "quantised already", "bf16, fp16 or fp32 activations")
-    if p.a_format not in _FORMATS:
-        yield Refusal("a_format", p.a_format, '"e2m1", "e4m3" or "bf16"')
-    if p.a_dtype not in _DTYPES:
-        yield Refusal("a.dtype", p.a_dtype, "bfloat16, float16 or float32")
-    if p.b_format != "e2m1":
-        yield Refusal("b_format", p.b_format, "e2m1")
-    if p.scale_layout not in ("row_major", "shuffled") and not fragments(p):
-        yield Refusal("scale_layout", p.scale_layout, '"row_major" or "shuffled", or a weight after prepare()')
+    yield from operand_clauses(p)
     if p.weight_layout == FRAGMENTS and not p.aligned:
         yield Refusal("b", "not aligned", "operands that begin at multiples of 16 bytes")
     if p.m > MAX_M:
         yield Refusal("m", p.m, f"at most {MAX_M}: sums of all rows are in registers")
     if p.k > MAX_K:
         yield Refusal("k", p.k, f"at most {MAX_K}: 12 warps of {MAX_CHUNKS} chunks of {CHUNK}")
-    if fragments(p) and p.n * p.k > MAX_ELEMENTS:
-        yield Refusal("n * k", p.n * p.k, f"at most {MAX_ELEMENTS} in fragment order: 16 bytes are counted in 32 bits")
     if p.n > MAX_N:
         yield Refusal("n", p.n, f"at most {MAX_N}: rows are counted in 32 bits")
-    if p.has_bias and p.bias_dtype not in _DTYPES:
-        yield Refusal("bias.dtype", p.bias_dtype, "bfloat16, float16 or float32")
 
 
 def _config_clauses(p: Problem, c: MmaConfig) -> Iterator[Refusal]:
@@ -181,7 +159,7 @@ def _config_clauses(p: Problem, c: MmaConfig) -> Iterator[Refusal]:
     if not 0 <= c.a_slots <= MAX_SLOTS:
         yield Refusal("a_slots", c.a_slots, f"0 to {MAX_SLOTS}")
         return
-    if c.a_slots and (c.a_before or not c.a_ahead or p.a_dtype != torch.bfloat16 or not _a_vector(p)):
+    if c.a_slots and (c.a_before or not c.a_ahead or p.a_dtype != torch.bfloat16 or not a_vector(p)):
         yield Refusal("a_slots", c.a_slots, "a_ahead, not a_before, and aligned contiguous rows of A in bfloat16")
     if c.prefetch and not fragments(p):
         yield Refusal("prefetch", True, "a weight in fragment order: what a workgroup reads lies together")
@@ -206,11 +184,6 @@ def _config_clauses(p: Problem, c: MmaConfig) -> Iterator[Refusal]:
 def tiles_m(p: Problem) -> int:
     """Return the tiles of 8 rows of A of an instance: 1, 2 or 4."""
     return next(tiles for tiles in (1, 2, 4) if TILE_M * tiles >= min(p.m, MAX_M))
-
-
-def chunks(p: Problem) -> int:
-    """Return the chunks of K, the last of which may be partly empty."""
-    return -(-p.k // CHUNK)
 
 
 def registers_needed(p: Problem, c: MmaConfig) -> int:
@@ -252,33 +225,16 @@ def shared_bytes(p: Problem, c: MmaConfig) -> int:
     return c.warps * max(sums, of_a)
 
 
-def fragments(p: Problem) -> bool:
-    """Say whether the weight comes in fragment order, beside its own bytes or in their place."""
-    return p.derived in FORMS or p.weight_layout == FRAGMENTS
-
-
 def rounded_bytes(p: Problem, c: MmaConfig) -> int:
     """Return the scratch that rounded A takes."""
-    values = round_up(p.m, TILE_M) * CHUNK * chunks(p)
+    values = rounded_values(p, round_up(p.m, TILE_M))
     return values * 17 // 32 if c.a_codes else 2 * values
-
-
-def strides_of(p: Problem) -> Strides:
-    """Return the strides of the operands, those of fresh ones where the problem names none."""
-    if p.strides is not None:
-        return p.strides
-    scale_columns = p.k // 32 if p.scale_layout == "row_major" else padded_scale_shape(p.n, p.k)[1]
-    return contiguous_strides(p.n, p.k, p.b, scale_columns)
 
 
 def defines(p: Problem, c: MmaConfig) -> dict[str, int | str]:
     """Return the macros that make the kernel of a format, a dtype, a class of strides and a configuration."""
-    s = strides_of(p)
-    w_vector = p.aligned and s.b[1] == 1 and (p.weight_layout != "row_major" or p.n == 1 or s.b[0] % 16 == 0)
     return {
-        "A_TYPE": _DTYPES[p.a_dtype],
-        "A_FORMAT": _FORMATS[p.a_format],
-        "SCALE_ADDEND": 0 if p.a is None else scale_addend(p.a, p.scale_rounding),
+        **macros_of_a(p),
         "SATURATES": int(_saturates(p)),
         "MT": tiles_m(p) // c.warps_m,
         "TILES": c.tiles,
@@ -287,8 +243,8 @@ def defines(p: Problem, c: MmaConfig) -> dict[str, int | str]:
         "WARPS_K": c.warps_k,
         "DEPTH": c.depth,
         "A_AHEAD": int(c.a_ahead),
-        "A_VECTOR": int(_a_vector(p)),
-        "W_VECTOR": int(w_vector or fragments(p)),
+        "A_VECTOR": int(a_vector(p)),
+        "W_VECTOR": int(weight_vector(p)),
         "TAIL": int(p.k % CHUNK != 0),
         "OVERLAP": int(c.overlap and not c.a_before),
         "A_BEFORE": int(c.a_before),
@@ -301,17 +257,13 @@ def defines(p: Problem, c: MmaConfig) -> dict[str, int | str]:
     }
 
 
-def _a_vector(p: Problem) -> bool:
-    """Say whether A's rows are contiguous and each begins at a multiple of 16 bytes."""
-    row, column = strides_of(p).a
-    return p.aligned and column == 1 and (p.m == 1 or row * p.a_dtype.itemsize % 16 == 0)
-
-
 def round_defines(p: Problem, c: MmaConfig) -> dict[str, int | str]:
     """Return the macros of the launch that rounds A."""
-    every = defines(p, c)
-    return {name: every[name] for name in ("A_TYPE", "A_FORMAT", "SCALE_ADDEND", "A_VECTOR", "A_CODES")} | {
-        "OVERLAP": int(c.overlap)
+    return {
+        **macros_of_a(p),
+        "A_VECTOR": int(a_vector(p)),
+        "A_CODES": int(c.a_codes),
+        "OVERLAP": int(c.overlap),
     }
 
 
@@ -326,19 +278,7 @@ def _saturates(p: Problem) -> bool:
 
 def constants(p: Problem) -> bytes:
     """Return all arguments but the pointers."""
-    s = strides_of(p)
-    row, column = s.b
-    if p.weight_layout == "row_major":
-        weight = 16 * row, row, 16 * column, column
-    else:  # tiles of 16 rows: block after block of 16 bytes, in it row after row
-        weight = 8 * p.k, 16, 256, 1
-    row, column = s.b_scales
-    if p.scale_layout == "row_major":
-        scales = 32 * row, 16 * row, row, 8 * column, 4 * column, column
-    else:  # see mxgemm.mx.layouts
-        scales = 32 * row, 1, 4, 256, 2, 64
-    dtypes = _DTYPES[p.bias_dtype] if p.has_bias else 0, _DTYPES[p.out_dtype]
-    return CONSTANTS.pack(*s.a, *weight, *scales, s.bias, *s.out, p.m, p.n, p.k, *dtypes, 0)
+    return CONSTANTS.pack(*strides_of(p).a, *operands.constants(p))
 
 
 def grid(p: Problem, c: MmaConfig) -> tuple[int, int, int]:
@@ -348,13 +288,7 @@ def grid(p: Problem, c: MmaConfig) -> tuple[int, int, int]:
 
 def round_grid(p: Problem) -> tuple[int, int, int]:
     """Return the workgroups that round A."""
-    return -(-p.m * chunks(p) * CHUNK // (_EIGHT * ROUND_THREADS)), 1, 1
-
-
-def round_constants(p: Problem) -> bytes:
-    """Return the arguments of rounding A but the pointers."""
-    s = strides_of(p)
-    return ROUND_CONSTANTS.pack(*s.a, p.m, p.k)
+    return operands.round_grid(p, p.m)
 
 
 def block(c: MmaConfig) -> tuple[int, int, int]:

@@ -14,22 +14,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
+from mxgemm.cuda.operands import ARCH, CHUNK, SHARED_BYTES, chunks, fragments
 from mxgemm.cuda.w4_mma import (
-    ARCH,
-    CHUNK,
     GRAIN,
     LANES,
     MAX_CHUNKS,
     MAX_RESIDENT,
     MAX_WARPS,
     REGISTERS,
-    SHARED_BYTES,
     TILE_M,
     TILE_N,
     TILES,
     MmaConfig,
-    chunks,
-    fragments,
     grid,
     mma_refusal,
     registers_needed,

@@ -10,12 +10,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-import torch
-
-from mxgemm.cuda.w4_mma import CHUNK, MAX_ELEMENTS, SHARED_BYTES, chunks, fragments, strides_of
+from mxgemm.cuda import operands
+from mxgemm.cuda.operands import (
+    CHUNK,
+    SHARED_BYTES,
+    a_vector,
+    chunks,
+    fragments,
+    macros_of_a,
+    operand_clauses,
+    round_refusal,
+    rounded_values,
+    strides_of,
+    weight_vector,
+)
 from mxgemm.errors import Refusal
 from mxgemm.hip.kernarg import Layout
-from mxgemm.mx.formats import scale_addend
 from mxgemm.problem import Config, Problem, contiguity_refusal
 
 SOURCE: Final = "w4_wgmma.cu"
@@ -27,14 +37,6 @@ POINTERS: Final = Layout("PPPPP")
 """rounded a, weight, scales, bias, out."""
 CONSTANTS: Final = Layout("q" * 13 + "i" * 6)
 """The rest of the kernel's ``Arguments``: strides, then sizes and dtypes."""
-ROUND_POINTERS: Final = Layout("PP")
-"""Of the launch that rounds A: a, rounded a."""
-ROUND_CONSTANTS: Final = Layout("qqii")
-"""Strides of a, M, K."""
-ROUND_THREADS: Final = 128
-_EIGHT: Final = 8
-"""Values of A that a lane of it rounds."""
-
 GROUP: Final = 128
 """Lanes of a warpgroup."""
 TILE_N: Final = 64
@@ -56,10 +58,6 @@ _REGISTERS_OF: Final = {1: 255, 2: 240, 3: 160, 4: 112}
 """A lane's, by warpgroups that multiply; see the kernel."""
 _OTHER_REGISTERS: Final = 52
 """Two sets of decoded weights, factors, counters, addresses."""
-
-_DTYPES: Final = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}
-"""As the kernel counts them (``round_block.h``)."""
-_FORMATS: Final = {"bf16": 0, "e2m1": 1, "e4m3": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,26 +116,13 @@ def config_refusal(problem: Problem, config: WgmmaConfig) -> Refusal | None:
 
 def _problem_clauses(p: Problem) -> Iterator[Refusal]:
     """Yield what no configuration can change."""
-    if p.a_quantized:
-        yield Refusal("a", "quantised already", "bf16, fp16 or fp32 activations")
-    if p.a_format not in _FORMATS:
-        yield Refusal("a_format", p.a_format, '"e2m1", "e4m3" or "bf16"')
-    if p.a_dtype not in _DTYPES:
-        yield Refusal("a.dtype", p.a_dtype, "bfloat16, float16 or float32")
-    if p.b_format != "e2m1":
-        yield Refusal("b_format", p.b_format, "e2m1")
-    if p.scale_layout not in ("row_major", "shuffled") and not fragments(p):
-        yield Refusal("scale_layout", p.scale_layout, '"row_major" or "shuffled", or a weight after prepare()')
+    yield from operand_clauses(p)
     for name, value, most in (("m", p.m, MAX_M), ("n", p.n, MAX_N), ("k", p.k, MAX_K)):
         if value > most:
             yield Refusal(name, value, f"at most {most}: it is counted in 32 bits")
-    eighths = round_rows(p, COLUMNS[-1]) * chunks(p) * CHUNK // _EIGHT
-    if eighths >= 1 << 31:
-        yield Refusal("m * k", p.m * p.k, f"at most {1 << 34}: eights of values are counted in 32 bits")
-    if fragments(p) and p.n * p.k > MAX_ELEMENTS:
-        yield Refusal("n * k", p.n * p.k, f"at most {MAX_ELEMENTS} in fragment order: 16 bytes are counted in 32 bits")
-    if p.has_bias and p.bias_dtype not in _DTYPES:
-        yield Refusal("bias.dtype", p.bias_dtype, "bfloat16, float16 or float32")
+    too_many = round_refusal(p, round_rows(p, COLUMNS[-1]))
+    if too_many is not None:
+        yield too_many
 
 
 def _config_clauses(p: Problem, c: WgmmaConfig) -> Iterator[Refusal]:
@@ -203,19 +188,18 @@ def shared_bytes(c: WgmmaConfig) -> int:
 
 def rounded_bytes(p: Problem, c: WgmmaConfig) -> int:
     """Return the scratch that rounded A takes."""
-    return 2 * round_rows(p, c.columns) * CHUNK * chunks(p)
+    return 2 * rounded_values(p, round_rows(p, c.columns))
 
 
 def defines(p: Problem, c: WgmmaConfig) -> dict[str, int | str]:
     """Return the macros that make the kernel of a format, a class of strides and a configuration."""
     s = strides_of(p)
-    w_vector = p.aligned and s.b[1] == 1 and (p.weight_layout != "row_major" or p.n == 1 or s.b[0] % 16 == 0)
     return {
-        **_of_a(p),
+        **macros_of_a(p),
         "A_CODES": 0,
         "A_BEFORE": 1,
         "A_VECTOR": 1,
-        "W_VECTOR": int(w_vector or fragments(p)),
+        "W_VECTOR": int(weight_vector(p)),
         "WARPS_M": 1,
         "FRAGMENTS": int(fragments(p)),
         "TAIL": int(p.k % CHUNK != 0),
@@ -230,22 +214,12 @@ def defines(p: Problem, c: WgmmaConfig) -> dict[str, int | str]:
     }
 
 
-def _of_a(p: Problem) -> dict[str, int | str]:
-    return {
-        "A_TYPE": _DTYPES[p.a_dtype],
-        "A_FORMAT": _FORMATS[p.a_format],
-        "SCALE_ADDEND": 0 if p.a is None else scale_addend(p.a, p.scale_rounding),
-    }
-
-
 def round_defines(p: Problem, c: WgmmaConfig) -> dict[str, int | str]:
     """Return the macros of the launch that rounds A."""
-    s = strides_of(p)
-    a_vector = p.aligned and s.a[1] == 1 and (p.m == 1 or s.a[0] * p.a_dtype.itemsize % 16 == 0)
     return {
-        **_of_a(p),
+        **macros_of_a(p),
         "COLUMNS": c.columns,
-        "A_VECTOR": int(a_vector),
+        "A_VECTOR": int(a_vector(p)),
         "OVERLAP": 1,
         **dict.fromkeys(("TILES", "FRAGMENTS", "W_VECTOR", "WARPS_M", "A_BEFORE"), 1),
         "A_CODES": 0,
@@ -254,19 +228,7 @@ def round_defines(p: Problem, c: WgmmaConfig) -> dict[str, int | str]:
 
 def constants(p: Problem) -> bytes:
     """Return all arguments but the pointers."""
-    s = strides_of(p)
-    row, column = s.b
-    if p.weight_layout == "row_major":
-        weight = 16 * row, row, 16 * column, column
-    else:  # tiles of 16 rows: block after block of 16 bytes, in it row after row
-        weight = 8 * p.k, 16, 256, 1
-    row, column = s.b_scales
-    if p.scale_layout == "row_major":
-        scales = 32 * row, 16 * row, row, 8 * column, 4 * column, column
-    else:  # see mxgemm.mx.layouts
-        scales = 32 * row, 1, 4, 256, 2, 64
-    dtypes = _DTYPES[p.bias_dtype] if p.has_bias else 0, _DTYPES[p.out_dtype]
-    return CONSTANTS.pack(*weight, *scales, s.bias, *s.out, p.m, p.n, p.k, *dtypes, 0)
+    return CONSTANTS.pack(*operands.constants(p))
 
 
 def grid(p: Problem, c: WgmmaConfig) -> tuple[int, int, int]:
@@ -281,9 +243,4 @@ def block(c: WgmmaConfig) -> tuple[int, int, int]:
 
 def round_grid(p: Problem, c: WgmmaConfig) -> tuple[int, int, int]:
     """Return the workgroups that round A."""
-    return -(-round_rows(p, c.columns) * chunks(p) * CHUNK // (_EIGHT * ROUND_THREADS)), 1, 1
-
-
-def round_constants(p: Problem) -> bytes:
-    """Return the arguments of rounding A but the pointers."""
-    return ROUND_CONSTANTS.pack(*strides_of(p).a, p.m, p.k)
+    return operands.round_grid(p, round_rows(p, c.columns))

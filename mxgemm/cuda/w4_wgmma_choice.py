@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from mxgemm.cuda.w4_mma import CHUNK, SHARED_BYTES, chunks
+from mxgemm.cuda.operands import CHUNK, SHARED_BYTES, chunks
 from mxgemm.cuda.w4_wgmma import (
     COLUMNS,
     TILES,

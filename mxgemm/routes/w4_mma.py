@@ -14,6 +14,7 @@ from torch import Tensor
 
 from mxgemm import workspace
 from mxgemm.cuda import w4_mma
+from mxgemm.cuda.operands import ARCH, ROUND_POINTERS, ROUND_THREADS, fragments, round_constants
 from mxgemm.cuda.w4_mma import MmaConfig, mma_refusal
 from mxgemm.cuda.w4_mma_choice import candidates
 from mxgemm.device import Machine
@@ -40,7 +41,7 @@ def _refusal(fmt: ElementFormat, n: int, k: int) -> Refusal | None:
 
 FRAGMENT_ORDER: Final = WeightForm(
     "fragments",
-    archs=(w4_mma.ARCH,),
+    archs=(ARCH,),
     memory="fast",
     refusal=_refusal,
     make=lambda weight: fragment_parts(weight.data, weight.scales),
@@ -61,8 +62,8 @@ class W4MMA(Route):
 
     def missing(self, machine: Machine) -> Refusal | None:
         """A Hopper GPU, and a compiler for it."""
-        if machine.arch != w4_mma.ARCH:
-            return Refusal("arch", machine.arch, f"{w4_mma.ARCH}: its bf16 arithmetic and mma.sync", "machine")
+        if machine.arch != ARCH:
+            return Refusal("arch", machine.arch, f"{ARCH}: its bf16 arithmetic and mma.sync", "machine")
         from mxgemm.hip.build import compiler_refusal
 
         lacking = compiler_refusal(machine.arch)
@@ -179,16 +180,14 @@ class _RoundingLaunch(_Launch):
 
         p, c = self._problem, self._config
         loaded = function(w4_mma.ROUND_SOURCE, w4_mma.ROUND_KERNEL, device, w4_mma.round_defines(p, c))
-        block, constants = (w4_mma.ROUND_THREADS, 1, 1), w4_mma.round_constants(p)
-        return Kernel(
-            loaded, w4_mma.round_grid(p), block, w4_mma.ROUND_POINTERS, constants=constants, overlap=c.overlap
-        )
+        block, constants = (ROUND_THREADS, 1, 1), round_constants(p)
+        return Kernel(loaded, w4_mma.round_grid(p), block, ROUND_POINTERS, constants=constants, overlap=c.overlap)
 
 
 def addresses(problem: Problem, b: Tensor, b_scales: Tensor, derived: tuple[Tensor, ...]) -> tuple[int, int]:
     """Return where the kernel finds codes and scales: the weight's own, or those in fragment order."""
     p = problem
-    if not w4_mma.fragments(p) or p.weight_layout == FRAGMENTS:
+    if not fragments(p) or p.weight_layout == FRAGMENTS:
         return b.data_ptr(), b_scales.data_ptr()
     at = derived[0].data_ptr() + folded_bytes(p.n, p.k) if p.derived == FP8_FOLD.kind else derived[1].data_ptr()
     return at, at + code_bytes(p.n, p.k)

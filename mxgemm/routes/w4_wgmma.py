@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from mxgemm import workspace
-from mxgemm.cuda import w4_mma, w4_wgmma
+from mxgemm.cuda import w4_wgmma
+from mxgemm.cuda.operands import ARCH, ROUND_POINTERS, ROUND_THREADS, round_constants
 from mxgemm.cuda.w4_wgmma import WgmmaConfig, wgmma_refusal
 from mxgemm.cuda.w4_wgmma_choice import candidates
 from mxgemm.device import Machine
@@ -39,8 +40,8 @@ class W4Wgmma(Route):
 
     def missing(self, machine: Machine) -> Refusal | None:
         """A Hopper GPU, and a compiler for it."""
-        if machine.arch != w4_mma.ARCH:
-            return Refusal("arch", machine.arch, f"{w4_mma.ARCH}: its products of warpgroups", "machine")
+        if machine.arch != ARCH:
+            return Refusal("arch", machine.arch, f"{ARCH}: its products of warpgroups", "machine")
         from mxgemm.hip.build import compiler_refusal
 
         lacking = compiler_refusal(machine.arch)
@@ -116,9 +117,9 @@ class _Launch:
         rounding = Kernel(
             function(round_source, w4_wgmma.ROUND_KERNEL, device, round_macros),
             w4_wgmma.round_grid(p, c),
-            (w4_wgmma.ROUND_THREADS, 1, 1),
-            w4_wgmma.ROUND_POINTERS,
-            constants=w4_wgmma.round_constants(p),
+            (ROUND_THREADS, 1, 1),
+            ROUND_POINTERS,
+            constants=round_constants(p),
             overlap=True,
         )
         multiplying = Kernel(

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from mxgemm.cuda import w4_mma
+from mxgemm.cuda.operands import ROUND_POINTERS, ROUND_THREADS, round_constants
 from mxgemm.cuda.w4_mma import MmaConfig
 from mxgemm.mx import fragments
 from mxgemm.problem import Problem
@@ -53,8 +54,8 @@ def _rounded(problem: Problem, config: MmaConfig, a: Tensor) -> Tensor:
         (w4_mma.ROUND_SOURCE, w4_mma.ROUND_KERNEL, "RoundArguments", 0),
     )
     made = torch.full((w4_mma.rounded_bytes(problem, config),), 255, dtype=torch.uint8)
-    packed = w4_mma.ROUND_POINTERS.pack(a.data_ptr(), made.data_ptr()) + w4_mma.round_constants(problem)
-    _run(library, packed, w4_mma.round_grid(problem), (w4_mma.ROUND_THREADS, 1, 1), (a, made), 0)
+    packed = ROUND_POINTERS.pack(a.data_ptr(), made.data_ptr()) + round_constants(problem)
+    _run(library, packed, w4_mma.round_grid(problem), (ROUND_THREADS, 1, 1), (a, made), 0)
     return made
 
 

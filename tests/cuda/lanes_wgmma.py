@@ -13,9 +13,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from mxgemm.cuda import w4_mma, w4_wgmma
+from mxgemm.cuda import w4_wgmma
+from mxgemm.cuda.operands import ROUND_POINTERS, ROUND_THREADS, fragments, round_constants
 from mxgemm.cuda.w4_wgmma import WgmmaConfig
-from mxgemm.mx import fragments
+from mxgemm.mx.fragments import code_bytes, scale_bytes
 from mxgemm.problem import Problem
 from mxgemm.routes import Operands
 from mxgemm.routes.w4_mma import addresses
@@ -26,8 +27,8 @@ def run(problem: Problem, config: WgmmaConfig, given: Operands) -> int:
     """Run both launches over their whole grids and return the matrix instructions of all warps."""
     rounded = rounded_a(problem, config, given.a)
     weight: tuple[Tensor, ...] = given.b, given.b_scales
-    if w4_mma.fragments(problem):
-        sizes = fragments.code_bytes(problem.n, problem.k), fragments.scale_bytes(problem.n, problem.k)
+    if fragments(problem):
+        sizes = code_bytes(problem.n, problem.k), scale_bytes(problem.n, problem.k)
         weight = given.derived[problem.derived == "bf16"][-sum(sizes) :].split(sizes)
     operands = rounded, *weight, given.bias, given.out
     pointers = [0 if x is None else x.data_ptr() for x in operands]
@@ -45,9 +46,9 @@ def rounded_a(problem: Problem, config: WgmmaConfig, a: Tensor) -> Tensor:
         (w4_wgmma.ROUND_SOURCE, w4_wgmma.ROUND_KERNEL, "RoundArguments", 0),
     )
     made = torch.full((w4_wgmma.rounded_bytes(problem, config),), 255, dtype=torch.uint8)
-    packed = w4_wgmma.ROUND_POINTERS.pack(a.data_ptr(), made.data_ptr()) + w4_wgmma.round_constants(problem)
+    packed = ROUND_POINTERS.pack(a.data_ptr(), made.data_ptr()) + round_constants(problem)
     grid = w4_wgmma.round_grid(problem, config)
-    lanes._run(library, packed, grid, (w4_wgmma.ROUND_THREADS, 1, 1), (a, made), 0)
+    lanes._run(library, packed, grid, (ROUND_THREADS, 1, 1), (a, made), 0)
     return made
 
 

@@ -11,6 +11,7 @@ import torch
 
 from mxgemm.cuda import w4_mma
 from mxgemm.cuda.launch import KERNELS
+from mxgemm.cuda.operands import CHUNK
 from mxgemm.cuda.w4_mma import MmaConfig
 from mxgemm.device import KNOWN_MACHINES
 from mxgemm.hip.build import build, compiler_refusal
@@ -91,7 +92,7 @@ def test_machine_code(
         assert code.count("LDG") == sum(number for name, number in code.loop.items() if "LDG.E" in name)
     if config.a_slots:
         rows = 8 * tiles_of_a // config.depth
-        whole = -(-given["k"] // w4_mma.CHUNK) <= config.a_slots * config.warps_k
+        whole = -(-given["k"] // CHUNK) <= config.a_slots * config.warps_k
         assert code.kernel["LDGSTS.E.BYPASS.128"] == rows // 2 * (config.a_slots + (0 if whole else config.depth))
         assert code.loop["LDS.128"] >= rows // 2 * config.depth  # 16 pieces of each row, by 32 lanes
     assert not {name for name in code.kernel if name.startswith(("LDL", "STL"))}
