@@ -100,6 +100,7 @@ HEAD: dict[str, Any] = {
         {"derived": "bf16", "m_max": 64, "route": WGMMA, "source": "wgmma"},
         {"derived": "bf16", "route": "dequant_mm", "source": "hopper"},
         {"derived": "fp8_fold", "m_max": MAX_WGMMA, "route": WGMMA, "source": "wgmma"},
+        {"derived": "fragments", "m_max": MAX_WGMMA, "route": WGMMA, "source": "wgmma"},  # the same bytes, no others
         {"m_max": MAX_RAW, "route": WGMMA, "source": "wgmma_raw"},
         {"a_format": "e2m1", "derived": "fp8_fold_compact", "route": "fp8_fold", "source": "hopper"},
         {"a_format": "bf16", "m_max": 64, "nk_min": 64000000, "route": "w4a16", "source": "hopper"},

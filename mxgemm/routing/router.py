@@ -102,7 +102,7 @@ class _Search:
         p = self.problem
         for table in self.tables:
             for rule in table.rules:
-                if rule.applies(p.m, p.n, p.k, p.a_format, _form_of(p)):
+                if rule.applies(p.m, p.n, p.k, p.a_format, _kept_as(p)):
                     route = self.usable(rule.route)
                     if route:
                         return self.configured(route, f"rule: {rule}", _title(table, rule.source))
@@ -261,8 +261,13 @@ def _ranked(problem: Problem, rows: Iterable[Row]) -> list[Row]:
     return sorted(fitting, key=rank)
 
 
+def _kept_as(problem: Problem) -> str:
+    """Return the prepared form that rules name: fragment order alone is one, for it has no copy that others multiply."""
+    return FRAGMENTS if problem.weight_layout == FRAGMENTS else problem.derived
+
+
 def _form_of(problem: Problem) -> str:
-    """Return the prepared form whose rows and rules speak for a weight: fragment order alone is as "bf16" brings it."""
+    """Return the prepared form whose rows speak for a weight: its fragment order alone is read as "bf16" brings it."""
     return "bf16" if problem.weight_layout == FRAGMENTS else problem.derived
 
 

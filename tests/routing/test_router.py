@@ -233,6 +233,7 @@ def test_some_rows_on_hopper_are_for_the_products_of_warpgroups(table, monkeypat
 
     if ROUTES["w4_wgmma"].missing(KNOWN_MACHINES["sm_90"]):
         pytest.skip("no compiler for sm_90")
+    kept = {"weight_layout": "fragments", "scale_layout": "fragments"}
     for a_format in ("e2m1", "e4m3", "bf16"):
         for derived in ("", "fp8_fold", "fp8_fold_compact", "bf16"):
             for n, k in ((7168, 2048), (256, 100000)):
@@ -240,6 +241,8 @@ def test_some_rows_on_hopper_are_for_the_products_of_warpgroups(table, monkeypat
         assert route(128, a_format=a_format) == "w4_wgmma"
         assert route(128, a_format=a_format, derived="bf16") == "dequant_mm"
         assert route(1024, a_format=a_format, derived="bf16") == "dequant_mm"
+        assert route(256, a_format=a_format, **kept) == "w4_wgmma"
+        assert route(1024, a_format=a_format, **kept) == "dequant_mm"
     assert route(64, 57344, 8192, derived="fp8_fold") == "fp8_fold"
     assert route(128, derived="fp8_fold") == "fp8_fold"
     assert route(256, derived="fp8_fold", a_format="bf16") == "w4_wgmma"
