@@ -262,7 +262,7 @@ def _ranked(problem: Problem, rows: Iterable[Row]) -> list[Row]:
 
 
 def _kept_as(problem: Problem) -> str:
-    """Return the prepared form that rules name: fragment order alone is one, for it has no copy that others multiply."""
+    """Return the prepared form that rules name: fragment order alone is one, for others find nothing to multiply in it."""
     return FRAGMENTS if problem.weight_layout == FRAGMENTS else problem.derived
 
 
