@@ -262,7 +262,7 @@ def _ranked(problem: Problem, rows: Iterable[Row]) -> list[Row]:
 
 
 def _kept_as(problem: Problem) -> str:
-    """Return the prepared form that rules name: fragment order alone is one, for others find nothing to multiply in it."""
+    """Return the prepared form that rules name: fragment order alone is one, which few routes multiply."""
     return FRAGMENTS if problem.weight_layout == FRAGMENTS else problem.derived
 
 
