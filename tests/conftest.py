@@ -26,7 +26,9 @@ EXHAUSTIVE_FILES: Final = (
     "scaled/test_emulated.py",
     "scaled/test_quant_gemm.py",
 )
-"""Whose slow tests show for every type, layout or instruction what others show for some: `make test-all` runs them."""
+"""Whose slow tests show for every type, layout or instruction what others show for some: `make test-all` runs them.
+
+So it does what is marked exhaustive where it is (tests/marks.py)."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -42,6 +44,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.slow)
         if "slow" in item.keywords and item.path.as_posix().endswith(EXHAUSTIVE_FILES):
             item.add_marker(pytest.mark.exhaustive)
+        if "exhaustive" in item.keywords:
+            item.add_marker(pytest.mark.slow)
         if "gpu" in item.keywords and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA or ROCm device; torch sees none"))
     seed = config.getoption("shuffle")

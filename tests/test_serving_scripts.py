@@ -74,7 +74,7 @@ def test_growth_leaves_out_the_first_windows(soak) -> None:
     assert soak.limit("allocated") < soak.limit("process")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_layers_that_two_processes_share_are_judged(tmp_path: Path) -> None:
     out = tmp_path / "r.json"
     command = [sys.executable, str(BENCH / "tensor_parallel.py"), "--backend", "gloo", "--small", "-o", str(out)]

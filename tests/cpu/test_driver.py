@@ -11,6 +11,7 @@ import pytest
 from mxgemm.cpu import build, variants
 from mxgemm.device import cpu_features
 from mxgemm.errors import Refusal
+from tests.marks import EXHAUSTIVE
 
 DRIVER = Path(__file__).with_name("driver.c")
 ARM = ("aarch64-linux-gnu-gcc", ("qemu-aarch64", "qemu-aarch64-static"))
@@ -49,10 +50,10 @@ def sanitizes(folder: Path, sanitizer: str) -> bool:
     "name, sanitizer, options",
     [
         ("amx_bf16", "address,undefined", ()),
-        ("avx512_vnni", "address,undefined", ()),
         ("avx512_vnni", "address,undefined", ("-DMX_EMULATED_AMX",)),
-        ("avx2", "address,undefined", ()),
         ("avx2", "address,undefined", ("-DMX_EMULATED_AMX",)),
+        pytest.param("avx512_vnni", "address,undefined", (), marks=EXHAUSTIVE),
+        pytest.param("avx2", "address,undefined", (), marks=EXHAUSTIVE),
         ("avx2", "thread", ()),
     ],
 )

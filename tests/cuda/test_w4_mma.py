@@ -21,6 +21,7 @@ from mxgemm.mx.fragments import fragment_order
 from mxgemm.problem import Problem, Strides
 from mxgemm.routes import ROUTES, Operands
 from tests.cuda import lanes
+from tests.marks import first_of
 
 HOPPER = KNOWN_MACHINES["sm_90"]
 CPU = torch.device("cpu")
@@ -205,7 +206,7 @@ def test_layouts_and_strides(layouts: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", first_of(range(3)))
 def test_drawn_cases(seed: int) -> None:
     """What bench/w4_mma.py draws for a GPU, as far as it is small."""
     cases = [case for case in mma_cases.drawn(300, seed) if case.n * case.k * -(-case.m // 8) < 100_000]

@@ -25,6 +25,7 @@ from mxgemm.problem import Problem, Strides
 from mxgemm.routes import ROUTES, Operands
 from tests.cuda import lanes_wgmma
 from tests.cuda.sass import disassemble, tool
+from tests.marks import EXHAUSTIVE, first_of
 
 HOPPER = KNOWN_MACHINES["sm_90"]
 CPU = torch.device("cpu")
@@ -73,7 +74,7 @@ def test_configurations_layouts_and_strides(case: Case) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", first_of(range(2)))
 def test_drawn_cases(seed: int) -> None:
     """What bench/w4_wgmma.py draws for a GPU, as far as it is small."""
     cases = [case for case in w4_wgmma.drawn(400, seed) if case.n * case.k * -(-case.m // 64) < 60_000]
@@ -137,12 +138,12 @@ FAMILIES = (
     (WgmmaConfig(2, 64, 1, 1, 4, 1), {}),
     (WgmmaConfig(1, 128, 3, 1, 6, 1), {"k": 2880, "out_dtype": FP32}),
 )
-QUICK = 0  # the one of FAMILIES that is built in every run of the tests
+MARKS = {0: (), 3: SLOW, 5: SLOW}  # of FAMILIES
 
 
 @pytest.mark.parametrize(
     ("config", "more"),
-    [pytest.param(*one, marks=[] if i == QUICK else SLOW) for i, one in enumerate(FAMILIES)],
+    [pytest.param(*one, marks=MARKS.get(i, EXHAUSTIVE)) for i, one in enumerate(FAMILIES)],
     ids=str,
 )
 def test_machine_code(config: WgmmaConfig, more: dict[str, Any], tmp_path: Path) -> None:

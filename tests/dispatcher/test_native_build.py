@@ -33,6 +33,7 @@ from mxgemm.dispatcher.native_kernel import (
 from mxgemm.dispatcher.rowcolquant import RowColQuantKernelConfig
 from mxgemm.errors import BuildError
 from tests.dispatcher.native_libraries import CONFIGS, SUM_SCALED, built, description, require_compilers
+from tests.marks import first_of
 
 INSTRUCTIONS = {
     "mx-fp8": "v_mfma_scale_f32_16x16x128_f8f6f4",
@@ -51,7 +52,7 @@ INSTRUCTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", SUM_SCALED)
+@pytest.mark.parametrize("name", first_of(SUM_SCALED, 6))
 def test_matrix_instructions_and_registers(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     library = built(name, tmp_path_factory)
     for variant in description(library)["variants"]:

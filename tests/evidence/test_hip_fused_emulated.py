@@ -192,7 +192,7 @@ def test_a_missing_wait_or_barrier_is_noticed(config: FusedConfig) -> None:
         assert found.caught["OrderError"] == 1, found  # the wait for the sums' stores, ahead of the counter
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("shape", LEADERBOARD, ids=str)
 def test_what_tuning_would_try(shape: tuple[int, int, int]) -> None:
     """The guess and every thirtieth candidate after it, on the leaderboard's weight with fewer columns."""

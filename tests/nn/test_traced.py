@@ -132,7 +132,7 @@ def test_exports_with_a_free_number_of_rows(form: str, strict: bool) -> None:
 
 
 @no_spaces
-@pytest.mark.slow
+@pytest.mark.exhaustive  # half a minute; tests/test_ops.py has the operators packaged
 @pytest.mark.skipif(shutil.which("g++") is None, reason="AOTInductor needs a C++ compiler")
 def test_aot_inductor_packages_a_model(tmp_path: Path) -> None:
     eager = model().eval()

@@ -1,5 +1,7 @@
 """The Triton GEMM routes, in the interpreter and on the GPU, against the oracle."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -10,6 +12,7 @@ from mxgemm.problem import Problem
 from mxgemm.routes import ROUTES
 from mxgemm.triton.tile import TileConfig
 from tests.cases import DEVICES, OUT_DTYPES, make, run_route, skip_without_kernels, spread
+from tests.marks import EXHAUSTIVE
 from tests.pairwise import Case as Parameters
 from tests.pairwise import cover
 
@@ -44,13 +47,18 @@ def legal(case: Parameters) -> bool:
     return case["m"] * case["n"] * case["k"] <= 4_000_000 or (case["n"] <= 48 and case["m"] <= 64)
 
 
+def marked(case: Parameters) -> Any:
+    """Leave what takes the interpreter seconds to `make test-all`."""
+    return pytest.param(case, marks=EXHAUSTIVE) if case["m"] * case["n"] * case["k"] > 1_000_000 else case
+
+
 def parameter_id(case: Parameters) -> str:
     return "-".join(str(value).replace("torch.", "").replace("'", "") for value in case.values())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("case", cover(GRID, legal), ids=parameter_id)
+@pytest.mark.parametrize("case", [marked(case) for case in cover(GRID, legal)], ids=parameter_id)
 def test_every_pair_of_parameters(case: Parameters, device: str) -> None:
     skip_without_kernels(device)
     route, a_format, b_format = case["kernel"]
