@@ -61,14 +61,20 @@ def _check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None
             parser.error(f"M N K: {error}")
         if not options.shape:
             parser.error("M N K: got none, want a size such as 16 2112 7168")
-    elif (
-        options.command == "doctor"
-        and not options.verify
-        and (options.shape or options.json or options.prepared is not None)
-    ):
-        parser.error("--shape, --json, --prepared and --raw: got one without --verify, want --verify too")
+    elif options.command == "doctor":
+        _check_doctor(options, parser)
     elif options.command == "plot" and not (options.results or options.map):
         parser.error("results: got none, want a file that mxgemm bench --json wrote, or --map")
+
+
+def _check_doctor(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    of_verify = options.shape or options.json or options.tune or options.prepared is not None
+    if options.read and (options.verify or of_verify or options.budget is not None):
+        parser.error("--read: got it with other options, want it alone, or with --table")
+    if options.table and not options.read:
+        parser.error("--table: got it without --read, want --read too")
+    if of_verify and not options.verify:
+        parser.error("--shape, --json, --tune, --prepared and --raw: got one without --verify, want --verify too")
 
 
 def _command(commands: Any, name: str, summary: str) -> argparse.ArgumentParser:
@@ -161,7 +167,24 @@ def _doctor(commands: Any) -> None:
         "default: every form that gemm takes", default=None,
     )  # fmt: skip
     _add_seconds(parser, 0.2, "with --verify: time to spend on timing a case")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="with --verify: write the report here")
+    parser.add_argument(
+        "--tune", action="store_true", help="with --verify: then measure every legal configuration, and torch.mm"
+    )
+    parser.add_argument(
+        "--budget", type=values.seconds, metavar="SECONDS",
+        help="with --verify: begin nothing after so long; default: 1800 with --tune, else no end",
+    )  # fmt: skip
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE",
+        help="with --verify: the report, kept while it grows; the same command again does what is left",
+    )  # fmt: skip
+    parser.add_argument("--read", type=Path, metavar="FILE", help="print a report that was sent, and examine nothing")
+    parser.add_argument(
+        "--table",
+        type=Path,
+        metavar="FILE",
+        help="with --read: the routing table to write what was tuned to, or to add to",
+    )
     _add_force(parser)
 
 

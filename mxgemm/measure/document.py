@@ -117,22 +117,22 @@ def _renewed(past: dict[str, Any]) -> dict[str, Any]:
 
 
 class Keeper:
-    """Writes the document of a run to its file after each size, so that an interrupted run leaves what it measured."""
+    """Writes the document of a run to its file as it goes on, so that an interrupted one leaves what it measured."""
 
-    def __init__(self, path: Path, *, force: bool = False) -> None:
+    def __init__(self, path: Path, *, kind: str = KIND, force: bool = False) -> None:
         """Check the file before the work.
 
         Raises:
-            FileError: it cannot be written, or ``mxgemm bench`` did not write it and ``force`` is not set.
+            FileError: it cannot be written, or holds another kind of document and ``force`` is not set.
         """
-        files.check_writable(path, files.json_mark(KIND), force=force)
-        self._path, self._force = path, force
+        self._path, self._kind, self._force = path, kind, force
+        files.check_writable(path, files.json_mark(kind), force=force)
         self._told = False
 
     def keep(self, unfinished: dict[str, Any]) -> None:
         """Write what there is; where that fails, say so once and let the run go on."""
         try:
-            files.write(self._path, files.json_text(unfinished), files.json_mark(KIND), force=self._force)
+            files.write(self._path, files.json_text(unfinished), files.json_mark(self._kind), force=self._force)
         except FileError as error:
             if not self._told:
                 logger.warning("%s; the run goes on, and its results are written at the end", error)
@@ -144,4 +144,4 @@ class Keeper:
         Raises:
             FileError: it cannot be written; the message says where it is instead.
         """
-        files.save_json(self._path, finished, KIND, force=self._force)
+        files.save_json(self._path, finished, self._kind, force=self._force)

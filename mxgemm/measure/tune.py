@@ -7,22 +7,27 @@ take a caller's operands, the next one is measured too. Name the file in ``MXGEM
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import torch
+from torch import Tensor
 
 from mxgemm import files
 from mxgemm._version import __version__
 from mxgemm.device import machine_of
 from mxgemm.files import FileError
-from mxgemm.measure import Shape, inputs
-from mxgemm.measure.timing import CALL_METHOD
+from mxgemm.measure import PEERS, Shape, inputs
+from mxgemm.measure.step import Step
+from mxgemm.measure.timing import CALL_METHOD, call_us
 from mxgemm.measure.trial import Trial
 from mxgemm.mx.formats import ActivationFormat
+from mxgemm.mx.tensor import MXTensor
 from mxgemm.routes import ROUTES, Config, Route
 from mxgemm.routing import tables
 from mxgemm.routing.tables import Row
@@ -78,11 +83,36 @@ def tune(
             raise ValueError(f"route: got {name!r}, want one of {', '.join(ROUTES)}")
     for shape in shapes:
         a, weight = inputs(*shape, device)
-        trial = Trial(a, weight, weight.prepare() if prepared else weight, a_format, False)
-        for route in (ROUTES[name] for name in routes or ROUTES):
-            if route.refusal(trial.problem) is None:
-                for config in _legal(route, trial):
-                    yield _measure(shape, route, config, trial, seconds)
+        for route, config, trial in _candidates(a, weight, a_format, prepared, routes):
+            yield _measure(shape, route, config, trial, seconds)
+
+
+def steps(
+    shapes: Sequence[Shape], *, device: torch.device, seconds: float = 0.2, prepared: bool = True
+) -> Iterator[Step]:
+    """Yield what :func:`tune` would do, to be done or not: of each shape ``torch.mm`` first, a report's "baselines".
+
+    Then every legal configuration of every route, a report's "tuned".
+    """
+    for shape in shapes:
+        m, n, k = shape
+        size, who = f"{m},{n},{k}", {"m": m, "n": n, "k": k}
+        a, weight = inputs(*shape, device)
+        what = partial(_baseline, a, weight, device, seconds)
+        yield Step(f"torch.mm {size}", f"{size} tuned", "baselines", who, what)
+        for route, config, trial in _candidates(a, weight, "e2m1", prepared, ()):
+            values = config.to_mapping()
+            yield Step(
+                f"tune {size} {route.name}: {values}", f"{size} tuned", "tuned",
+                who | {"route": route.name, "config": values}, partial(_tuned, shape, route, config, trial, seconds),
+            )  # fmt: skip
+
+
+def timing_of(record: Mapping[str, Any]) -> Timing:
+    """Return the timing that a report's record of a step of :func:`steps` holds."""
+    config = ROUTES[record["route"]].config_type.from_mapping(record["config"])
+    shape = record["m"], record["n"], record["k"]
+    return Timing(shape, record["route"], config, record.get("us"), record.get("reason", ""))
 
 
 def rows(timings: Sequence[Timing], device: torch.device, a_format: ActivationFormat, source: str) -> list[Row]:
@@ -168,16 +198,17 @@ def write(
         target.parent.mkdir(parents=True, exist_ok=True)
         with files.locked(target.parent / ".mxgemm-tables.lock"):
             old = existing(path, arch, force=force)
-            text = files.json_text(_document(arch, name, source, measured, old))
+            text = files.json_text(document_of(arch, name, source, measured, old))
             files.write(path, text, _MARK, force=force or old is not None)
     except (FileError, OSError) as error:
-        alone = files.json_text(_document(arch, name, source, measured, None))
+        alone = files.json_text(document_of(arch, name, source, measured, None))
         raise FileError(f"{error}; {files.rescue(path.name, alone)}") from error
 
 
-def _document(
+def document_of(
     arch: str, name: str, source: dict[str, str], measured: Sequence[Row], old: tables.Table | None
 ) -> dict[str, Any]:
+    """Return a table of what was measured, added to an old one where there is one."""
     sources: dict[str, Any] = {name: source}
     kept: list[Row] = []
     rules: list[dict[str, Any]] = []
@@ -201,6 +232,29 @@ def _document(
 
 def _key(row: Row) -> tuple[int, int, int, str, str]:
     return row.m, row.n, row.k, row.a_format, row.b_format
+
+
+def _candidates(
+    a: Tensor, weight: MXTensor, a_format: ActivationFormat, prepared: bool, routes: Sequence[str]
+) -> Iterator[tuple[Route, Config, Trial]]:
+    trial = Trial(a, weight, weight.prepare() if prepared else weight, a_format, False)
+    for route in (ROUTES[name] for name in routes or ROUTES):
+        if route.refusal(trial.problem) is None:
+            for config in _legal(route, trial):
+                yield route, config, trial
+
+
+def _baseline(a: Tensor, weight: MXTensor, device: torch.device, seconds: float) -> dict[str, Any]:
+    peer = PEERS["torch_mm"]
+    loaded = peer.load(weight)
+    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():  # where the clock's events are
+        time = call_us(lambda: peer.call(a, loaded), device, seconds)
+    return {"state": "passed", "us": time.us, "us_low": time.low, "us_high": time.high, "runs": time.runs}
+
+
+def _tuned(shape: Shape, route: Route, config: Config, trial: Trial, seconds: float) -> dict[str, Any]:
+    timing = _measure(shape, route, config, trial, seconds)
+    return {"state": "failed", "reason": timing.reason} if timing.us is None else {"state": "passed", "us": timing.us}
 
 
 def _legal(route: Route, trial: Trial) -> list[Config]:

@@ -1,4 +1,4 @@
-"""Run every route that this machine has against the oracle, and keep a report: the work of ``mxgemm doctor --verify``.
+"""Run every route that this machine has against the oracle: the work of ``mxgemm doctor --verify``.
 
 Every shape comes in every form of the weight, so each layout path of each route is run. A route that this machine has
 not, or that says no to a form, is recorded with the reason; one that raises or misses a gate has failed.
@@ -6,30 +6,26 @@ not, or that says no to a form, is recorded with the reason; one that raises or 
 
 from __future__ import annotations
 
-import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
-from datetime import datetime, timezone
-from typing import Any, Final, Literal, get_args
+from functools import partial
+from typing import Any, Final, Literal
 
 import torch
 
-from mxgemm._version import __version__
 from mxgemm.device import machine_of
 from mxgemm.hip import shuffle
 from mxgemm.measure import Shape, inputs
-from mxgemm.measure.doctor import Findings
-from mxgemm.measure.timing import CALL_METHOD, call_us
+from mxgemm.measure.step import Step
+from mxgemm.measure.timing import call_us
 from mxgemm.measure.trial import Trial, forms
 from mxgemm.mx import layouts
-from mxgemm.mx.accuracy import NORM_GATE
 from mxgemm.mx.formats import BLOCK
 from mxgemm.mx.tensor import MXTensor
 from mxgemm.routes import ROUTES
-from mxgemm.routing.router import Choice, choose
+from mxgemm.routing.router import choose
 
-KIND: Final = "mxgemm-verification"
 SHUFFLES: Final = "hip shuffles"
 """What stands where a route's name would, for the kernels that only move bytes."""
 
@@ -96,39 +92,44 @@ def verify(
         seconds: time to spend on timing one case, at least five calls.
         prepared: of the forms, only what ``prepare()`` makes, or only the row-major weight; by default all.
     """
+    for _, case in _cases(shapes, device, seconds, prepared):
+        yield _verdict(case)
+
+
+def steps(
+    shapes: Sequence[Shape], *, device: torch.device, seconds: float = 0.2, prepared: bool | None = None
+) -> Iterator[Step]:
+    """Yield what :func:`verify` would do, to be done or not: a report's "results". Takes the same arguments."""
+    for who, case in _cases(shapes, device, seconds, prepared):
+        size = f"{who['m']},{who['n']},{who['k']}"
+        name = f"verify {size} {who['weight']}: {who['route']}"
+        yield Step(name, size, "results", who, partial(_record, case), decided=isinstance(case, Verdict))
+
+
+Case = Callable[[], Verdict] | Verdict
+"""What gives a verdict, or one that was given without a launch."""
+
+
+def _cases(
+    shapes: Sequence[Shape], device: torch.device, seconds: float, prepared: bool | None
+) -> Iterator[tuple[dict[str, Any], Case]]:
+    """Yield what each case is about and the case."""
     for m, n, k in shapes:
+        who = {"m": m, "n": n, "k": k}
         a, weight = inputs(m, n, k, device)
-        yield _shuffles((m, n, k), weight, seconds)
+        yield {"route": SHUFFLES, **who, "weight": "row_major"}, partial(_shuffles, (m, n, k), weight, seconds)
         for name, form in forms(weight) if prepared is None else [_one_form(weight, prepared)]:
             trials = {kind: Trial(a, weight, form, *kind) for kind in _ACTIVATIONS}
             for route in ROUTES:
-                yield _verdict(route, name, trials, seconds)
+                yield {"route": route, **who, "weight": name}, _case(route, name, trials, seconds)
 
 
-def report(verdicts: Sequence[Verdict], found: Findings, device: torch.device) -> dict[str, Any]:
-    """Return a JSON document that says everything about this run: environment, method, gates, verdicts."""
-    machine = machine_of(device)
-    states = [verdict.state for verdict in verdicts]
-    return {
-        "kind": KIND,
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "mxgemm": __version__,
-        "device": machine.name,
-        "arch": machine.arch,
-        "cu_count": machine.cu_count,
-        "torch": torch.__version__,
-        "hip": torch.version.hip,
-        "cuda": torch.version.cuda,
-        "platform": platform.platform(),
-        "found": dict(found.facts) | {ability.name: ability.words for ability in found.abilities},
-        "method": CALL_METHOD[device.type],
-        "gates": {"norm": NORM_GATE, "element": "32 + K / 64, 4 for Hopper's fp8 sums"},
-        "counts": {state: states.count(state) for state in get_args(State)},
-        "results": [
-            {name: value for name, value in asdict(verdict).items() if value not in (None, "", {})}
-            for verdict in verdicts
-        ],
-    }
+def _verdict(case: Case) -> Verdict:
+    return case if isinstance(case, Verdict) else case()
+
+
+def _record(case: Case) -> dict[str, Any]:
+    return {name: value for name, value in asdict(_verdict(case)).items() if value not in (None, "", {})}
 
 
 def _one_form(weight: MXTensor, prepared: bool) -> tuple[str, MXTensor]:
@@ -159,13 +160,12 @@ def _shuffles(shape: Shape, weight: MXTensor, seconds: float) -> Verdict:
     return Verdict(*case, "passed", us=time.us, us_low=time.low, us_high=time.high, runs=time.runs)
 
 
-def _verdict(route: str, weight: str, trials: dict[tuple[str, bool], Trial], seconds: float) -> Verdict:
+def _case(route: str, weight: str, trials: dict[tuple[str, bool], Trial], seconds: float) -> Case:
     refusals = []
     for (a_format, quantized), trial in trials.items():
         refusal = ROUTES[route].refusal(trial.problem)
         if refusal is None:
-            choice = choose(trial.problem, route=route)
-            return _run(choice, weight, f"{'MX ' if quantized else ''}{a_format}", trial, seconds)
+            return partial(_run, route, weight, f"{'MX ' if quantized else ''}{a_format}", trial, seconds)
         refusals.append(refusal)
     problem = next(iter(trials.values())).problem
     # That a route wants other activations is no news where it was asked with those too.
@@ -174,8 +174,9 @@ def _verdict(route: str, weight: str, trials: dict[tuple[str, bool], Trial], sec
     return Verdict(route, problem.m, problem.n, problem.k, weight, "any", state, refusal.reason)
 
 
-def _run(choice: Choice, weight: str, activations: str, trial: Trial, seconds: float) -> Verdict:
+def _run(route: str, weight: str, activations: str, trial: Trial, seconds: float) -> Verdict:
     problem = trial.problem
+    choice = choose(problem, route=route)
     case = (choice.route.name, problem.m, problem.n, problem.k, weight, activations)
     config = choice.config.to_mapping()
     try:

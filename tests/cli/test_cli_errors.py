@@ -46,6 +46,7 @@ CASES: dict[str, tuple[list[str], str, tuple[str, ...]]] = {
     "doctor --shape": (["doctor", "--verify", "--device", "cpu"], "--shape", ()),
     "doctor --device": (["doctor", "--verify"], "--device", ()),
     "doctor --seconds": (["doctor", "--verify"], "--seconds", ("0", "0.5", "1e3", "9" * 30)),
+    "doctor --budget": (["doctor", "--verify", "--shape", "1,1,32"], "--budget", ("0", "0.5", "1e3", "9" * 30)),
     "explain m": (["explain"], "M N K", ()),
     "explain n": (["explain", "1"], "M N K", ()),
     "explain k": (["explain", "1", "1"], "M N K", ()),

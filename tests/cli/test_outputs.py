@@ -27,7 +27,7 @@ QUICK = ["--shape", "3,32,64", "--device", "cpu", "--seconds", "0"]
 CALLS = ["--warm-up", "1", "--repeats", "2"]
 COMMANDS = {
     "bench": (["bench", *QUICK, "--json"], "mxgemm.measure.run"),
-    "doctor": (["doctor", "--verify", *QUICK, "--json"], "mxgemm.measure.verify.verify"),
+    "doctor": (["doctor", "--verify", *QUICK, "--json"], "mxgemm.measure.checkup.run"),
     "tune": (["tune", *QUICK, "--route", "reference", "-o"], "mxgemm.measure.tune.tune"),
     "submission": (["submission", "--form", "aiter", "-o"], "mxgemm.submission.generate.render"),
     "parity": (["parity", "route:auto", "peer:torch_mm", *QUICK[:4], *CALLS, "--csv"], "mxgemm.measure.parity.parity"),

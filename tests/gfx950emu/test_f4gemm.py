@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from evidence import f4gemm_cases as f4gemm
 from gfx950emu import run_code_object
 from gfx950emu.errors import MemoryFault
 from mxgemm import workspace
@@ -24,7 +25,6 @@ from mxgemm.device import KNOWN_MACHINES
 from mxgemm.routes.fused_asm import FusedAsmConfig
 from tests.cases import make, run_route, skip_without_kernels
 from tests.emulator import require_objdump
-from tests.gfx950emu import f4gemm
 
 AVAILABLE = f4gemm.available()
 REASON = "no f4gemm code objects: MXGEMM_AITER_CO names no folder that has them, and no amd-aiter is installed"

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from evidence import f4gemm_cases as f4gemm
 from gfx950emu import run_code_object
 from gfx950emu.mutation import mutate
 from tests.emulator import compile_hip, require_objdump
-from tests.gfx950emu import f4gemm
 from tests.gfx950emu.conftest import HIP
 
 WORDS = np.random.default_rng(5).integers(0, 2**32, (256, 4), dtype=np.uint32)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mxgemm.hip import shuffle
-from mxgemm.measure import Effort, inputs, trial, tune, verify
+from mxgemm.measure import Effort, inputs, report, trial, tune, verify
 from mxgemm.measure.spread import spread_of
 from mxgemm.mx import layouts
 from mxgemm.problem import Problem
@@ -154,7 +154,7 @@ def test_the_command_and_its_report(tmp_path: Path, only_reference: None, monkey
     arguments = ["doctor", "--verify", "--shape", "3,32,64", "--device", "cpu", "--seconds", "0", "--json", str(path)]
     assert "4 passed, 0 failed" in output(*arguments)
     document = json.loads(path.read_text())
-    assert document["kind"] == verify.KIND
+    assert document["kind"] == report.KIND
     assert document["counts"]["passed"] == 4
     assert document["found"]["torch"] == torch.__version__
     assert "load and launch them" in document["found"]
@@ -163,6 +163,6 @@ def test_the_command_and_its_report(tmp_path: Path, only_reference: None, monkey
     assert 0 <= passed["norm_error"] <= passed["norm_limit"]
     assert passed["element_error"] >= 0
     monkeypatch.setitem(ROUTES, "spoiled", Spoiled("raises"))
-    assert "no such device" in output(*arguments, code=1)
+    assert "no such device" in output(*arguments, "--force", code=1)
     assert json.loads(path.read_text())["counts"]["failed"] == 4
     assert "want --verify too" in output("doctor", "--shape", "3,32,64", code=2)
