@@ -5,19 +5,14 @@
 // The generated header's Config has the types, sizes and flags, CK's pipelines and the kind of quantisation.
 #pragma once
 
-#include "ck_tile/core.hpp"
-#include "ck_tile/host.hpp"
-#include "ck_tile/host/kernel_launch.hpp"
-#include "ck_tile/ops/epilogue.hpp"
-#include "ck_tile/ops/gemm.hpp"
+#include "tile.hpp"
+
 #include "ck_tile/ops/gemm_quant.hpp"
 
 #include "shuffles.hpp"
 
 namespace {
 
-using RowMajor    = ck_tile::tensor_layout::gemm::RowMajor;
-using ColumnMajor = ck_tile::tensor_layout::gemm::ColumnMajor;
 template <bool Column>
 using Order = std::conditional_t<Column, ColumnMajor, RowMajor>;
 
@@ -32,9 +27,6 @@ using BQLayout = Order<!Config::bq_row_major>;
 using AGroup   = ck_tile::QuantGroupShape<ck_tile::sequence<1, 1, bridge::group_k_a>>;
 using BGroup   = ck_tile::QuantGroupShape<ck_tile::sequence<1, bridge::group_n_b, bridge::group_k_b>>;
 
-using Shape       = ck_tile::TileGemmShape<ck_tile::sequence<Config::tile_m, Config::tile_n, Config::tile_k>,
-                                     ck_tile::sequence<Config::warp_m, Config::warp_n, Config::warp_k>,
-                                     ck_tile::sequence<Config::warp_tile_m, Config::warp_tile_n, Config::warp_tile_k>>;
 using Partitioner = Config::Partitioner<Shape>;
 using Traits      = ck_tile::TileGemmQuantTraits<Config::pad_m,
                                             Config::pad_n,

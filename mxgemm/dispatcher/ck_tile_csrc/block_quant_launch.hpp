@@ -90,15 +90,14 @@ float launch_ordered(const problem& p, const bridge::Timing& timing)
 {
     const auto host  = host_arguments(p);
     const auto loops = Partitioner::GetLoopNum(ck_tile::integer_least_multiple(host.K, Config::tile_k));
-    const ck_tile::stream_config stream{timing.stream, timing.wanted, 0, timing.warmup, timing.repeat, true, false, 1};
+    const auto stream = stream_of(timing);
     const auto run = [&](const auto hot_loop, const auto tail) {
         using Problem  = PipelineProblem<decltype(hot_loop)::value, decltype(tail)::value>;
         using Epilogue = Config::Epilogue<CShuffle<Problem>, PermuteN<Problem>, Default<Problem>>;
         using Kernel =
             ck_tile::QuantGemmKernel<Partitioner, Config::Pipeline<Problem>, Epilogue, Config::quantisation>;
         const auto arguments = Kernel::MakeKernelArgs(host);
-        if(!Kernel::IsSupportedArgument(arguments))
-            throw bridge::Refusal{bridge::unsupported, "CK tile's kernel does not support these sizes"};
+        require_supported<Kernel>(arguments);
         return ck_tile::launch_kernel(
             stream,
             ck_tile::make_kernel<Config::blocks_per_cu, ck_tile::kernel_attr<Config::eight_waves>>(

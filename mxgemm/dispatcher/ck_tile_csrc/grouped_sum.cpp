@@ -1,9 +1,6 @@
 // CK's grouped_rowcolquant and grouped_tensorquant: one problem through its grouped kernel, scales on the sums.
-#include "ck_tile/core.hpp"
-#include "ck_tile/host.hpp"
-#include "ck_tile/host/kernel_launch.hpp"
-#include "ck_tile/ops/epilogue.hpp"
-#include "ck_tile/ops/gemm.hpp"
+#include "tile.hpp"
+
 #include "ck_tile/ops/gemm_quant.hpp"
 #include "ck_tile/ops/gemm_quant/kernel/grouped_gemm_quant_kernel.hpp"
 
@@ -13,16 +10,9 @@
 
 namespace {
 
-using RowMajor    = ck_tile::tensor_layout::gemm::RowMajor;
-using ColumnMajor = ck_tile::tensor_layout::gemm::ColumnMajor;
-using A           = Config::A;
-using B           = Config::B;
+using A = Config::A;
+using B = Config::B;
 
-using Shape       = ck_tile::TileGemmShape<ck_tile::sequence<Config::tile_m, Config::tile_n, Config::tile_k>,
-                                     ck_tile::sequence<Config::warp_m, Config::warp_n, Config::warp_k>,
-                                     ck_tile::sequence<Config::warp_tile_m, Config::warp_tile_n, Config::warp_tile_k>,
-                                     false,
-                                     false>;
 using Partitioner = ck_tile::GemmSpatiallyLocalTilePartitioner<Shape, 8, 4>;
 using QuantTraits = ck_tile::TileGemmQuantTraits<Config::pad_m,
                                                  Config::pad_n,
@@ -81,7 +71,7 @@ float launch(const problem& p, const bridge::Timing& timing)
                                                                  n,
                                                                  1,
                                                                  1}};
-    const ck_tile::stream_config stream{timing.stream, timing.wanted, 0, timing.warmup, timing.repeat, true, false, 1};
+    const auto stream = stream_of(timing);
     const auto loops = Partitioner::GetLoopNum(ck_tile::integer_least_multiple(k, Config::tile_k));
     const auto run   = [&](const auto hot_loop, const auto tail) {
         using Problem = ck_tile::GemmRowColTensorQuantPipelineProblem<A,
@@ -100,8 +90,7 @@ float launch(const problem& p, const bridge::Timing& timing)
                                                        Epilogue,
                                                        Config::quantisation>;
         const auto arguments = Kernel::MakeKargs(groups);
-        if(!Kernel::IsSupportedArgument(arguments))
-            throw bridge::Refusal{bridge::unsupported, "CK tile's kernel does not support these sizes"};
+        require_supported<Kernel>(arguments);
         const auto grid = [&] {
             if constexpr(Config::persistent)
                 return Kernel::MaxOccupancyGridSize(stream);

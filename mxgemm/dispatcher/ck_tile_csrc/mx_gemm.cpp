@@ -2,11 +2,8 @@
 //
 // CK's kernel reads scales in the order of its matrix instruction, so they are shuffled here, on the host, before the
 // launch: a call costs two small copies more than the kernel, and waits for it. The time reported is the kernel's.
-#include "ck_tile/core.hpp"
-#include "ck_tile/host.hpp"
-#include "ck_tile/host/kernel_launch.hpp"
-#include "ck_tile/ops/epilogue.hpp"
-#include "ck_tile/ops/gemm.hpp"
+#include "tile.hpp"
+
 #if __has_include("ck_tile/ops/gemm_mx.hpp")
 #include "ck_tile/ops/gemm_mx.hpp"
 #endif
@@ -14,26 +11,17 @@
 #include <type_traits>
 #include <vector>
 
-#include "bridge.hpp"
-
 namespace {
 
 using bridge::Call;
 using bridge::Refusal;
 
-using RowMajor    = ck_tile::tensor_layout::gemm::RowMajor;
-using ColumnMajor = ck_tile::tensor_layout::gemm::ColumnMajor;
-using Data        = Config::Data;
-using Scale       = ck_tile::e8m0_t;
+using Data  = Config::Data;
+using Scale = ck_tile::e8m0_t;
 
 constexpr int block       = 32; // elements of K that share a scale
 constexpr int least_fp4_m = 32;
 
-using Shape       = ck_tile::TileGemmShape<ck_tile::sequence<Config::tile_m, Config::tile_n, Config::tile_k>,
-                                     ck_tile::sequence<Config::warp_m, Config::warp_n, Config::warp_k>,
-                                     ck_tile::sequence<Config::warp_tile_m, Config::warp_tile_n, Config::warp_tile_k>,
-                                     false,
-                                     false>;
 using Partitioner = ck_tile::GemmSpatiallyLocalTilePartitioner<Shape, 8, 4>;
 using Traits      = ck_tile::TileGemmUniversalTraits<Config::pad_m,
                                                 Config::pad_n,
@@ -124,10 +112,8 @@ float launch(const Call& call, const bridge::Timing& timing)
     const HostArguments host(
         {call.a}, {a_scales.get()}, {call.b}, {b_scales.get()}, {}, call.c, call.k_batch, m, n, k, {k}, {k}, {}, n);
     const auto arguments = Kernel::MakeKernelArgs(host);
-    if(!Kernel::IsSupportedArgument(arguments))
-        throw Refusal{bridge::unsupported, "CK tile's kernel does not support these sizes"};
-    const ck_tile::stream_config stream{
-        timing.stream, timing.wanted, 0, timing.warmup, timing.repeat, true, false, 1};
+    require_supported<Kernel>(arguments);
+    const auto stream = stream_of(timing);
     const float took = ck_tile::launch_kernel(
         stream,
         ck_tile::make_kernel<Config::blocks_per_cu>(

@@ -7,30 +7,20 @@
 //   RUN, RUN_DEVICE  the names of the exported functions.
 #pragma once
 
-#include "ck_tile/core.hpp"
-#include "ck_tile/host.hpp"
-#include "ck_tile/host/kernel_launch.hpp"
-#include "ck_tile/ops/epilogue.hpp"
-#include "ck_tile/ops/gemm.hpp"
-#include "ck_tile/ops/gemm_quant.hpp"
+#include "tile.hpp"
 
-#include "bridge.hpp"
+#include "ck_tile/ops/gemm_quant.hpp"
 
 namespace {
 
 using bridge::Call;
 using bridge::Refusal;
 
-using RowMajor    = ck_tile::tensor_layout::gemm::RowMajor;
-using ColumnMajor = ck_tile::tensor_layout::gemm::ColumnMajor;
-using Data        = Config::Data;
+using Data = Config::Data;
 
 constexpr auto quantisation = ck_tile::QuantType::QUANTISATION;
 constexpr auto scheduler    = ck_tile::GemmPipelineScheduler::Intrawave;
 
-using Shape       = ck_tile::TileGemmShape<ck_tile::sequence<Config::tile_m, Config::tile_n, Config::tile_k>,
-                                     ck_tile::sequence<Config::warp_m, Config::warp_n, Config::warp_k>,
-                                     ck_tile::sequence<Config::warp_tile_m, Config::warp_tile_n, Config::warp_tile_k>>;
 using Partitioner = ck_tile::GemmTile1DPartitioner<Shape>;
 using Traits      = ck_tile::TileGemmQuantTraits<false, // M is not padded
                                             false, // nor N
@@ -103,8 +93,7 @@ float launch(const Call& call, const bridge::Timing& timing)
     host.stride_AQ = 1;
     host.stride_BQ = 1;
 
-    const ck_tile::stream_config stream{
-        timing.stream, timing.wanted, 0, timing.warmup, timing.repeat, true, false, 1};
+    const auto stream = stream_of(timing);
     const auto loops = Partitioner::GetLoopNum(host.K);
     const auto run   = [&](const auto hot_loop, const auto tail) {
         using Problem  = ck_tile::GemmRowColTensorQuantPipelineProblem<Data,
@@ -121,8 +110,7 @@ float launch(const Call& call, const bridge::Timing& timing)
         using Pipeline = ck_tile::GemmPipelineAgBgCrCompV3<Problem>;
         using Kernel   = ck_tile::QuantGemmKernel<Partitioner, Pipeline, Epilogue, quantisation>;
         const auto arguments = Kernel::MakeKernelArgs(host);
-        if(!Kernel::IsSupportedArgument(arguments))
-            throw Refusal{bridge::unsupported, "CK tile's kernel does not support these sizes"};
+        require_supported<Kernel>(arguments);
         return ck_tile::launch_kernel(
             stream,
             ck_tile::make_kernel<Config::blocks_per_cu>(
