@@ -30,7 +30,7 @@ from mxgemm.routing import tables
 from mxgemm.routing.router import choose
 from mxgemm.submission import generate
 from mxgemm.submission.bundle import bundle
-from mxgemm.triton.tile import TileConfig
+from mxgemm.triton.tile_config import TileConfig
 from tests import cross
 from tests.cases import skip_without_kernels
 from tests.command import output
