@@ -21,7 +21,7 @@ from mxgemm.mx.accuracy import LEAST_ERROR, NORM_GATE, OUT_BITS, element_gate
 from mxgemm.mx.tensor import MXTensor
 from mxgemm.problem import Problem, Strides
 from mxgemm.routes import Operands
-from mxgemm.routes.fp8_fold import folded_bytes
+from mxgemm.routes.fold_forms import folded_bytes
 
 MACHINE = KNOWN_MACHINES[ARCH]
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)

@@ -32,7 +32,7 @@ from mxgemm.problem import Problem, Strides
 from mxgemm.routes import ROUTES, Operands
 from mxgemm.triton import quantize
 from mxgemm.triton.support import triton_version
-from mxgemm.triton.tile import TileConfig
+from mxgemm.triton.tile_config import TileConfig
 
 KIND: Final = "mxgemm-threads"
 SIZES: Final = ((64, 7168, 2048), (256, 3072, 1536), (16, 2112, 7168), (5, 2880, 512))

@@ -20,10 +20,15 @@ import torch
 from mxgemm.device import KNOWN_MACHINES, Machine
 from mxgemm.mx.formats import FORMATS
 from mxgemm.mx.layouts import padded_scale_shape
-from mxgemm.problem import Problem, contiguous_strides
-from mxgemm.routes import ROUTES
+from mxgemm.problem import Config, Problem, contiguous_strides
+from mxgemm.routes import ROUTES, Route
+from mxgemm.routes.fp8_fold import FP8Fold, quantize_fold_call, wide_rows_call
 from mxgemm.routes.triton_gemm import TritonGemm
 from mxgemm.triton.compile import compile_call
+from mxgemm.triton.launch import KernelCall
+from mxgemm.triton.tile_config import TileConfig
+
+_MATRIX = re.compile(r"\b(wgmma\.mma_async\b[\w.:]*|tcgen05\.mma\b[\w.:]*|mma\.sync[\w.:]*|v_wmma\w+)")
 
 
 def problem_of(m: int, n: int, k: int, arch: str, **options: Any) -> Problem:
@@ -53,13 +58,12 @@ def describe_job(job: dict[str, Any]) -> list[dict[str, Any]]:
     arch = job["arch"]
     problem = problem_of(job["m"], job["n"], job["k"], arch, **job.get("problem", {}))
     route = ROUTES[job["route"]]
-    assert isinstance(route, TritonGemm)
     config = route.config_type.from_mapping(job["config"]) if "config" in job else route.configs(problem)[0]
     refusal = route.check_config(problem, config)
     if refusal:
         raise ValueError(str(refusal))
     results = []
-    for call in route.calls(problem, config):
+    for call in calls_of(route, problem, config):
         compiled = compile_call(call, arch)
         found: dict[str, Any] = {"kernel": call.kernel.__name__, "config": config.to_mapping(), "grid": call.grid}
         if arch in ("gfx950", "gfx942"):
@@ -71,11 +75,20 @@ def describe_job(job: dict[str, Any]) -> list[dict[str, Any]]:
                 found["text"] = compiled.asm["amdgcn"]
         else:
             text = compiled.asm.get("ptx") or compiled.asm["amdgcn"]
-            found["matrix"] = dict(
-                Counter(re.findall(r"\b(wgmma\.mma_async|tcgen05\.mma\b[\w.:]*|mma\.sync|v_wmma\w+)", text))
-            )
+            found["matrix"] = dict(Counter(_MATRIX.findall(text)))
+            found["lds"] = compiled.metadata.shared
+            found["spills"] = sum(map(int, re.findall(r"vgpr_spill_count:\s*(\d+)", text)))
         results.append(found)
     return results
+
+
+def calls_of(route: Route, problem: Problem, config: Config) -> list[KernelCall]:
+    """Describe the launches of a route that are Triton's."""
+    if isinstance(route, FP8Fold):
+        return [quantize_fold_call(problem), wide_rows_call(problem)]
+    assert isinstance(route, TritonGemm)
+    assert isinstance(config, TileConfig)
+    return route.calls(problem, config)
 
 
 def main() -> None:

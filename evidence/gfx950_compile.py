@@ -29,7 +29,7 @@ from mxgemm.triton.compile import compile_call
 from mxgemm.triton.launch import KernelCall
 from mxgemm.triton.quantize import quantize_call
 from mxgemm.triton.support import triton_version
-from mxgemm.triton.tile import TileConfig
+from mxgemm.triton.tile_config import TileConfig
 
 ARCH = "gfx950"
 

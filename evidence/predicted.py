@@ -26,7 +26,7 @@ from mxgemm.hip import fused
 from mxgemm.problem import Problem
 from mxgemm.routes import ROUTES
 from mxgemm.routes.triton_gemm import TritonGemm
-from mxgemm.triton.tile import TileConfig
+from mxgemm.triton.tile_config import TileConfig
 
 
 @dataclass(frozen=True)

@@ -85,12 +85,30 @@ KNOWN_MACHINES: Final[dict[str, Machine]] = {
         registers=512,  # as sm_90
         lds_bytes=228 * 1024,  # [4], of which a block has at most 227 KB
     ),
+    "gfx1250": Machine(
+        "gfx1250",
+        cu_count=256,  # [6]; how many XCDs share them is in no document that was found
+        name="AMD Instinct MI455X",
+        wave_size=32,  # [7]: it has no other
+        registers=1024,  # [7]
+        lds_bytes=320 * 1024,  # [7]
+    ),
+    "sm_120": Machine(
+        "sm_120",
+        cu_count=188,  # [8]
+        name="NVIDIA RTX PRO 6000 Blackwell",
+        wave_size=32,  # [4]
+        registers=512,  # 64 K a multiprocessor [4], as sm_90
+        lds_bytes=100 * 1024,  # [4], of which a block has at most 99 KB
+    ),
 }
 """Machines that :func:`mxgemm.explain` can be asked about without having one: the one table of what hardware has.
 
 [1] ROCm documentation, "AMD GPU specifications". [2] "AMD Instinct CDNA4 Instruction Set Architecture", by section.
 [3] "AMD Instinct MI300 Instruction Set Architecture" (CDNA3). [4] CUDA C++ Programming Guide, "Technical Specifications
-per Compute Capability". [5] "NVIDIA H100 Tensor Core GPU Architecture".
+per Compute Capability". [5] "NVIDIA H100 Tensor Core GPU Architecture". [6] AITER e4048607, jit/utils/chip_info.py,
+of what the device reports. [7] LLVM, "User Guide for AMDGPU Backend" and its features of gfx1250. [8] "NVIDIA RTX
+Blackwell GPU Architecture".
 """
 
 _CPUINFO: Final = "/proc/cpuinfo"

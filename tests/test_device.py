@@ -18,7 +18,7 @@ from mxgemm.device import KNOWN_MACHINES, arch_named, device_of, machine_named, 
 @pytest.fixture
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two GPUs for torch to see, of which the second is current."""
-    properties = SimpleNamespace(gcnArchName="", major=12, minor=0, multi_processor_count=170, name="a GPU")
+    properties = SimpleNamespace(gcnArchName="", major=12, minor=1, multi_processor_count=170, name="a GPU")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
@@ -62,7 +62,7 @@ def test_a_weight_is_prepared_for_an_architecture_with_suffixes() -> None:
     assert (other.kind, other.tensors, other.nbytes) == ("", (), 0)
 
 
-@pytest.mark.parametrize("name", ["gfx1250", "sm_120", "sm_80", "gfx90a", "sm_89"])
+@pytest.mark.parametrize("name", ["gfx1251", "sm_121", "sm_80", "gfx90a", "sm_89"])
 @pytest.mark.parametrize("a_format", ["e2m1", "e4m3", "bf16"])
 @pytest.mark.parametrize("prepared", [False, True])
 def test_an_unknown_architecture_is_answered_by_refusals(name: str, a_format: Any, prepared: bool) -> None:
@@ -125,7 +125,7 @@ def test_what_is_no_name_of_a_device(wrong: Any) -> None:
     "given", ["cuda", "cuda:0", "cuda:1", 0, 1, torch.device("cuda"), torch.device("cuda", 1), None]
 )
 def test_a_gpu_by_name_index_or_device(given: Any, two_gpus: None) -> None:
-    assert mxgemm.explain(4, 64, 64, device=given).problem.machine == device.Machine("sm_120", 170, "a GPU")
+    assert mxgemm.explain(4, 64, 64, device=given).problem.machine == device.Machine("sm_121", 170, "a GPU")
 
 
 def test_a_gpu_has_what_its_kind_has(two_gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +143,7 @@ def test_known_machines_are_whole(arch: str) -> None:
     machine = KNOWN_MACHINES[arch]
     assert machine.arch == arch
     assert machine.cu_count % machine.xcds == 0
-    assert machine.wave_size == (64 if arch.startswith("gfx") else 32)
+    assert machine.wave_size == (64 if arch.startswith("gfx9") else 32)
     assert machine.registers * machine.simds * machine.wave_size * 4 in (256 * 1024, 512 * 1024)  # a unit's file
     assert machine.lds_bytes
 

@@ -20,7 +20,7 @@ from mxgemm.mx.tensor import MXTensor
 from mxgemm.native import module
 from mxgemm.routing import router
 from mxgemm.triton import launch
-from mxgemm.triton.tile import TileConfig
+from mxgemm.triton.tile_config import TileConfig
 
 pytestmark = pytest.mark.gpu
 

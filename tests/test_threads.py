@@ -32,7 +32,7 @@ from mxgemm.routes import ROUTES, ck_gemm, cpu_dequant_mm, decode, scaled_mm
 from mxgemm.routes.ck_gemm import CKGemmConfig
 from mxgemm.routes.fused_asm import FusedAsmConfig
 from mxgemm.triton.launch import Launcher
-from mxgemm.triton.tile import TileConfig
+from mxgemm.triton.tile_config import TileConfig
 from tests import aiter_double, torch_mx_double
 from tests.cases import Case, cpu_route, make, run_route, skip_without_kernels
 

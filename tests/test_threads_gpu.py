@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from mxgemm import workspace
-from mxgemm.triton.tile import TileConfig
+from mxgemm.triton.tile_config import TileConfig
 from tests.cases import make, run_route
 
 pytestmark = pytest.mark.gpu

@@ -20,7 +20,7 @@ from mxgemm.routes.triton_gemm import TritonGemm
 from mxgemm.triton import quantize
 from mxgemm.triton.quantize import quantize_rows
 from mxgemm.triton.support import INT32_MAX, MAX_GRID_YZ, MAX_SIZE, wide_offsets
-from mxgemm.triton.tile import TileConfig
+from mxgemm.triton.tile_config import TileConfig
 from tests.cases import skip_without_kernels, spread
 from tests.load_kernels import load_packed_kernel, load_scales_kernel
 from tests.marks import first_of

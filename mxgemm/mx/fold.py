@@ -5,6 +5,9 @@ and 6 * 2**6 = 384 does not pass its 448. So a row whose scale exponents span at
 (its *base*) is pulled out, the rest of each block's scale moves into the elements. Blocks of zeros fold anywhere,
 blocks with a NaN scale become e4m3 NaN.
 
+gfx942's e4m3 is FNUZ: an exponent bias more, so that a byte is worth half, 240 at most, with no negative zero, whose
+byte (0x80) is the only NaN. ``-9 <= s <= 5`` there: the span is the same, the base twice as large.
+
 Route ``fp8_fold`` makes its forms of a weight with it.
 """
 
@@ -47,8 +50,13 @@ def row_bases(weight: MXTensor) -> tuple[Tensor, Tensor]:
     return torch.where(highest < 0, 127, base).to(torch.uint8), folds | (highest < 0)
 
 
-def fold(weight: MXTensor, base: Tensor) -> tuple[Tensor, Tensor]:
+def fold(weight: MXTensor, base: Tensor, *, fnuz: bool = False) -> tuple[Tensor, Tensor]:
     """Fold a weight whose rows all fold.
+
+    Args:
+        weight: row-major e2m1, (N, K).
+        base: what :func:`row_bases` says.
+        fnuz: bytes of e4m3 FNUZ, and twice the base.
 
     Returns:
         e4m3 bytes (uint8 ``[N16, K]``) and fp32 bases ``[N16]``; rows past N are zeros with base 1.
@@ -60,7 +68,8 @@ def fold(weight: MXTensor, base: Tensor) -> tuple[Tensor, Tensor]:
         shift = weight.scales[rows].to(torch.int32) - base[rows].to(torch.int32).unsqueeze(-1)
         byte = torch.where(weight.scales[rows].eq(E8M0_NAN), E8M0_NAN, (shift + 127).clamp(0, 254)).to(torch.uint8)
         values = decode_rows(weight.data[rows], byte, weight.format)
-        data[rows] = values.to(torch.float8_e4m3fn).view(torch.uint8)
+        element = (values * 0.5).to(torch.float8_e4m3fnuz) if fnuz else values.to(torch.float8_e4m3fn)
+        data[rows] = element.view(torch.uint8)
     scale = torch.ones(padded, dtype=torch.float32, device=weight.device)
-    scale[:n] = (base.to(torch.int32) << 23).view(torch.float32)
+    scale[:n] = (base.to(torch.int32) + fnuz << 23).view(torch.float32)
     return data, scale

@@ -13,7 +13,8 @@ from mxgemm.mx.formats import E4M3, scale_addend
 from mxgemm.problem import Problem
 from mxgemm.routes.triton_gemm import TritonGemm, tensor_dtypes
 from mxgemm.triton.launch import KernelCall
-from mxgemm.triton.tile import TileConfig, compiler_options, tile_constants, tiles
+from mxgemm.triton.tile import compiler_options, tile_constants, tiles
+from mxgemm.triton.tile_config import TileConfig
 
 
 class A16WFP4(TritonGemm):

@@ -18,18 +18,17 @@ from mxgemm import workspace
 from mxgemm.ambient import plain_products
 from mxgemm.device import Machine
 from mxgemm.errors import Refusal
-from mxgemm.mx.fold import FOLD_ROWS, fold, row_bases
+from mxgemm.mx.fold import FOLD_ROWS
 from mxgemm.mx.formats import E2M1, scale_addend
-from mxgemm.mx.fragments import fragment_bytes, fragment_order
 from mxgemm.mx.layouts import round_up, scale_row
-from mxgemm.mx.prepared import WeightForm, only_e2m1
-from mxgemm.mx.tensor import MXTensor
 from mxgemm.native.program import BIAS, OUT, SCRATCH, A, Program, fixed, joined
 from mxgemm.native.vendor import VendorError, VendorProduct, run
 from mxgemm.notices import say_once
 from mxgemm.problem import Config, Problem, contiguity_refusal
 from mxgemm.routes.base import Launch, Operands, Route
 from mxgemm.routes.decode import decode_call, decode_refusal, weight_slices
+from mxgemm.routes.fold_forms import FP8_FOLD, FP8_FOLD_COMPACT, FP8_FOLD_FNUZ
+from mxgemm.routes.torch_mx import torch_build, version_of
 from mxgemm.triton.launch import KernelCall, Launcher, hooks
 from mxgemm.triton.support import interpreting, next_power_of_two, size_refusal, triton_missing, wide_offsets
 
@@ -42,48 +41,8 @@ _WIDE_PROGRAMS: Final = 132 * 16
 _ALIGN: Final = 256
 
 
-def folded_bytes(n: int, k: int) -> int:
-    """Return the bytes of the e4m3 elements of :data:`FP8_FOLD`."""
-    return round_up(n, FOLD_ROWS) * k
-
-
-def _folded(weight: MXTensor) -> tuple[Tensor, Tensor] | None:
-    base, folds = row_bases(weight)
-    if not bool(folds.all()):
-        return None
-    elements, bases = fold(weight, base)
-    return torch.cat((elements.view(-1), fragment_order(weight.data, weight.scales))), bases
-
-
-def _bases(weight: MXTensor) -> tuple[Tensor] | None:
-    base, folds = row_bases(weight)
-    return (base,) if bool(folds.all()) else None
-
-
-FP8_FOLD: Final = WeightForm(
-    "fp8_fold",
-    archs=("sm_90",),
-    memory="fast",
-    refusal=only_e2m1,
-    make=_folded,
-    parts=lambda n, k: (
-        (torch.uint8, (folded_bytes(n, k) + fragment_bytes(n, k),)),
-        (torch.float32, (round_up(n, FOLD_ROWS),)),
-    ),
-)
-"""e4m3 bytes ``[N16, K]``, the weight in fragment order for ``w4_mma`` behind them, and fp32 bases ``[N16]``, N padded
-to 16. In e4m3 blocks of zeros and of NaN lose their scales and codes."""
-
-FP8_FOLD_COMPACT: Final = WeightForm(
-    "fp8_fold_compact",
-    archs=("sm_90",),
-    memory="compact",
-    refusal=only_e2m1,
-    make=_bases,
-    parts=lambda n, k: ((torch.uint8, (n,)),),
-)
-"""The bases alone, as exponent bytes uint8 ``[N]``: elements are decoded at each call. A weight that does not fold gets
-none: route ``dequant_mm`` decodes its bytes."""
+HIP_TORCH: Final = (2, 7)
+"""The first torch whose scaled product takes a scale a row on gfx942 (pull request 144432)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +61,16 @@ class FP8Fold(Route):
 
     name = "fp8_fold"
     takes = 'bf16, fp16 or fp32 A, a_format "e2m1"; an e2m1 weight after prepare(), whose rows all fold'
-    forms = (FP8_FOLD, FP8_FOLD_COMPACT)
+    forms = (FP8_FOLD, FP8_FOLD_FNUZ, FP8_FOLD_COMPACT)
     config_type = FoldConfig
     accumulate_bits = 13
 
     def missing(self, machine: Machine) -> Refusal | None:
-        """An sm_90 (or the interpreter, to test it)."""
-        if machine.arch not in ("sm_90", "cpu"):
-            return Refusal("arch", machine.arch, "sm_90, the only one it was tried on", "machine")
+        """An sm_90, a gfx942 whose torch has the product (or the interpreter, to test it)."""
+        if machine.arch not in ("sm_90", "gfx942", "cpu"):
+            return Refusal("arch", machine.arch, "sm_90 or gfx942, whose fp8 products it was written for", "machine")
+        if machine.arch == "gfx942" and (not torch.version.hip or (version_of(torch.__version__) or (0,)) < HIP_TORCH):
+            return Refusal("torch", torch_build(), "2.7 or newer, built for ROCm", "installation")
         return triton_missing(machine)
 
     def can_implement(self, problem: Problem) -> Refusal | None:
@@ -118,7 +79,7 @@ class FP8Fold(Route):
         if p.a_quantized or p.a_format != "e2m1":
             what = "quantised already" if p.a_quantized else p.a_format
             return Refusal("a", what, 'activations in bf16, fp16 or fp32 and a_format "e2m1"')
-        if p.derived not in (form.kind for form in self.forms):
+        if p.derived not in (form.kind for form in self.forms if p.arch in (*form.archs, "cpu")):
             found = f"prepared as {p.derived}" if p.derived else "not prepared"
             return Refusal("b", found, "an MXTensor after prepare(), whose rows all fold (mxgemm.mx.fold)")
         if p.k > MAX_K:
@@ -126,12 +87,14 @@ class FP8Fold(Route):
         return size_refusal(problem) or decode_refusal(problem) or contiguity_refusal(problem)
 
     def configs(self, problem: Problem) -> Sequence[FoldConfig]:
-        """Fast accumulation where it passes both gates."""
-        return [FoldConfig(fast_accumulation=problem.k <= MAX_FAST_ACCUMULATION_K)]
+        """Fast accumulation where it passes both gates, and there is another."""
+        return [FoldConfig(problem.derived != FP8_FOLD_FNUZ.kind and problem.k <= MAX_FAST_ACCUMULATION_K)]
 
     def check_config(self, problem: Problem, config: Config) -> Refusal | None:
-        """Refuse fast accumulation for a K at which it misses a gate."""
+        """Refuse fast accumulation for a K at which it misses a gate, and where sums are in fp32 anyway."""
         assert isinstance(config, FoldConfig)
+        if config.fast_accumulation and problem.derived == FP8_FOLD_FNUZ.kind:
+            return Refusal("fast_accumulation", True, "False: gfx942 sums in fp32")
         if config.fast_accumulation and problem.k > MAX_FAST_ACCUMULATION_K:
             return Refusal("fast_accumulation", True, f"K <= {MAX_FAST_ACCUMULATION_K}, here {problem.k}")
         return None
@@ -151,6 +114,7 @@ class _Launch:
         self.quantize = Launcher(quantize_fold_call(p))
         self.wide_rows = Launcher(wide_rows_call(p))
         self.compact = p.derived == FP8_FOLD_COMPACT.kind
+        self.fp8 = torch.float8_e4m3fnuz if p.derived == FP8_FOLD_FNUZ.kind else torch.float8_e4m3fn
         # The vendor's call wants N % 16 == 0 and contiguous results, and adds a bias of the output's dtype only.
         assert p.strides is not None
         vendor_adds_bias = p.has_bias and p.bias_dtype == p.out_dtype == torch.bfloat16
@@ -176,7 +140,7 @@ class _Launch:
         p = self.problem
         folded, base, wide = self._parts(memory)
         self.quantize(a, folded, base, wide)
-        left = folded.view(torch.float8_e4m3fn), base.view(p.m, 1)
+        left = folded.view(self.fp8), base.view(p.m, 1)
         if self.compact:
             for start, stop in self.slices:
                 right = self._decode_slice(b, b_scales, derived[0], start, stop, memory[self.weight_at :])
@@ -190,6 +154,8 @@ class _Launch:
     def program(self, operands: Operands) -> Program | None:
         """Describe the launches, where the vendor's product writes the result and gives torch's bits."""
         if not (self.direct and operands.a.is_cuda) or self.compact or self.vendor is False:
+            return None
+        if self.fp8 != torch.float8_e4m3fn:  # which is AMD's, and asked of torch
             return None
         a, _, _, _, bias, out, (elements, bases) = operands
         if self.vendor is None:
@@ -278,7 +244,7 @@ class _Launch:
         """``out = left @ right.T + bias`` for one slice of columns."""
         p = self.problem
         data, base = left
-        weight, scale = right[0].view(torch.float8_e4m3fn), right[1].view(1, -1)
+        weight, scale = right[0].view(self.fp8), right[1].view(1, -1)
         if self.direct:
             with plain_products(data.device.type):
                 torch._scaled_mm(
@@ -316,6 +282,7 @@ def quantize_fold_call(problem: Problem) -> KernelCall:
         "BLOCK_K": block_k,
         "EVEN": p.k == block_k and p.m % block_m == 0,
         "WIDE": wide_offsets(p),
+        "FNUZ": p.derived == FP8_FOLD_FNUZ.kind,
         "INTERPRETED": interpreting(),
     }
     return KernelCall(
@@ -345,6 +312,7 @@ def wide_rows_call(problem: Problem) -> KernelCall:
     else:
         block_m, block_n = 64, 128
         blocks = {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": 64}
+        tail = {"WIDE": tail["WIDE"], "FNUZ": p.derived == FP8_FOLD_FNUZ.kind, "INTERPRETED": tail["INTERPRETED"]}
         constants = {"ADDEND": addend, "HAS_BIAS": p.has_bias, **blocks, **tail}
         scalars = (p.m, p.n, p.k, *s.a, *s.out, s.bias)
     row_tiles = -(-p.m // block_m)

@@ -20,7 +20,8 @@ from mxgemm.routes.gemm_mx import GemmMX
 from mxgemm.routes.triton_gemm import TritonGemm
 from mxgemm.triton.launch import KernelCall, Launcher
 from mxgemm.triton.quantize import MAX_COLUMNS, MAX_ROWS, quantize_call
-from mxgemm.triton.tile import TileConfig, tile_refusal
+from mxgemm.triton.tile import tile_refusal
+from mxgemm.triton.tile_config import TileConfig
 
 _GEMM = GemmMX()
 _SCALES_AT = 256

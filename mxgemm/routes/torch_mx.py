@@ -85,11 +85,11 @@ def calls_of(machine: Machine) -> tuple[TorchCall, ...] | Refusal:
     swizzles = getattr(getattr(functional, "SwizzleType", None), "__members__", {})
     if machine.arch == "sm_100":
         if torch.version.cuda is None or "SWIZZLE_32_4_4" not in swizzles:
-            return Refusal("torch", _build(), "a build for CUDA with SwizzleType.SWIZZLE_32_4_4", "installation")
+            return Refusal("torch", torch_build(), "a build for CUDA with SwizzleType.SWIZZLE_32_4_4", "installation")
         return (SWIZZLE_32_4_4,)
-    hip = _version(torch.version.hip)
+    hip = version_of(torch.version.hip)
     if hip is None or hip < HIP_WITH_FP4:
-        return Refusal("torch", _build(), f"a build for ROCm {_dotted(HIP_WITH_FP4)} or newer", "installation")
+        return Refusal("torch", torch_build(), f"a build for ROCm {_dotted(HIP_WITH_FP4)} or newer", "installation")
     if not swizzles:
         return (PADDED,)
     return (SWIZZLE_32_8, NO_SWIZZLE) if "SWIZZLE_32_8" in swizzles and hip >= HIP_WITH_32_8 else (NO_SWIZZLE,)
@@ -142,12 +142,14 @@ SWIZZLE_32_4_4: Final = TorchCall(
 )  # fmt: skip
 
 
-def _version(text: str | None) -> tuple[int, int] | None:
+def version_of(text: str | None) -> tuple[int, int] | None:
+    """Return the first two numbers of a version, None where it has none."""
     found = re.match(r"(\d+)\.(\d+)", text or "")
     return (int(found[1]), int(found[2])) if found else None
 
 
-def _build() -> str:
+def torch_build() -> str:
+    """Say which torch this is, and for what it was built."""
     its = (("ROCm", torch.version.hip), ("CUDA", torch.version.cuda))
     return f"{torch.__version__} for {next((f'{name} {version}' for name, version in its if version), 'CPUs')}"
 

@@ -17,14 +17,10 @@ from mxgemm.native.program import BIAS, COUNTERS, OUT, SCRATCH, A, Program, fixe
 from mxgemm.problem import Config, Problem, contiguity_refusal
 from mxgemm.routes.base import Launch, Operands, Route
 from mxgemm.triton.launch import KernelCall, Launcher, hooks
+from mxgemm.triton.scaled_dot import first_tile
 from mxgemm.triton.support import interpreting, size_refusal, triton_missing, wide_offsets
-from mxgemm.triton.tile import (
-    REDUCE_BLOCK_N,
-    TileConfig,
-    tile_candidates,
-    tile_refusal,
-    tiles,
-)
+from mxgemm.triton.tile import REDUCE_BLOCK_N, tile_candidates, tile_refusal, tiles
+from mxgemm.triton.tile_config import TileConfig
 
 
 class TritonGemm(Route):
@@ -61,6 +57,9 @@ class TritonGemm(Route):
         """Return a tile that fits the shape, and splits K where tiles are few and K is long."""
         if problem.arch == "gfx950":
             return [_guess_gfx950(problem)]
+        guess = first_tile(problem)
+        if guess is not None:
+            return [guess]
         # Decoding to bf16 fills registers and shared memory with the decoded tile: keep it small.
         return [TileConfig(block_m=16 if problem.m <= 16 else 64, block_k=128)]
 

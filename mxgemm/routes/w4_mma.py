@@ -26,7 +26,7 @@ from mxgemm.mx.prepared import WeightForm, only_e2m1
 from mxgemm.native.program import BIAS, OUT, SCRATCH, A, KernelStep, Place, Program, fixed, joined
 from mxgemm.problem import Config, Problem
 from mxgemm.routes.base import Launch, Operands, Route
-from mxgemm.routes.fp8_fold import FP8_FOLD, folded_bytes
+from mxgemm.routes.fold_forms import FP8_FOLD, folded_bytes
 
 if TYPE_CHECKING:
     from mxgemm.cuda.launch import Kernel

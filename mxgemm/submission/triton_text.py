@@ -15,7 +15,7 @@ from mxgemm.problem import Options, Problem, contiguous_strides
 from mxgemm.routes.triton_gemm import TritonGemm
 from mxgemm.routing.router import choose
 from mxgemm.triton.launch import KernelCall
-from mxgemm.triton.tile import TileConfig
+from mxgemm.triton.tile_config import TileConfig
 
 ARCH: Final = "gfx950"
 ROUTE: Final = "a16wfp4"

@@ -2,46 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import Any, Final
 
 from mxgemm.errors import Refusal
 from mxgemm.mx.layouts import SCALE_PAD_ROWS
-from mxgemm.problem import Config, Problem
+from mxgemm.problem import Problem
+from mxgemm.triton.scaled_dot import scaled_dot_of
 from mxgemm.triton.support import grid_refusal, interpreting, is_power_of_two, wide_offsets
+from mxgemm.triton.tile_config import TileConfig
 
-MFMA_K: Final = 128
-"""Depth of gfx950's 16x16 scaled MFMA."""
 REDUCE_BLOCK_N: Final = 256
 """Columns of a program of the kernel that adds the partial sums of split-K."""
-
-
-@dataclass(frozen=True, slots=True)
-class TileConfig(Config):
-    """Tile of one program and how it is compiled.
-
-    Attributes:
-        block_m: rows of A.
-        block_n: rows of B.
-        block_k: elements of one step along K.
-        split_k: programs that share a tile, each with a part of K; fp32 sums, added in order: runs agree to the bit.
-        one_launch: the last of them adds the sums; otherwise a second kernel does.
-        num_warps: warps (waves) of a program.
-        num_stages: software pipeline depth of the K loop.
-        waves_per_eu: AMD only, waves per SIMD that the compiler should leave registers for; 0 lets it choose.
-        cache: cache modifier of the weight loads, "" or ".cg".
-    """
-
-    block_m: int = 16
-    block_n: int = 64
-    block_k: int = 256
-    split_k: int = 1
-    one_launch: bool = False
-    num_warps: int = 4
-    num_stages: int = 2
-    waves_per_eu: int = 0
-    cache: str = ""
 
 
 def tile_refusal(problem: Problem, c: TileConfig) -> Refusal | None:
@@ -65,24 +38,42 @@ def tile_refusal(problem: Problem, c: TileConfig) -> Refusal | None:
         return Refusal(
             "split_k", c.split_k, f"at most one split per block of K, with none left empty (K = {problem.k})"
         )
-    if problem.arch == "gfx950" and problem.a_format != "bf16":
-        if c.block_k < MFMA_K:
-            return Refusal("block_k", c.block_k, f"at least {MFMA_K} on gfx950: below, Triton decodes to bf16")
-        if c.num_warps < 2:
-            return Refusal("num_warps", c.num_warps, "at least 2 on gfx950: with one, Triton decodes to bf16")
+    refusal = _decoding_refusal(problem, c)
+    if refusal:
+        return refusal
     refusal = grid_refusal(problem, (tiles(problem, c) * c.split_k, 1, 1), c.num_warps, ("m", "n"))
     if refusal is None and c.split_k > 1 and not c.one_launch:
         refusal = grid_refusal(problem, (problem.m, -(-problem.n // REDUCE_BLOCK_N), 1), 4, ("m", "n"))
     return refusal
 
 
+def _decoding_refusal(problem: Problem, c: TileConfig) -> Refusal | None:
+    """Say why a tile would not get the machine's scaled matrix instruction where the problem can have it, or None."""
+    if c.transposed and problem.a_format == "bf16":
+        return Refusal("transposed", True, "quantised activations: Triton's scaled dot takes bf16 on the left alone")
+    found = scaled_dot_of(problem)
+    if found is None:
+        return None
+    rows = "block_n" if c.transposed else "block_m"
+    for field, least in ((rows, found.rows), ("block_k", found.depth), ("num_warps", found.warps)):
+        value = getattr(c, field)
+        if value < least:
+            turned = " (or transposed)" if field == "block_m" and c.block_n >= least else ""
+            needed = f"at least {least} on {problem.arch}{turned}: below, Triton does without {found.instruction}"
+            return Refusal(field, value, needed)
+    return None
+
+
 def tile_candidates(problem: Problem) -> list[TileConfig]:
     """Return the tiles that tuning tries; those that cut K into parts only where tiles are too few for the machine."""
-    found = []
+    found, dot = [], scaled_dot_of(problem)
     for block_m, block_n, block_k in product((16, 32, 64, 128), (32, 64, 128), (128, 256)):
         if block_m > 16 and block_m >= 2 * problem.m:
             continue
-        whole = TileConfig(block_m, block_n, block_k, num_warps=8 if block_m * block_n >= 64 * 128 else 4)
+        whole = TileConfig(
+            block_m, block_n, block_k, num_warps=8 if block_m * block_n >= 64 * 128 else 4,
+            transposed=dot is not None and block_m < dot.rows,
+        )  # fmt: skip
         few = tiles(problem, whole) < problem.machine.cu_count
         found += [replace(whole, num_stages=stages) for stages in (2, 3)]
         found += [replace(whole, split_k=split, one_launch=one) for split in (2, 4, 8) for one in (False, True) if few]
@@ -118,6 +109,7 @@ def tile_constants(problem: Problem, c: TileConfig) -> dict[str, Any]:
         "CACHE": c.cache,
         "AMD": p.arch.startswith("gfx"),
         "INTERPRETED": interpreting(),
+        "TRANSPOSED": c.transposed,
     }
 
 

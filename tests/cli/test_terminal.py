@@ -16,7 +16,7 @@ from mxgemm.cli import terminal
 from mxgemm.measure import text
 from mxgemm.measure.layout import Table
 from mxgemm.problem import Config
-from mxgemm.triton.tile import TileConfig
+from mxgemm.triton.tile_config import TileConfig
 from tests.command import command
 
 ROOT = Path(__file__).resolve().parents[2]

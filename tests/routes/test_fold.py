@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 import mxgemm
-from mxgemm.device import Machine
+from mxgemm.device import KNOWN_MACHINES, Machine
 from mxgemm.mx import fold, layouts, oracle
 from mxgemm.mx.accuracy import compare
 from mxgemm.mx.formats import SCALE_ROUNDINGS
 from mxgemm.problem import Problem
 from mxgemm.routes import ROUTES
+from mxgemm.routes.fp8_fold import FoldConfig
 from tests.cases import DEVICES, OUT_DTYPES, bytes_of, make, skip_without_kernels, spread, stored_scales
 
 ROUTE = ROUTES["fp8_fold"]
@@ -250,3 +251,71 @@ def test_fast_accumulation_is_legal_only_where_it_passes(k: int) -> None:
     assert config.fast_accumulation == (k <= 4096)  # type: ignore[attr-defined]
     refusal = ROUTE.check_config(problem, ROUTE.config_type())
     assert refusal is None if k <= 4096 else refusal is not None and refusal.field == "fast_accumulation"
+
+
+FNUZ_BYTES = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fnuz).double()
+
+
+@pytest.mark.parametrize("span", [0, 1, 8, 13, 14, 15, 30])
+def test_an_fnuz_weight_folds_exactly_up_to_a_span_of_14(span: int) -> None:
+    """With every code of e2m1, the negative zero among them: its byte would be a NaN."""
+    weight = with_exponents([[127, 127 + span, 130 if span > 3 else 127, -1], [100, 100, 100, 255]])
+    codes = torch.arange(16, dtype=torch.uint8)
+    weight.data[0, :16] = codes | (15 - codes) << 4
+    base, folds = fold.row_bases(weight)
+    assert folds.tolist() == [span <= fold.FOLD_SPAN, True]
+    if span <= fold.FOLD_SPAN:
+        data, scale = fold.fold(weight, base, fnuz=True)
+        values = FNUZ_BYTES[data.int()] * scale.double()[:, None]
+        exact = oracle.decode(bytes_of(weight.data), bytes_of(weight.scales), "e2m1")
+        assert np.array_equal(values[:2].numpy(), exact, equal_nan=True)
+        assert not values[2:].any()
+        assert values[0].isfinite().all()
+
+
+@pytest.mark.parametrize("byte", [0, 1, 6, 7, 127, 247, 254])
+def test_extreme_scale_bytes_fold_to_fnuz(byte: int) -> None:
+    weight = with_exponents([[byte, max(byte - 8, 0)]])
+    base, folds = fold.row_bases(weight)
+    assert folds.all()
+    data, scale = fold.fold(weight, base, fnuz=True)
+    exact = oracle.decode(bytes_of(weight.data), bytes_of(weight.scales), "e2m1")
+    assert np.array_equal((FNUZ_BYTES[data[0].int()] * scale[0].double()).numpy(), exact[0])
+    assert scale[0].isfinite()
+
+
+@pytest.mark.parametrize("m, n, k", [(1, 16, 32), (33, 50, 96), (5, 48, 320)])
+def test_fnuz_numbers(m: int, n: int, k: int) -> None:
+    """The kernels in Triton's interpreter, the product by torch on FNUZ bytes, rows that do not fold among them."""
+    skip_without_kernels("cpu")
+    case = make(m, n, k, octaves=3)
+    case.a[0, :32] *= 2.0**20  # spans more than 14 octaves wherever there is another block
+    weight = case.weight.prepare(arch="gfx942")
+    assert kind_of(weight) == "fp8_fold_fnuz"
+    for bias in (None, torch.randn(n)):
+        check(mxgemm.gemm(case.a, weight, bias=bias, route="fp8_fold"), quantised(case.a), case.weight, bias)
+    case.a[m // 2, 5] = torch.nan
+    out = mxgemm.gemm(case.a, weight, route="fp8_fold")
+    assert out[m // 2].isnan().all()
+    assert out.isnan().sum() == n
+
+
+def test_each_machine_takes_its_own_kind_of_fp8(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mxgemm.triton.support.triton_version", lambda: (3, 6))
+    mi300, hopper = KNOWN_MACHINES["gfx942"], KNOWN_MACHINES["sm_90"]
+
+    def refusal(machine: Machine, derived: str) -> str:
+        return str(ROUTE.refusal(Problem.of(64, 64, 64, machine, derived=derived)))
+
+    monkeypatch.setattr(torch.version, "hip", None)
+    assert "2.7 or newer, built for ROCm" in refusal(mi300, "fp8_fold_fnuz")
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    assert refusal(mi300, "fp8_fold_fnuz") == "None"
+    assert "prepared as fp8_fold;" in refusal(mi300, "fp8_fold")
+    assert "prepared as fp8_fold_fnuz;" in refusal(hopper, "fp8_fold_fnuz")
+    monkeypatch.setattr(torch, "__version__", "2.6.0+rocm6.4")
+    assert "2.7 or newer" in refusal(mi300, "fp8_fold_fnuz")
+    monkeypatch.undo()
+    problem = Problem.of(64, 64, 64, mi300, derived="fp8_fold_fnuz")
+    assert str(ROUTE.check_config(problem, FoldConfig(fast_accumulation=True))).endswith("gfx942 sums in fp32")
+    assert ROUTE.check_config(problem, ROUTE.configs(problem)[0]) is None

@@ -11,7 +11,7 @@ from mxgemm.problem import Problem, Strides
 from mxgemm.routes import ROUTES
 from mxgemm.routes.quant_gemm_mx import quantized_problem, quantizing_call
 from mxgemm.triton.quantize import MAX_COLUMNS, MAX_ROWS
-from mxgemm.triton.tile import TileConfig
+from mxgemm.triton.tile_config import TileConfig
 from tests.cases import DEVICES, make, run_route, skip_without_kernels
 
 ROUTE = ROUTES["quant_gemm_mx"]

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from mxgemm import workspace
-from mxgemm.triton.tile import TileConfig
+from mxgemm.triton.tile_config import TileConfig
 from tests.cases import DEVICES, make, run_route, skip_without_kernels
 
 FORMS = [pytest.param(False, id="two launches"), pytest.param(True, id="one launch")]

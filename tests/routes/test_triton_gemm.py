@@ -1,16 +1,18 @@
 """The Triton GEMM routes, in the interpreter and on the GPU, against the oracle."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 import mxgemm
-from mxgemm.device import Machine
+from mxgemm.device import KNOWN_MACHINES, Machine
 from mxgemm.mx import layouts
-from mxgemm.problem import Problem
+from mxgemm.problem import Options, Problem
 from mxgemm.routes import ROUTES
-from mxgemm.triton.tile import TileConfig
+from mxgemm.triton.scaled_dot import SCALED_DOTS, scaled_dot_of
+from mxgemm.triton.tile_config import TileConfig
 from tests.cases import DEVICES, OUT_DTYPES, make, run_route, skip_without_kernels, spread
 from tests.marks import EXHAUSTIVE
 from tests.pairwise import Case as Parameters
@@ -90,6 +92,7 @@ def test_activation_dtypes(a_dtype: torch.dtype, route: str, a_format: str, devi
         TileConfig(block_m=16, block_n=16, block_k=64),
         TileConfig(block_m=32, block_n=32, block_k=256, num_warps=2, num_stages=1),
         TileConfig(block_m=64, block_n=128, block_k=64, num_warps=8, num_stages=3, cache=".cg"),
+        TileConfig(block_m=32, block_n=128, block_k=128, transposed=True),
     ],
     ids=str,
 )
@@ -99,6 +102,16 @@ def test_other_tiles(config: TileConfig, device: str) -> None:
     case = make(70, 80, 192, device=device)
     for layout in GRID["layout"]:
         case.check(run_route("a16wfp4", case, layout=layout, config=config))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("a_format, b_format", [("e2m1", "e2m1"), ("e4m3", "e2m1"), ("e5m2", "e4m3")])
+@pytest.mark.parametrize("split_k", [1, 2])
+def test_a_transposed_tile_of_two_mx_operands(split_k: int, a_format: str, b_format: str, device: str) -> None:
+    skip_without_kernels(device)
+    case = make(17, 40, 288, device=device, a_format=a_format, b_format=b_format)
+    config = TileConfig(block_m=16, block_n=128, block_k=128, split_k=split_k, transposed=True)
+    case.check(run_route("gemm_mx", case, a_format=a_format, config=config))
 
 
 def run(case, **options) -> torch.Tensor:
@@ -219,12 +232,44 @@ def test_illegal_configurations(config: TileConfig, field: str) -> None:
     assert ROUTE.check_config(problem, TileConfig(split_k=4)) is None
 
 
+@pytest.mark.parametrize(
+    "arch, config, field",
+    [
+        ("sm_100", TileConfig(block_m=64, block_n=128, block_k=128), "block_m"),
+        ("sm_100", TileConfig(block_m=16, block_n=64, block_k=128, transposed=True), "block_n"),
+        ("sm_100", TileConfig(block_m=16, block_n=128, block_k=128, num_warps=2, transposed=True), "num_warps"),
+        ("gfx1250", TileConfig(block_k=64), "block_k"),
+        ("sm_120", TileConfig(block_k=32), "block_k"),
+    ],
+    ids=str,
+)
+def test_a_tile_that_would_be_decoded_without_a_word_is_refused(arch: str, config: TileConfig, field: str) -> None:
+    problem = Problem(16, 256, 1024, KNOWN_MACHINES[arch])
+    refusal = ROUTE.check_config(problem, config)
+    assert refusal is not None
+    assert refusal.field == field
+    assert ROUTES["w4a16"].check_config(replace(problem, options=Options("bf16")), TileConfig(block_k=64)) is None
+
+
+def test_bf16_activations_have_no_transposed_tile() -> None:
+    problem = Problem(16, 256, 1024, KNOWN_MACHINES["sm_100"], Options("bf16"))
+    refusal = ROUTES["w4a16"].check_config(problem, TileConfig(block_n=128, transposed=True))
+    assert "bf16 on the left alone" in str(refusal)
+
+
+def test_where_formats_differ_sm_120_decodes_and_any_tile_will_do() -> None:
+    problem = Problem(16, 256, 1024, KNOWN_MACHINES["sm_120"], Options("e4m3"))
+    assert scaled_dot_of(problem) is None
+    assert scaled_dot_of(replace(problem, options=Options("e2m1"))) is SCALED_DOTS["sm_120"]
+    assert ROUTE.configs(problem) == [TileConfig(block_m=16, block_k=128)]
+
+
 def test_every_guess_is_legal() -> None:
-    for arch, units in (("gfx950", 256), ("gfx942", 304), ("sm_90", 132)):
+    for arch in (arch for arch in KNOWN_MACHINES if arch != "cpu"):
         for m in GRID["m"]:
             for n in GRID["n"]:
                 for k in GRID["k"]:
-                    problem = Problem(m, n, k, Machine(arch, units, arch))
+                    problem = Problem(m, n, k, KNOWN_MACHINES[arch])
                     for route in ("a16wfp4", "w4a16", "gemm_mx"):
                         for config in ROUTES[route].configs(problem):
                             assert ROUTES[route].check_config(problem, config) is None

@@ -33,7 +33,7 @@ from mxgemm.triton import quantize, support
 from tests import aiter_double, torch_mx_double
 from tests.command import output
 
-MACHINES = KNOWN_MACHINES | {arch: Machine(arch, 64, arch) for arch in ("sm_75", "sm_89", "gfx1250", "gfx90a")}
+MACHINES = KNOWN_MACHINES | {arch: Machine(arch, 64, arch) for arch in ("sm_75", "sm_89", "gfx90a")}
 TRITON_ROUTES = {"a16wfp4", "w4a16", "gemm_mx", "quant_gemm_mx", "dequant_mm"}
 ACTIVATIONS = [("e2m1", False), ("e4m3", False), ("bf16", False), ("e2m1", True), ("e5m2", True)]
 

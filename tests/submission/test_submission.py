@@ -30,7 +30,7 @@ from mxgemm.routing import tables
 from mxgemm.routing.router import choose
 from mxgemm.submission import generate
 from mxgemm.submission.bundle import bundle
-from mxgemm.triton.tile import TileConfig
+from mxgemm.triton.tile_config import TileConfig
 from tests import cross
 from tests.cases import skip_without_kernels
 from tests.command import output
@@ -153,7 +153,7 @@ def test_launches_are_the_librarys(module: ModuleType) -> None:
         assert isinstance(chosen.route, TritonGemm)
         assert isinstance(chosen.config, TileConfig)
         if shape in BENCHMARKED:
-            assert chosen.config.to_mapping() == rows[shape]
+            assert chosen.config == TileConfig.from_mapping(rows[shape])
         calls = chosen.route.calls(problem, chosen.config)
         for launch, call in zip(launches, calls, strict=True):
             assert launch.kernel is getattr(module, call.kernel.fn.__name__)

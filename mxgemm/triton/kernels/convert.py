@@ -27,23 +27,32 @@ def power_of_two(byte):
 
 
 @triton.jit
-def to_e4m3(value, INTERPRETED: tl.constexpr):
-    """fp32 that e4m3 holds exactly -> its byte; by arithmetic in the interpreter, which converts subnormals wrongly."""
+def to_e4m3(value, INTERPRETED: tl.constexpr, FNUZ: tl.constexpr = False):
+    """fp32 that e4m3 holds exactly -> its byte; by arithmetic in the interpreter, which converts subnormals wrongly.
+
+    ``FNUZ``: the same byte, which is worth half there, of a value without a negative zero.
+    """
     if INTERPRETED:
         byte = element_codes(value, 8, 3).to(tl.uint8)
+    elif FNUZ:
+        byte = (value * 0.5).to(tl.float8e4b8).to(tl.uint8, bitcast=True)
     else:
         byte = value.to(tl.float8e4nv).to(tl.uint8, bitcast=True)
     return byte
 
 
 @triton.jit
-def from_e4m3(byte, INTERPRETED: tl.constexpr):
+def from_e4m3(byte, INTERPRETED: tl.constexpr, FNUZ: tl.constexpr = False):
     """e4m3 byte -> fp32; by arithmetic in the interpreter."""
     if INTERPRETED:
         bits = byte.to(tl.int32)
         half = (((bits & 0x7F) << 7) | ((bits & 0x80) << 8)).to(tl.int16).to(tl.float16, bitcast=True)
-        value = half.to(tl.float32) * 256.0
-        value = tl.where((bits & 0x7F) == 0x7F, float("nan"), value)
+        if FNUZ:
+            value = tl.where(bits == 0x80, float("nan"), half.to(tl.float32) * 128.0)
+        else:
+            value = tl.where((bits & 0x7F) == 0x7F, float("nan"), half.to(tl.float32) * 256.0)
+    elif FNUZ:
+        value = byte.to(tl.float8e4b8, bitcast=True).to(tl.float32)
     else:
         value = byte.to(tl.float8e4nv, bitcast=True).to(tl.float32)
     return value

@@ -83,14 +83,14 @@ def row_base(exponent, live, bad):
 def quantize_fold_kernel(
     x, folded, base, unfolded, M, K, stride_xm, stride_xk,
     ADDEND: tl.constexpr, PAIRS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, EVEN: tl.constexpr,
-    WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
+    WIDE: tl.constexpr, FNUZ: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """Quantise rows of ``x[M, K]`` to MXFP4 and fold them: e4m3 bytes ``folded[M, K]``, fp32 ``base[M]``.
 
     ``unfolded[m]`` becomes 1 for a row that does not fold (its bytes are then meaningless), else 0. The base of a row
     with a NaN or an infinity is NaN: every column of it is. Grid: ``cdiv(M, BLOCK_M)`` programs, each holds whole rows
     in registers. ``PAIRS``: bf16 rows of words, in packed arithmetic. ``EVEN``: no masks are needed. ``WIDE``: 64-bit
-    offsets.
+    offsets. ``FNUZ``: gfx942's bytes, which are worth half, and twice the base.
     """
     GROUPS: tl.constexpr = BLOCK_K // BLOCK
     row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -129,14 +129,15 @@ def quantize_fold_kernel(
         )
     else:
         unit = ((shift + 127) << 23).to(tl.float32, bitcast=True)
-        element = to_e4m3(round_e2m1(divide(blocks, base_byte), unit), INTERPRETED).reshape(BLOCK_M, BLOCK_K)
+        element = to_e4m3(round_e2m1(divide(blocks, base_byte), unit), INTERPRETED, FNUZ).reshape(BLOCK_M, BLOCK_K)
         target = folded + row.to(tl.int64)[:, None] * K + column[None, :]
     if EVEN:
         tl.store(target, element)
     else:
         tl.store(target, element, mask=inside)
     tl.store(unfolded + row, is_unfolded.reshape(BLOCK_M), mask=row < M)
-    tl.store(base + row, base_bits.to(tl.float32, bitcast=True).reshape(BLOCK_M), mask=row < M)
+    row_scale = base_bits.to(tl.float32, bitcast=True).reshape(BLOCK_M)
+    tl.store(base + row, row_scale * 2.0 if FNUZ else row_scale, mask=row < M)
 
 
 @triton.jit
@@ -220,12 +221,12 @@ def wide_rows_kernel(
 def wide_rows_folded_kernel(
     unfolded, a, folded, base, bias, out, M, N, K, stride_am, stride_ak, stride_om, stride_on, stride_bias,
     ADDEND: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr, WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
+    BLOCK_K: tl.constexpr, WIDE: tl.constexpr, FNUZ: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """The same from a folded weight: e4m3 ``folded[>= N, K]`` times fp32 ``base[>= N]``; bf16 holds both operands."""
     recompute_rows(
-        multiply_folded, (folded,), unfolded, a, base, bias, out, M, N, K, stride_am, stride_ak, stride_om, stride_on,
-        stride_bias, ADDEND, True, HAS_BIAS, BLOCK_M, BLOCK_N, BLOCK_K, WIDE, INTERPRETED,
+        multiply_folded, (folded, FNUZ), unfolded, a, base, bias, out, M, N, K, stride_am, stride_ak, stride_om,
+        stride_on, stride_bias, ADDEND, True, HAS_BIAS, BLOCK_M, BLOCK_N, BLOCK_K, WIDE, INTERPRETED,
     )  # fmt: skip
 
 
@@ -283,7 +284,7 @@ def multiply_packed(
 def multiply_folded(
     acc, x, pn, weight_rows, k, N, K, ADDEND: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr, WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
-    folded,
+    folded, FNUZ: tl.constexpr,
 ):  # fmt: skip
     """A step of ``recompute_rows``: rounded rows times folded weights, both in bf16."""
     inner = tl.arange(0, BLOCK_K)
@@ -294,7 +295,7 @@ def multiply_folded(
     scale = tl.where(amax >= FP32_INF_BITS, 0x7FC00000, power_of_two(exponent).to(tl.int32, bitcast=True))
     left = round_e2m1(divide(blocks, exponent), 1.0) * scale.to(tl.float32, bitcast=True)
     left = left.reshape(BLOCK_M, BLOCK_K)
-    right = from_e4m3(w, INTERPRETED)
+    right = from_e4m3(w, INTERPRETED, FNUZ)
     if not INTERPRETED:  # whose dot multiplies the bits of bf16 as integers
         left, right = left.to(tl.bfloat16), right.to(tl.bfloat16)
     return tl.dot(left, right.T, acc)

@@ -20,7 +20,7 @@ def gemm_a16w_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT_K: tl.constexpr,
     STEPS: tl.constexpr, ONE_LAUNCH: tl.constexpr, EVEN_M: tl.constexpr, EVEN_N: tl.constexpr,
     EVEN_K: tl.constexpr, WIDE: tl.constexpr, XCDS: tl.constexpr, CACHE: tl.constexpr, AMD: tl.constexpr,
-    INTERPRETED: tl.constexpr,
+    INTERPRETED: tl.constexpr, TRANSPOSED: tl.constexpr,
 ):  # fmt: skip
     """``out[M, N] = round(quantize(a[M, K]) @ decode(b)[N, K].T + bias[N])``, fp32 accumulation.
 
@@ -36,10 +36,10 @@ def gemm_a16w_kernel(
         quantize_and_multiply,
         (
             a, b, b_scales, stride_am, stride_ak, stride_bn, stride_bk, stride_sn, stride_sk,
-            A_FORMAT, B_FORMAT, ADDEND, CONVERT, PRESHUFFLED, SCALE_ORDER, CACHE,
+            A_FORMAT, B_FORMAT, ADDEND, CONVERT, PRESHUFFLED, SCALE_ORDER, CACHE, TRANSPOSED,
         ),
         bias, out, partials, counters, M, N, K, stride_om, stride_on, stride_bias, HAS_BIAS, BLOCK_M, BLOCK_N, BLOCK_K,
-        SPLIT_K, STEPS, ONE_LAUNCH, EVEN_M, EVEN_N, EVEN_K, WIDE, XCDS, AMD, INTERPRETED,
+        SPLIT_K, STEPS, ONE_LAUNCH, EVEN_M, EVEN_N, EVEN_K, WIDE, XCDS, AMD, INTERPRETED, TRANSPOSED,
     )  # fmt: skip
 
 
@@ -49,7 +49,7 @@ def quantize_and_multiply(
     EVEN_M: tl.constexpr, EVEN_N: tl.constexpr, TAIL: tl.constexpr, WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
     a, b, b_scales, stride_am, stride_ak, stride_bn, stride_bk, stride_sn, stride_sk,
     A_FORMAT: tl.constexpr, B_FORMAT: tl.constexpr, ADDEND: tl.constexpr, CONVERT: tl.constexpr,
-    PRESHUFFLED: tl.constexpr, SCALE_ORDER: tl.constexpr, CACHE: tl.constexpr,
+    PRESHUFFLED: tl.constexpr, SCALE_ORDER: tl.constexpr, CACHE: tl.constexpr, TRANSPOSED: tl.constexpr,
 ):  # fmt: skip
     """A step of ``gemm_program``: ``acc += quantize(a tile) @ decode(b tile).T``."""
     PACK: tl.constexpr = 2 if B_FORMAT == "e2m1" else 1
@@ -87,5 +87,5 @@ def quantize_and_multiply(
             q, q_scale = quantize_e2m1_f32(x, BLOCK_M, BLOCK_K, ADDEND)
         else:
             q, q_scale = quantize_e2m1(x, BLOCK_M, BLOCK_K, ADDEND, INTERPRETED)
-        acc = dot_mx(q, q_scale, w, s, acc, A_FORMAT, B_FORMAT, BLOCK_M, BLOCK_N, BLOCK_K, INTERPRETED)
+        acc = dot_mx(q, q_scale, w, s, acc, A_FORMAT, B_FORMAT, BLOCK_M, BLOCK_N, BLOCK_K, INTERPRETED, TRANSPOSED)
     return acc

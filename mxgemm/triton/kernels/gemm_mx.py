@@ -18,7 +18,7 @@ def gemm_mx_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT_K: tl.constexpr,
     STEPS: tl.constexpr, ONE_LAUNCH: tl.constexpr, EVEN_M: tl.constexpr, EVEN_N: tl.constexpr,
     EVEN_K: tl.constexpr, WIDE: tl.constexpr, XCDS: tl.constexpr, CACHE: tl.constexpr, AMD: tl.constexpr,
-    INTERPRETED: tl.constexpr,
+    INTERPRETED: tl.constexpr, TRANSPOSED: tl.constexpr,
 ):  # fmt: skip
     """``out[M, N] = round(decode(a)[M, K] @ decode(b)[N, K].T + bias[N])``; the rest is as in ``gemm_a16w_kernel``.
 
@@ -29,10 +29,10 @@ def gemm_mx_kernel(
         decode_and_multiply,
         (
             a, a_scales, b, b_scales, stride_am, stride_ak, stride_tm, stride_tk, stride_bn, stride_bk, stride_sn,
-            stride_sk, A_FORMAT, B_FORMAT, A_SCALE_ORDER, PRESHUFFLED, SCALE_ORDER, CACHE,
+            stride_sk, A_FORMAT, B_FORMAT, A_SCALE_ORDER, PRESHUFFLED, SCALE_ORDER, CACHE, TRANSPOSED,
         ),
         bias, out, partials, counters, M, N, K, stride_om, stride_on, stride_bias, HAS_BIAS, BLOCK_M, BLOCK_N, BLOCK_K,
-        SPLIT_K, STEPS, ONE_LAUNCH, EVEN_M, EVEN_N, EVEN_K, WIDE, XCDS, AMD, INTERPRETED,
+        SPLIT_K, STEPS, ONE_LAUNCH, EVEN_M, EVEN_N, EVEN_K, WIDE, XCDS, AMD, INTERPRETED, TRANSPOSED,
     )  # fmt: skip
 
 
@@ -42,7 +42,7 @@ def decode_and_multiply(
     EVEN_M: tl.constexpr, EVEN_N: tl.constexpr, TAIL: tl.constexpr, WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
     a, a_scales, b, b_scales, stride_am, stride_ak, stride_tm, stride_tk, stride_bn, stride_bk, stride_sn, stride_sk,
     A_FORMAT: tl.constexpr, B_FORMAT: tl.constexpr, A_SCALE_ORDER: tl.constexpr, PRESHUFFLED: tl.constexpr,
-    SCALE_ORDER: tl.constexpr, CACHE: tl.constexpr,
+    SCALE_ORDER: tl.constexpr, CACHE: tl.constexpr, TRANSPOSED: tl.constexpr,
 ):  # fmt: skip
     """A step of ``gemm_program``: ``acc += decode(a tile) @ decode(b tile).T``."""
     A_PACK: tl.constexpr = 2 if A_FORMAT == "e2m1" else 1
@@ -57,4 +57,4 @@ def decode_and_multiply(
     s = load_scales(
         b_scales, pn, k, N, K, stride_sn, stride_sk, SCALE_ORDER, BLOCK_N, BLOCK_K, EVEN_N, TAIL, WIDE, CACHE
     )
-    return dot_mx(x, t, w, s, acc, A_FORMAT, B_FORMAT, BLOCK_M, BLOCK_N, BLOCK_K, INTERPRETED)
+    return dot_mx(x, t, w, s, acc, A_FORMAT, B_FORMAT, BLOCK_M, BLOCK_N, BLOCK_K, INTERPRETED, TRANSPOSED)

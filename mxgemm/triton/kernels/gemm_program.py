@@ -13,11 +13,13 @@ def gemm_program(
     HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     SPLIT_K: tl.constexpr, STEPS: tl.constexpr, ONE_LAUNCH: tl.constexpr, EVEN_M: tl.constexpr, EVEN_N: tl.constexpr,
     EVEN_K: tl.constexpr, WIDE: tl.constexpr, XCDS: tl.constexpr, AMD: tl.constexpr, INTERPRETED: tl.constexpr,
+    TRANSPOSED: tl.constexpr,
 ):  # fmt: skip
     """Compute a tile of the result, or a split's part of it.
 
     ``step`` returns the sums ``acc[BLOCK_M, BLOCK_N]`` with the block of K added that starts at ``k``. Only the one for
-    which ``TAIL`` holds needs masks along K. ``operands`` are the step's own parameters, its last ones.
+    which ``TAIL`` holds needs masks along K. ``operands`` are the step's own parameters, its last ones. ``TRANSPOSED``:
+    the sums are ``[BLOCK_N, BLOCK_M]``, as the step knows by its own parameters, and are turned round at the end.
     """
     tiles_m = tl.cdiv(M, BLOCK_M)
     tiles_n = tl.cdiv(N, BLOCK_N)
@@ -32,7 +34,7 @@ def gemm_program(
         first = split * (STEPS * BLOCK_K)
         last = tl.minimum(first + STEPS * BLOCK_K, K)
     whole = last if EVEN_K else first + (last - first) // BLOCK_K * BLOCK_K
-    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    acc = tl.zeros((BLOCK_N, BLOCK_M) if TRANSPOSED else (BLOCK_M, BLOCK_N), tl.float32)
     for k in range(first, whole, BLOCK_K):
         acc = step(
             acc, pm, pn, k, M, N, K, BLOCK_M, BLOCK_N, BLOCK_K, EVEN_M, EVEN_N, False, WIDE, INTERPRETED, *operands
@@ -44,6 +46,8 @@ def gemm_program(
                 *operands,
             )  # fmt: skip
 
+    if TRANSPOSED:
+        acc = acc.T
     finish_tile(
         acc, partials, counters, bias, out, split, M, N, pm, pn, stride_om, stride_on, stride_bias, SPLIT_K, ONE_LAUNCH,
         HAS_BIAS, BLOCK_M, BLOCK_N, EVEN_M, EVEN_N, WIDE, AMD, INTERPRETED,

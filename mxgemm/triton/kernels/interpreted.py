@@ -39,12 +39,18 @@ def decode_for_dot(packed, scale, FORMAT: tl.constexpr, R: tl.constexpr, K: tl.c
 @triton.jit
 def dot_mx(
     x, x_scale, w, w_scale, acc, A_FORMAT: tl.constexpr, B_FORMAT: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, INTERPRETED: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, INTERPRETED: tl.constexpr, TRANSPOSED: tl.constexpr = False,
 ):  # fmt: skip
-    """``acc[BLOCK_M, BLOCK_N] += decode(x) @ decode(w).T`` by the scaled dot; both operands' bytes are row-major."""
+    """``acc[BLOCK_M, BLOCK_N] += decode(x) @ decode(w).T`` by the scaled dot; both operands' bytes are row-major.
+
+    ``TRANSPOSED``: ``acc[BLOCK_N, BLOCK_M] += decode(w) @ decode(x).T``.
+    """
     if INTERPRETED and (A_FORMAT == "e5m2" or B_FORMAT == "e5m2"):
         left = decode_for_dot(x, x_scale, A_FORMAT, BLOCK_M, BLOCK_K)
-        acc = tl.dot(left, decode_for_dot(w, w_scale, B_FORMAT, BLOCK_N, BLOCK_K).T, acc)
+        right = decode_for_dot(w, w_scale, B_FORMAT, BLOCK_N, BLOCK_K)
+        acc = tl.dot(right, left.T, acc) if TRANSPOSED else tl.dot(left, right.T, acc)
+    elif TRANSPOSED:
+        acc = tl.dot_scaled(w, w_scale, B_FORMAT, x.T, x_scale, A_FORMAT, acc)
     else:
         acc = tl.dot_scaled(x, x_scale, A_FORMAT, w.T, w_scale, B_FORMAT, acc)
     return acc
