@@ -1,23 +1,28 @@
 // A as the kernels read it: quantised once, in groups of GROUP blocks, padded to whole groups by zeros.
 //
 // Integers (a4w4): twice the e2m1 values as int8, of a group first the even elements of every block, then the odd ones,
-// as a packed weight unpacks. With them a block's offset and its scale times 2^-12.
+// as a packed weight unpacks. With them offsets, and a block's scale times 2^-12. An offset makes up for WEIGHT_OFFSET in
+// each number that is rounded: rows add eight products of a block in a lane, so that a block has LANE_OFFSETS of them;
+// one for the whole block would leave lanes that cancel each other, larger than any product. Panels have a block's sum.
 // Floats (a8w4, a16w4): FLOAT_INDEX has the order of a group. A block's power of two is in the values between 2^-60 and
 // 2^60; the rest of it is the block's factor, so that nothing passes fp32's range before the weight's scale is there.
 #pragma once
 #include "quantize.h"
 
+enum { LANE_OFFSETS = 4 };
+
 struct activations {
     int8_t *codes;  // [rows, groups, GROUP * 32]
-    int32_t *offsets;  // [rows, groups * GROUP]
+    int32_t *offsets;  // [rows, groups * GROUP, block_offsets]
     float *scales;  // [rows, groups * GROUP]
     float_element *values;  // [rows, groups, GROUP * 32]
     int64_t groups;
+    int64_t block_offsets;  // LANE_OFFSETS, or 1
     int64_t first;  // row of A that is row 0 here
 };
 
-static inline int64_t a_row_bytes(int64_t groups, int is_float) {
-    int64_t a_block = is_float ? BLOCK * sizeof(float_element) + 4 : BLOCK + 8;
+static inline int64_t a_row_bytes(int64_t groups, int is_float, int64_t block_offsets) {
+    int64_t a_block = is_float ? BLOCK * sizeof(float_element) + 4 : BLOCK + 4 + block_offsets * 4;
     return groups * GROUP * a_block;
 }
 
@@ -30,7 +35,7 @@ static void codes_of_row(const struct mx_call *c, const struct activations *a, i
     int64_t at = row - a->first, blocks = a->groups * GROUP;
     for (int64_t b = 0; b < blocks; b++) {
         int32_t codes[BLOCK] = {0};
-        int byte = 0, sum = 0, beyond = b >= c->k / BLOCK;
+        int byte = 0, beyond = b >= c->k / BLOCK;
         if (!beyond && c->a_scales.bytes) {
             byte = scale_at(&c->a_scales, row, b);
             for (int i = 0; i < BLOCK_BYTES; i++) {
@@ -47,8 +52,12 @@ static void codes_of_row(const struct mx_call *c, const struct activations *a, i
         int8_t *even = a->codes + (at * a->groups + b / GROUP) * GROUP * BLOCK + b % GROUP * BLOCK_BYTES;
         int8_t *odd = even + GROUP * BLOCK_BYTES;
         v_place_codes(codes, even, odd);
-        for (int i = 0; i < BLOCK_BYTES; i++) sum += even[i] + odd[i];
-        a->offsets[at * blocks + b] = -(WEIGHT_OFFSET / 4) * sum;
+        int32_t *offsets = a->offsets + (at * blocks + b) * a->block_offsets, sums[LANE_OFFSETS] = {0};
+        for (int i = 0; i < BLOCK_BYTES; i++) sums[i / 4] -= WEIGHT_OFFSET * (even[i] + odd[i]);
+        if (a->block_offsets == 1)
+            offsets[0] = sums[0] + sums[1] + sums[2] + sums[3];
+        else
+            memcpy(offsets, sums, sizeof sums);
         a->scales[at * blocks + b] = beyond ? 0.0f : scale_of_codes(byte);
     }
 }

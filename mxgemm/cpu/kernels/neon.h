@@ -48,7 +48,7 @@ static inline void v_store(float *p, vfloat x) { vst1q_f32(p, x); }
 static inline float v_sum(vfloat x) { return vaddvq_f32(x); }
 
 static inline vfloat v_of_blocks(const float *p) { return vld1q_dup_f32(p); }
-static inline vint v_int_of_blocks(const int32_t *p) { return vld1q_dup_s32(p); }
+static inline vint v_load_int(const int32_t *p) { return vld1q_s32(p); }
 
 // A block of four rows, 16 bytes each, as four vectors of 4 bytes a row.
 static inline void v_transpose(const uint8_t *const rows[LANES], int64_t at, vbytes t[4]) {
