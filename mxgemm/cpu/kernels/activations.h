@@ -22,7 +22,7 @@ struct activations {
 };
 
 static inline int64_t a_row_bytes(int64_t groups, int is_float, int64_t block_offsets) {
-    int64_t a_block = is_float ? BLOCK * sizeof(float_element) + 4 : BLOCK + 4 + block_offsets * 4;
+    int64_t a_block = is_float ? BLOCK * (int64_t)sizeof(float_element) + 4 : BLOCK + 4 + block_offsets * 4;
     return groups * GROUP * a_block;
 }
 
