@@ -31,24 +31,30 @@ static inline float scale_of_codes(int byte) {
     return byte == 255 ? not_a_number() : power_of_two(byte - 139);
 }
 
+// Codes and scale byte of a block that was quantised before.
+static int stored_codes(const struct mx_call *c, int64_t row, int64_t b, uint16_t codes[BLOCK]) {
+    for (int i = 0; i < BLOCK_BYTES; i++) {
+        uint8_t pair = ((const uint8_t *)c->a)[row * c->a_row + (b * BLOCK_BYTES + i) * c->a_column];
+        codes[2 * i] = pair & 15;
+        codes[2 * i + 1] = pair >> 4;
+    }
+    return scale_at(&c->a_scales, row, b);
+}
+
 static void codes_of_row(const struct mx_call *c, const struct activations *a, int64_t row) {
-    int64_t at = row - a->first, blocks = a->groups * GROUP;
+    int64_t at = row - a->first, blocks = a->groups * GROUP, have = c->k / BLOCK;
+    uint16_t some[AT_ONCE][BLOCK];
+    int bytes[AT_ONCE];
     for (int64_t b = 0; b < blocks; b++) {
-        int32_t codes[BLOCK] = {0};
-        int byte = 0, beyond = b >= c->k / BLOCK;
-        if (!beyond && c->a_scales.bytes) {
-            byte = scale_at(&c->a_scales, row, b);
-            for (int i = 0; i < BLOCK_BYTES; i++) {
-                uint8_t pair = ((const uint8_t *)c->a)[row * c->a_row + (b * BLOCK_BYTES + i) * c->a_column];
-                codes[2 * i] = pair & 15;
-                codes[2 * i + 1] = pair >> 4;
-            }
-        } else if (!beyond) {
-            float x[BLOCK];
-            load_block(c->a, row * c->a_row + b * BLOCK * c->a_column, c->a_column, c->a_dtype, x);
-            byte = scale_byte(largest_magnitude(x), c->addend, MX_E2M1);
-            codes_of_block(x, reciprocal_of(byte), element_format_of(MX_E2M1), 3, codes);
-        }
+        int64_t i = b % AT_ONCE;
+        int beyond = b >= have;
+        uint16_t *codes = some[i];
+        if (beyond)
+            memset(codes, 0, sizeof *some);
+        else if (c->a_scales.bytes)
+            bytes[i] = stored_codes(c, row, b, codes);
+        else if (i == 0)
+            e2m1_codes(c, row, b, smaller(AT_ONCE, have - b), bytes, some);
         int8_t *even = a->codes + (at * a->groups + b / GROUP) * GROUP * BLOCK + b % GROUP * BLOCK_BYTES;
         int8_t *odd = even + GROUP * BLOCK_BYTES;
         v_place_codes(codes, even, odd);
@@ -58,7 +64,7 @@ static void codes_of_row(const struct mx_call *c, const struct activations *a, i
             offsets[0] = sums[0] + sums[1] + sums[2] + sums[3];
         else
             memcpy(offsets, sums, sizeof sums);
-        a->scales[at * blocks + b] = beyond ? 0.0f : scale_of_codes(byte);
+        a->scales[at * blocks + b] = beyond ? 0.0f : scale_of_codes(bytes[i]);
     }
 }
 
