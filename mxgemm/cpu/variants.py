@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from mxgemm import notices
 from mxgemm.cpu import abi
 from mxgemm.device import cpu_features
 from mxgemm.errors import Refusal
@@ -67,6 +68,8 @@ def named() -> str:
 def usable(of: str = "") -> tuple[Variant, ...] | Refusal:
     """Return the variants that this CPU runs, the best first, or say why there is none.
 
+    That the system refuses one, and another serves, is logged once.
+
     Args:
         of: a variant's name, and then no other; :data:`NONE` for none.
     """
@@ -78,6 +81,11 @@ def usable(of: str = "") -> tuple[Variant, ...] | Refusal:
     had = tuple(variant for variant in VARIANTS if of in ("", variant.name) and variant.needs <= cpu_features())
     found = tuple(variant for variant in had if variant.permitted())
     if found:
+        for variant in had[: had.index(found[0])]:
+            notices.say_once(
+                f"the system refuses {variant.name} on this CPU, which has it (arch_prctl, as a sandbox may); "
+                f"using {found[0].name}, which is slower for many rows"
+            )
         return found
     if had:
         return Refusal("cpu", f"{had[0].name} refused by the system", "arch_prctl to permit it", "machine")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
+import platform
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -121,6 +124,31 @@ def test_a_matrix_unit_that_the_system_keeps_is_not_used(monkeypatch: pytest.Mon
     found = variants.usable("kept")
     assert isinstance(found, Refusal)
     assert "kept refused by the system" in found.reason
+
+
+def test_a_refused_matrix_unit_is_said_once(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Linux's answer is a fake: this process may not have the unit's registers."""
+    amx, next_best = variants.VARIANTS[:2]
+    asked: list[list[int]] = []
+
+    def refusing(*arguments: ctypes.c_long) -> int:
+        asked.append([argument.value for argument in arguments])
+        return -1
+
+    monkeypatch.setattr(variants, "cpu_features", lambda: amx.needs)
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(platform, "system", lambda: "Linux")
+    with monkeypatch.context() as only, caplog.at_level(logging.WARNING, "mxgemm"):
+        only.setattr(ctypes, "CDLL", lambda _: SimpleNamespace(syscall=refusing))
+        for _ in range(2):
+            found = variants.usable()
+            assert not isinstance(found, Refusal)
+            assert found[0] == next_best
+    assert asked == [[158, 0x1023, 18]] * 2
+    assert caplog.text.count("the system refuses amx_bf16") == 1
+    assert f"using {next_best.name}" in caplog.text
 
 
 @pytest.mark.skipif("amx_tile" in cpu_features(), reason="for CPUs without a matrix unit")

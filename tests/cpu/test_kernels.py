@@ -158,8 +158,26 @@ def room(ref: oracle.Float64, size: oracle.Float64, k: int) -> oracle.Float64:
     return (32 + k / 64) * 2.0**-24 * size + (k + 1) * 2.0**-149 + 2.0**-23 * np.abs(ref)
 
 
-@pytest.mark.parametrize("a_format", ["e2m1", "e4m3", "bf16"])
-def test_small_products_are_not_lost(a_format: str, library: ctypes.CDLL) -> None:
+@pytest.mark.parametrize("a_format, method", METHODS, indirect=["method"])
+def test_what_meets_zeros_adds_no_error(a_format: str, method: str, library: ctypes.CDLL) -> None:
+    """Large values of A, where a weight's codes are 0 under a scale that is not, beside products of small ones."""
+    m, n, k = 9, 24, 256
+    a, weight = spread(m, k, torch.float32), mxgemm.quantize(spread(n, k, seed=1))
+    a[:, :32] *= 2.0**30
+    a = a.to(torch.bfloat16)
+    weight.data[:, :16] = 0
+    assert (weight.scales[:, 0] > 0).all()
+    a64 = a.double().numpy()
+    if a_format != "bf16":
+        a64 = oracle.decode(*oracle.encode(a.float().numpy(), a_format, "even"), a_format)
+    b64 = oracle.decode(bytes_of(weight.data), bytes_of(weight.scales), "e2m1")
+    got = run(Case(a, weight, a64, b64, oracle.matmul(a64, b64)), a_format, method, out_dtype=torch.float32)
+    ref, size = a64 @ b64.T, np.abs(a64) @ np.abs(b64).T
+    assert (np.abs(got.numpy().astype("f8") - ref) <= room(ref, size, k)).all()
+
+
+@pytest.mark.parametrize("a_format, method", METHODS, indirect=["method"])
+def test_small_products_are_not_lost(a_format: str, method: str, library: ctypes.CDLL) -> None:
     """Products that a bf16 unit flushes to zero, alone in a sum and beside others; rows near the ends of its range."""
     m, n, k = 37, 40, 256
     a = spread(m, k, torch.float32) * 2.0**-75
@@ -174,7 +192,7 @@ def test_small_products_are_not_lost(a_format: str, library: ctypes.CDLL) -> Non
     a64 = a.double().numpy()
     if a_format != "bf16":
         a64 = oracle.decode(*oracle.encode(a.float().numpy(), a_format, "even"), a_format)
-    got = run(Case(a, weight, a64, b64, oracle.matmul(a64, b64)), a_format, "tiles", out_dtype=torch.float32)
+    got = run(Case(a, weight, a64, b64, oracle.matmul(a64, b64)), a_format, method, out_dtype=torch.float32)
     ref, size = a64 @ b64.T, np.abs(a64) @ np.abs(b64).T
     assert (size[size > 0] < 2.0**-120).sum() > 50
     assert (np.abs(got.numpy().astype("f8") - ref) <= room(ref, size, k)).all()

@@ -53,9 +53,7 @@ static inline vfloat v_of_blocks(const float *p) {
     return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_set1_ps(p[0])), _mm_set1_ps(p[1]), 1);
 }
 
-static inline vint v_int_of_blocks(const int32_t *p) {
-    return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_set1_epi32(p[0])), _mm_set1_epi32(p[1]), 1);
-}
+static inline vint v_load_int(const int32_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
 
 // A block of eight rows, 16 bytes each, as four vectors of 4 bytes a row.
 static inline void v_transpose(const uint8_t *const rows[LANES], int64_t at, vbytes t[4]) {
@@ -92,7 +90,7 @@ static inline vbytes v_four_codes(const int8_t *p) {
     memcpy(&four, p, 4);
     return _mm256_set1_epi32(four);
 }
-static inline vpanel v_panel(int32_t offset) { return _mm256_set1_epi32((4 * offset) & 0xFFFF); }
+static inline vpanel v_panel(int32_t offset) { return _mm256_set1_epi32(offset & 0xFFFF); }
 static inline vpanel v_panel_dot(vpanel sum, vbytes w, vbytes a) {
     return _mm256_add_epi16(sum, _mm256_maddubs_epi16(w, a));
 }

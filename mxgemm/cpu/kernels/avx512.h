@@ -50,9 +50,7 @@ static inline vfloat v_of_blocks(const float *p) {
     return _mm512_permutexvar_ps(lanes, _mm512_castps128_ps512(_mm_loadu_ps(p)));
 }
 
-static inline vint v_int_of_blocks(const int32_t *p) {
-    return _mm512_castps_si512(v_of_blocks((const float *)p));
-}
+static inline vint v_load_int(const int32_t *p) { return _mm512_loadu_si512(p); }
 
 // A block of sixteen rows, 16 bytes each, as four vectors of 4 bytes a row.
 static inline void v_transpose(const uint8_t *const rows[LANES], int64_t at, vbytes t[4]) {
@@ -91,7 +89,7 @@ static inline vbytes v_four_codes(const int8_t *p) {
     memcpy(&four, p, 4);
     return _mm512_set1_epi32(four);
 }
-static inline vpanel v_panel(int32_t offset) { return _mm512_set1_epi32(4 * offset); }
+static inline vpanel v_panel(int32_t offset) { return _mm512_set1_epi32(offset); }
 static inline vpanel v_panel_dot(vpanel sum, vbytes w, vbytes a) { return _mm512_dpbusd_epi32(sum, w, a); }
 static inline vfloat v_panel_float(vpanel sum) { return _mm512_cvtepi32_ps(sum); }
 

@@ -41,30 +41,40 @@ static void round_row(const struct mx_call *c, int64_t m) {
     }
 }
 
-// A block as bytes, and its scale byte. A zero keeps its sign, but in a block of zeros. Constants after inlining.
-MX_INLINE uint8_t encode_block(const float x[BLOCK], int64_t addend, const int64_t format, uint8_t *out) {
-    int32_t largest = largest_magnitude(x), codes[BLOCK];
+// A block as fp8 bytes, and its scale byte. A zero keeps its sign, but in a block of zeros. Constants after inlining.
+MX_INLINE uint8_t encode_fp8(const float x[BLOCK], int64_t addend, const int64_t format, uint8_t *out) {
+    int32_t largest = largest_magnitude(x);
     int byte = scale_byte(largest, addend, format);
     if (byte == 255 || largest == 0) {
-        memset(out, 0, format == MX_E2M1 ? BLOCK_BYTES : BLOCK);
+        memset(out, 0, BLOCK);
     } else {
-        codes_of_block(x, reciprocal_of(byte), element_format_of(format), format == MX_E2M1 ? 3 : 7, codes);
-        (format == MX_E2M1 ? v_pack_codes : v_narrow_codes)(codes, out);
+        uint16_t codes[BLOCK];
+        codes_of_block(x, reciprocal_of(byte), element_format_of(format), 7, codes);
+        v_narrow_codes(codes, out);
     }
     return (uint8_t)byte;
 }
 
 // Row m of A as bytes in out[m] and out_scales[m]: mxgemm.quantize.
 static void encode_row(const struct mx_call *c, int64_t m) {
-    for (int64_t b = 0; b < c->k / BLOCK; b++) {
+    uint8_t *out = (uint8_t *)c->out + m * c->out_row, *scales = c->out_scales + m * c->out_scales_row;
+    int64_t blocks = c->k / BLOCK;
+    for (int64_t b = 0; c->a_format == MX_E2M1 && b < blocks; b += AT_ONCE) {
+        int64_t here = smaller(AT_ONCE, blocks - b);
+        uint16_t codes[AT_ONCE][BLOCK];
+        int bytes[AT_ONCE];
+        e2m1_codes(c, m, b, here, bytes, codes);
+        for (int64_t i = 0; i < here; i++) {
+            v_pack_codes(codes[i], out + (b + i) * BLOCK_BYTES);
+            scales[b + i] = (uint8_t)bytes[i];
+        }
+    }
+    for (int64_t b = 0; c->a_format != MX_E2M1 && b < blocks; b++) {
         float x[BLOCK];
-        uint8_t *out = (uint8_t *)c->out + m * c->out_row, *scale = c->out_scales + m * c->out_scales_row + b;
         load_block(c->a, m * c->a_row + b * BLOCK * c->a_column, c->a_column, c->a_dtype, x);
-        if (c->a_format == MX_E2M1)
-            *scale = encode_block(x, c->addend, MX_E2M1, out + b * BLOCK_BYTES);
-        else if (c->a_format == MX_E4M3)
-            *scale = encode_block(x, c->addend, MX_E4M3, out + b * BLOCK);
+        if (c->a_format == MX_E4M3)
+            scales[b] = encode_fp8(x, c->addend, MX_E4M3, out + b * BLOCK);
         else
-            *scale = encode_block(x, c->addend, MX_E5M2, out + b * BLOCK);
+            scales[b] = encode_fp8(x, c->addend, MX_E5M2, out + b * BLOCK);
     }
 }

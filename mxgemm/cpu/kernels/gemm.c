@@ -34,10 +34,15 @@ static int64_t method_of(const struct mx_call *c) {
 static int is_float(const struct mx_call *c) { return c->a_format != MX_E2M1; }
 static int64_t groups_of(const struct mx_call *c) { return (c->k / BLOCK + GROUP - 1) / GROUP; }
 
+static int64_t block_offsets_of(const struct mx_call *c) { return method_of(c) == MX_ROWS ? LANE_OFFSETS : 1; }
+static int64_t quantized_row_bytes(const struct mx_call *c) {
+    return a_row_bytes(groups_of(c), is_float(c), block_offsets_of(c));
+}
+
 // Rows of A that are quantised at a time: all of them, or what A_BYTES hold.
 static int64_t rows_at_a_time(const struct mx_call *c) {
     int tiles = method_of(c) == MX_TILES;
-    int64_t row = tiles ? c->k * (int64_t)sizeof(tile_element) : a_row_bytes(groups_of(c), is_float(c));
+    int64_t row = tiles ? c->k * (int64_t)sizeof(tile_element) : quantized_row_bytes(c);
     int64_t step = tiles ? TILE_M : 4 * PANEL_M;
     return smaller(c->m, larger(A_BYTES / row / step * step, step));
 }
@@ -45,7 +50,7 @@ static int64_t rows_at_a_time(const struct mx_call *c) {
 static int64_t a_bytes(const struct mx_call *c) {
     int64_t rows = rows_at_a_time(c);
     if (method_of(c) == MX_TILES) return tiled_a_bytes(c, rows);
-    return round_up(rows * a_row_bytes(groups_of(c), is_float(c)), 64);
+    return round_up(rows * quantized_row_bytes(c), 64);
 }
 
 // Threads that are worth waking: each has at least LEAST_WORK multiplications.
@@ -154,6 +159,7 @@ void mx_gemm(const struct mx_call *c) {
     int64_t rows = rows_at_a_time(c), groups = groups_of(c), threads = useful_threads(c);
     struct job j = {.call = c, .scratch = c->scratch + a_bytes(c), .thread_bytes = thread_bytes(c)};
     j.a.groups = groups;
+    j.a.block_offsets = block_offsets_of(c);
     if (method_of(c) == MX_TILES) {
         j.t = tiles_in(c, rows, c->scratch);
         j.plan = tile_plan_of(c, rows, threads);
@@ -163,7 +169,7 @@ void mx_gemm(const struct mx_call *c) {
     } else {
         j.a.codes = (int8_t *)c->scratch;
         j.a.offsets = (int32_t *)(j.a.codes + rows * groups * GROUP * BLOCK);
-        j.a.scales = (float *)(j.a.offsets + rows * groups * GROUP);
+        j.a.scales = (float *)(j.a.offsets + rows * groups * GROUP * j.a.block_offsets);
     }
     for (int64_t first = 0; first < c->m; first += rows) {
         j.a.first = j.t.first = first;

@@ -48,7 +48,7 @@ static inline void v_store(float *p, vfloat x) { vst1q_f32(p, x); }
 static inline float v_sum(vfloat x) { return vaddvq_f32(x); }
 
 static inline vfloat v_of_blocks(const float *p) { return vld1q_dup_f32(p); }
-static inline vint v_int_of_blocks(const int32_t *p) { return vld1q_dup_s32(p); }
+static inline vint v_load_int(const int32_t *p) { return vld1q_s32(p); }
 
 // A block of four rows, 16 bytes each, as four vectors of 4 bytes a row.
 static inline void v_transpose(const uint8_t *const rows[LANES], int64_t at, vbytes t[4]) {
@@ -90,17 +90,17 @@ static inline vpanel v_panel_dot(vpanel sum, vbytes w, vbytes a) { return v_dot(
 static inline vfloat v_panel_float(vpanel sum) { return vcvtq_f32_s32(sum); }
 
 // Codes of 8 bits as bytes.
-static inline void v_narrow_codes(const int32_t codes[BLOCK], uint8_t *out) {
+static inline void v_narrow_codes(const uint16_t codes[BLOCK], uint8_t *out) {
     for (int i = 0; i < BLOCK; i++) out[i] = (uint8_t)codes[i];
 }
 
 // Codes of 4 bits as 16 bytes, the first one of two in the low half.
-static inline void v_pack_codes(const int32_t codes[BLOCK], uint8_t *out) {
+static inline void v_pack_codes(const uint16_t codes[BLOCK], uint8_t *out) {
     for (int i = 0; i < BLOCK_BYTES; i++) out[i] = (uint8_t)(codes[2 * i] | codes[2 * i + 1] << 4);
 }
 
 // Twice the e2m1 values of codes, those at even places and those at odd ones.
-static inline void v_place_codes(const int32_t codes[BLOCK], int8_t *even, int8_t *odd) {
+static inline void v_place_codes(const uint16_t codes[BLOCK], int8_t *even, int8_t *odd) {
     static const int8_t twice[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
     for (int i = 0; i < BLOCK_BYTES; i++) even[i] = twice[codes[2 * i]], odd[i] = twice[codes[2 * i + 1]];
 }

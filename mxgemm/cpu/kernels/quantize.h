@@ -50,12 +50,12 @@ MX_INLINE float clamped(float x, float reciprocal, struct element_format f) {
 
 // Round a block to elements' codes, to nearest even. A code counts steps: of its octave, and of the octaves below.
 MX_INLINE void codes_of_block(const float x[BLOCK], float reciprocal, const struct element_format f, const int sign_bit,
-                              int32_t codes[BLOCK]) {
+                              uint16_t codes[BLOCK]) {
     for (int i = 0; i < BLOCK; i++) {
         float magnitude = clamped(x[i], reciprocal, f);
         uint32_t at = rounder(magnitude, f), steps = bits_of(magnitude + float_of(at)) - at;
         uint32_t octaves = (at >> 23) - (uint32_t)(f.least_exponent + 23 - f.bits);
-        codes[i] = (int32_t)((steps + (octaves << f.bits)) | bits_of(x[i]) >> 31 << sign_bit);
+        codes[i] = (uint16_t)((steps + (octaves << f.bits)) | bits_of(x[i]) >> 31 << sign_bit);
     }
 }
 
@@ -67,6 +67,63 @@ MX_INLINE void values_of_elements(const float x[BLOCK], float reciprocal, const 
         float rounded = (magnitude + at) - at;
         values[i] = float_of(bits_of(rounded) | (bits_of(x[i]) & 0x80000000u));
     }
+}
+
+enum { AT_ONCE = 16, LEAST_BF16_BYTE = 16 };
+
+// A block of bf16 values to e2m1 codes by 16-bit integers alone, twice as many in a vector as of fp32: a magnitude's
+// bits less the scale's exponent are those of its quotient, rounded to one bit of mantissa from 1 on. Below come 0.5,
+// from more than a quarter, and 1, from 0.75. With scale bytes from LEAST_BF16_BYTE to 254, where a quotient whose
+// exponent bf16 does not hold is far below a quarter.
+MX_INLINE void codes_of_bf16(const uint16_t h[BLOCK], int byte, uint16_t codes[BLOCK]) {
+    int16_t exponent = (int16_t)((byte - 127) * 128);
+    for (int i = 0; i < BLOCK; i++) {
+        int16_t quotient = (int16_t)((h[i] & 0x7FFF) - exponent);
+        int16_t steps = (int16_t)(((quotient + 31 + (quotient >> 6 & 1)) >> 6) - 252);
+        int16_t small = quotient >= 0x3F40 ? 2 : quotient > 0x3E80 ? 1 : 0;
+        steps = steps > small ? steps : small;
+        codes[i] = (uint16_t)((steps < 7 ? steps : 7) | (h[i] >> 12 & 8));
+    }
+}
+
+// Block b of a row of A to e2m1 codes and its scale byte, from fp32. Codes are 0 in a block of zeros or of NaN.
+static int codes_of_floats(const struct mx_call *c, int64_t row, int64_t b, uint16_t codes[BLOCK]) {
+    float x[BLOCK];
+    load_block(c->a, row * c->a_row + b * BLOCK * c->a_column, c->a_column, c->a_dtype, x);
+    int32_t largest = largest_magnitude(x);
+    int byte = scale_byte(largest, c->addend, MX_E2M1);
+    if (byte == 255 || largest == 0)
+        memset(codes, 0, BLOCK * sizeof *codes);
+    else
+        codes_of_block(x, reciprocal_of(byte), element_format_of(MX_E2M1), 3, codes);
+    return byte;
+}
+
+// Blocks b.. of a row of A, AT_ONCE at most, to e2m1 codes and scale bytes. All scales before any codes: a block's
+// chain from its largest magnitude to its codes is longer than what a CPU looks ahead.
+static void e2m1_codes(const struct mx_call *c, int64_t row, int64_t b, int64_t blocks, int bytes[AT_ONCE],
+                       uint16_t codes[AT_ONCE][BLOCK]) {
+    if (c->a_dtype != MX_BF16 || c->a_column != 1) {
+        for (int64_t i = 0; i < blocks; i++) bytes[i] = codes_of_floats(c, row, b + i, codes[i]);
+        return;
+    }
+    const uint16_t *h = (const uint16_t *)c->a + row * c->a_row + b * BLOCK;
+    int32_t largest[AT_ONCE] = {0};
+    for (int64_t i = 0; i < blocks; i++) {
+        uint16_t most = 0;
+        for (int j = 0; j < BLOCK; j++) {
+            uint16_t magnitude = h[i * BLOCK + j] & 0x7FFF;
+            most = magnitude > most ? magnitude : most;
+        }
+        largest[i] = (int32_t)most << 16;
+    }
+    int64_t addend = c->addend;
+    for (int i = 0; i < AT_ONCE; i++) bytes[i] = scale_byte(largest[i], addend, MX_E2M1);
+    for (int64_t i = 0; i < blocks; i++)
+        if (bytes[i] >= LEAST_BF16_BYTE && bytes[i] != 255)
+            codes_of_bf16(h + i * BLOCK, bytes[i], codes[i]);
+        else
+            bytes[i] = codes_of_floats(c, row, b + i, codes[i]);
 }
 
 // Quantise a block to values, whose scale is left out, and return the scale byte. With that of NaN they are no matter.

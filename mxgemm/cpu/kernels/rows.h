@@ -26,7 +26,7 @@ MX_INLINE void multiply_codes(const struct activations *a, int64_t at, const int
         for (int m = 0; m < count; m++) {
             const int8_t *codes = a->codes + ((at + m) * a->groups + g) * GROUP * BLOCK;
             vbytes even = v_codes(codes), odd = v_codes(codes + GROUP * BLOCK_BYTES);
-            vint offset = v_int_of_blocks(a->offsets + (at + m) * padded + g * GROUP);
+            vint offset = v_load_int(a->offsets + ((at + m) * padded + g * GROUP) * LANE_OFFSETS);
             vfloat a_scale = v_of_blocks(a->scales + (at + m) * padded + g * GROUP);
             for (int r = 0; r < rows; r++) {
                 vfloat dot = v_float(v_dot2(offset, low[r], even, high[r], odd));

@@ -4,28 +4,26 @@
 
 #include "call.h"
 
-static inline __m256i bytes_of_codes(const int32_t codes[BLOCK]) {
+static inline __m256i bytes_of_codes(const uint16_t codes[BLOCK]) {
     const __m256i *p = (const __m256i *)codes;
-    __m256i low = _mm256_packs_epi32(_mm256_loadu_si256(p), _mm256_loadu_si256(p + 1));
-    __m256i high = _mm256_packs_epi32(_mm256_loadu_si256(p + 2), _mm256_loadu_si256(p + 3));
-    __m256i fours = _mm256_packus_epi16(low, high);  // four of each vector by turns
-    return _mm256_permutevar8x32_epi32(fours, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    __m256i eights = _mm256_packus_epi16(_mm256_loadu_si256(p), _mm256_loadu_si256(p + 1));  // of each by turns
+    return _mm256_permute4x64_epi64(eights, 0xD8);
 }
 
 // Codes of 8 bits as bytes.
-static inline void v_narrow_codes(const int32_t codes[BLOCK], uint8_t *out) {
+static inline void v_narrow_codes(const uint16_t codes[BLOCK], uint8_t *out) {
     _mm256_storeu_si256((__m256i *)out, bytes_of_codes(codes));
 }
 
 // Codes of 4 bits as 16 bytes, the first one of two in the low half.
-static inline void v_pack_codes(const int32_t codes[BLOCK], uint8_t *out) {
+static inline void v_pack_codes(const uint16_t codes[BLOCK], uint8_t *out) {
     __m256i pairs = _mm256_maddubs_epi16(bytes_of_codes(codes), _mm256_set1_epi16(0x1001));
     __m256i bytes = _mm256_permute4x64_epi64(_mm256_packus_epi16(pairs, pairs), 8);
     _mm_storeu_si128((__m128i *)out, _mm256_castsi256_si128(bytes));
 }
 
 // Twice the e2m1 values of codes, those at even places and those at odd ones.
-static inline void v_place_codes(const int32_t codes[BLOCK], int8_t *even, int8_t *odd) {
+static inline void v_place_codes(const uint16_t codes[BLOCK], int8_t *even, int8_t *odd) {
     const __m256i twice = _mm256_broadcastsi128_si256(
         _mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12));
     const __m256i split = _mm256_broadcastsi128_si256(
