@@ -83,7 +83,10 @@ def make_tile_list(
     raw = tl.load(offsets + group - 1, mask=(group >= 1) & (group <= EXPERTS + 1), other=0, cache_modifier=".cg")
     start = tl.minimum(tl.associative_scan(tl.maximum(raw, 0), 0, larger), ROWS)
     real = (group >= 1) & (group <= EXPERTS)
-    listed = real | (REST & ((group == 0) | (group == EXPERTS + 1)))
+    if REST:
+        listed = group <= EXPERTS + 1
+    else:
+        listed = real
     count = tl.where(listed, tl.cdiv(end - start, BLOCK_M), 0)
     behind = tl.cumsum(count, 0)
     expert = tl.where(real, group - 1, -1)
@@ -116,8 +119,8 @@ def sum_pairs_kernel(
     total = tl.zeros((BLOCK,), tl.float32)
     for j in tl.static_range(TOP_K):
         pair = token * TOP_K + j
-        there = local_expert(tl.load(ids + pair), expert_map, EXPERTS, FIRST, MAPPED, LENGTH, True) >= 0
-        value = tl.load(y + pair * COLUMNS + column, mask=(column < COLUMNS) & there, other=0.0)
+        there = local_expert(tl.load(ids + pair), expert_map, EXPERTS, FIRST, MAPPED, LENGTH, token >= 0) >= 0
+        value = tl.load(y + pair * COLUMNS + column, mask=column < tl.where(there, COLUMNS, 0), other=0.0)
         total += tl.where(there, value * widen(tl.load(weights + pair), INTERPRETED), 0.0)
     value = round_to(total, out.dtype.element_ty, INTERPRETED)
     tl.store(out + token * stride_om + column.to(tl.int64) * stride_on, value, mask=column < COLUMNS)
