@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from mxgemm.device import machine_of
+from mxgemm.device import Machine, machine_of
 from mxgemm.experts.activation import SwiGLU
 from mxgemm.experts.choice import check_route, choose
 from mxgemm.experts.plan import find, keep, on, strides_of
@@ -173,14 +173,21 @@ def _make_plan(
 
 
 def describe(
-    x: Tensor, w13: MXTensor, w2: MXTensor, b13: Tensor | None, b2: Tensor | None, top_k: int, o: LayerOptions
+    x: Tensor,
+    w13: MXTensor,
+    w2: MXTensor,
+    b13: Tensor | None,
+    b2: Tensor | None,
+    top_k: int,
+    o: LayerOptions,
+    machine: Machine | None = None,
 ) -> tuple[GroupedProblem, GroupedProblem]:
-    """Describe the two products of a layer, of tokens ``[T, K]``."""
+    """Describe the two products of a layer, of tokens ``[T, K]``, on a machine, by default that of the tensors."""
     tokens, hidden = x.shape
     experts, n, _ = w13.shape
     pairs, inner, quantised = tokens * top_k, n // 2, FORMATS.get(o.a_format)
     pack = 1 if quantised is None else quantised.pack
-    machine = machine_of(x.device)
+    machine = machine or machine_of(x.device)
     first = strides_of(x, None, w13.data, w13.scales, b13, None, o.a_format)
     second = strides_of(x, None, w2.data, w2.scales, b2, None, "bf16")
     one = GroupedProblem(
