@@ -58,9 +58,7 @@ class Product:
         added = None if bias is None else bias.data_ptr()
         self.at(self._call.m, a.data_ptr(), scales, b.data_ptr(), b_scales.data_ptr(), added, out.data_ptr())
 
-    def at(
-        self, m: int, a: int, a_scales: int | None, b: int, b_scales: int, bias: int | None, out: int
-    ) -> None:
+    def at(self, m: int, a: int, a_scales: int | None, b: int, b_scales: int, bias: int | None, out: int) -> None:
         """Do the same for ``m`` rows of A at these addresses."""
         call = abi.Call.from_buffer_copy(self._call)
         call.m, call.a, call.b, call.b_scales.bytes, call.out = m, a, b, b_scales, out
@@ -70,6 +68,11 @@ class Product:
         with workspace.take(self._library.mx_scratch_bytes(pointer) + ALIGNMENT, _CPU) as arena:
             call.scratch = -(-arena.memory.data_ptr() // ALIGNMENT) * ALIGNMENT
             self._library.mx_gemm(pointer)
+
+
+def method_for_many_rows(variant: str, a_format: str) -> str:
+    """Return the method that is fastest for many rows of A: integers, but where the CPU has a matrix unit (AMX)."""
+    return "panels" if a_format == "e2m1" and variant != "amx_bf16" else "tiles"
 
 
 def scales_in(strides: tuple[int, int], layout: str) -> abi.Scales:

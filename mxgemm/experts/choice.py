@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from mxgemm.arguments import one_of
+from mxgemm.device import Machine
 from mxgemm.errors import Refusal, RouteUnavailable
 from mxgemm.experts.cpu_native import CpuNative
 from mxgemm.experts.problem import GroupedProblem
@@ -53,3 +54,9 @@ def choose(problems: Sequence[GroupedProblem], route: str | None) -> ExpertsRout
 
 def _refusal(route: ExpertsRoute, problems: Sequence[GroupedProblem]) -> Refusal | None:
     return next((refusal for refusal in map(route.refusal, problems) if refusal is not None), None)
+
+
+def adder(machine: Machine) -> ExpertsRoute:
+    """Return the route that adds up results on a machine where nothing is multiplied: the first that is here."""
+    here = (r for name, r in ROUTES.items() if machine.arch != "cpu" or name not in NOT_ON_A_CPU)
+    return next(route for route in here if route.missing(machine) is None)

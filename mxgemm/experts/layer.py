@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mxgemm.device import Machine, machine_of
 from mxgemm.experts.activation import SwiGLU
-from mxgemm.experts.choice import check_route, choose
+from mxgemm.experts.choice import adder, check_route, choose
 from mxgemm.experts.plan import find, keep, on, strides_of
 from mxgemm.experts.problem import GroupedProblem, Operands, Routing, Strides
 from mxgemm.experts.route import Combine, Launch, Sort
@@ -158,22 +158,11 @@ def _make_plan(
         problems[0].machine,
         out.stride() if out is not None and direct else (hidden, 1),
     )
-    route = choose(problems, o.route)
-    return LayerPlan(
-        Steps(
-            problems,
-            routing,
-            route.bind_sort(routing, route.block_rows(problems[0])),
-            (route.bind(problems[0]), route.bind(problems[1])),
-            route.bind_combine(routing),
-        ),
-        shape,
-        x.device,
-    )
+    return LayerPlan(_steps(problems, routing, o.route), shape, x.device)
 
 
 def describe(
-    x: Tensor,
+    x: Tensor | MXTensor,
     w13: MXTensor,
     w2: MXTensor,
     b13: Tensor | None,
@@ -182,14 +171,18 @@ def describe(
     o: LayerOptions,
     machine: Machine | None = None,
 ) -> tuple[GroupedProblem, GroupedProblem]:
-    """Describe the two products of a layer, of tokens ``[T, K]``, on a machine, by default that of the tensors."""
+    """Describe the two products of a layer, of tokens ``[T, K]``, on a machine, by default that of the tensors.
+
+    Floats are described as what they are quantised to on the way; an MX tensor has that format already.
+    """
     tokens, hidden = x.shape
+    left, left_scales = (x.data, x.scales) if isinstance(x, MXTensor) else (x, None)
     experts, n, _ = w13.shape
     pairs, inner, quantised = tokens * top_k, n // 2, FORMATS.get(o.a_format)
     pack = 1 if quantised is None else quantised.pack
-    machine = machine or machine_of(x.device)
-    first = strides_of(x, None, w13.data, w13.scales, b13, None, o.a_format)
-    second = strides_of(x, None, w2.data, w2.scales, b2, None, "bf16")
+    machine = machine or machine_of(left.device)
+    first = strides_of(left, left_scales, w13.data, w13.scales, b13, None, o.a_format)
+    second = strides_of(left, None, w2.data, w2.scales, b2, None, "bf16")
     one = GroupedProblem(
         pairs,
         tokens,
@@ -200,7 +193,7 @@ def describe(
         Strides(first.a, first.w, first.w_scales, (inner // pack, 1), first.a_scales, first.bias),
         a_format=o.a_format,
         b_format=w13.format.name,
-        a_dtype=torch.uint8 if quantised else x.dtype,
+        a_dtype=torch.uint8 if quantised else left.dtype,
         out_dtype=torch.uint8 if quantised else torch.bfloat16,
         bias_dtype=None if b13 is None else b13.dtype,
         reads_index=True,
@@ -256,7 +249,10 @@ def _execute(
         ids = topk_ids.reshape(tokens, top_k).contiguous()
         weights = topk_weights.resolve_neg().reshape(tokens, top_k).contiguous()
         table = None if expert_map is None else expert_map.contiguous()
-        y = pair_results(steps, x.reshape(tokens, -1), w13, w2, ids, b13, b2, table, o)
+        rows = x.reshape(tokens, -1)
+        quantised = o.a_format != "bf16"
+        a = encode(rows, o.a_format, o.scale_rounding) if quantised else (rows.resolve_neg(), None)
+        y = pair_results(steps, a, w13, w2, ids, b13, b2, table)
         flat = result if direct else result.view(tokens, -1)
         steps.combine(y, ids, weights, table, flat)
     if out is None:
@@ -269,27 +265,92 @@ def _execute(
 
 def pair_results(
     steps: Steps,
-    x: Tensor,
+    a: tuple[Tensor, Tensor | None],
     w13: MXTensor,
     w2: MXTensor,
     ids: Tensor,
     b13: Tensor | None,
     b2: Tensor | None,
     expert_map: Tensor | None,
-    o: LayerOptions,
 ) -> Tensor:
-    """Return what each pair's expert makes of its token, fp32 ``[pairs, H]``; rows of dropped pairs are undefined."""
+    """Return what each pair's expert makes of its token, fp32 ``[pairs, H]``; rows of dropped pairs are undefined.
+
+    ``a`` is the tokens' elements and scales, or bf16 and None.
+    """
     one, two = steps.problems
-    quantised = FORMATS.get(o.a_format)
+    data, a_scales = a
     ordered = steps.sort(ids, expert_map)
-    a, a_scales = (x.resolve_neg(), None) if quantised is None else encode(x, o.a_format, o.scale_rounding)
-    inner = torch.empty((one.rows, one.strides.out[0]), dtype=one.out_dtype, device=x.device)
+    inner = torch.empty((one.rows, one.strides.out[0]), dtype=one.out_dtype, device=data.device)
     scales = None
-    if quantised:
-        scales = torch.empty((one.rows, one.columns // BLOCK), dtype=torch.uint8, device=x.device)
-    y = torch.empty((two.rows, two.n), dtype=torch.float32, device=x.device)
-    where = (ordered.offsets, ordered.index, ordered.tiles)
+    if one.out_format:
+        scales = torch.empty((one.rows, one.columns // BLOCK), dtype=torch.uint8, device=data.device)
+    y = torch.empty((two.rows, two.n), dtype=torch.float32, device=data.device)
+    where = (ordered.offsets, ordered.places, ordered.tiles)
     added = [None if bias is None else bias.resolve_neg() for bias in (b13, b2)]
-    steps.products[0](Operands(a, a_scales, w13.data, w13.scales, added[0], *where, inner, scales))
+    steps.products[0](Operands(data, a_scales, w13.data, w13.scales, added[0], *where, inner, scales))
     steps.products[1](Operands(inner, scales, w2.data, w2.scales, added[1], *where, y))
     return y
+
+
+def results(
+    x: MXTensor | Tensor,
+    w13: MXTensor,
+    w2: MXTensor,
+    experts: Tensor,
+    b13: Tensor | None,
+    b2: Tensor | None,
+    options: LayerOptions,
+) -> Tensor:
+    """Return what one expert makes of each row, fp32 ``[R, H]``, for who has sent the rows: at least one.
+
+    Args:
+        x: rows, quantised to ``options.a_format``, or bf16 floats, contiguous.
+        w13: as in ``moe``, and so are the rest.
+        w2: see there.
+        experts: int32 ``[R]``, each row's, from 0.
+        b13: see there.
+        b2: see there.
+        options: of the layer.
+    """
+    data, scales = (x.data, x.scales) if isinstance(x, MXTensor) else (x, None)
+    key_options = (*options, w13.shape, w2.shape)
+    tensors = (data, scales, w13.data, w13.scales, w2.data, w2.scales, experts, b13, b2)
+    steps, key = find(_results, tensors, key_options)
+    if steps is None:
+        problems = describe(x, w13, w2, b13, b2, 1, options)
+        routing = Routing(
+            len(experts), 1, w13.shape[0], 0, 0, experts.dtype, w2.shape[1], torch.float32, torch.float32,
+            problems[0].machine, (w2.shape[1], 1),
+        )  # fmt: skip
+        steps = _steps(problems, routing, options.route)
+        keep(_results, key, steps)
+    with on(data.device):
+        return pair_results(steps, (data, scales), w13, w2, experts.view(-1, 1), b13, b2, None)
+
+
+def combine(y: Tensor, ids: Tensor, weights: Tensor, experts: int, out_dtype: torch.dtype) -> Tensor:
+    """Return each token's sum in order, ``[T, H]``, of pairs' results ``[T * top_k, H]`` fp32; see ``Combine``."""
+    tokens, top_k = ids.shape
+    out = torch.empty((tokens, y.shape[1]), dtype=out_dtype, device=y.device)
+    if tokens:
+        routing = Routing(
+            tokens, top_k, experts, 0, 0, ids.dtype, y.shape[1], weights.dtype, out_dtype, machine_of(y.device),
+            (y.shape[1], 1),
+        )  # fmt: skip
+        with on(y.device):
+            adder(routing.machine).bind_combine(routing)(y, ids.contiguous(), weights.contiguous(), None, out)
+    return out
+
+
+_results: dict[Hashable, Steps] = {}
+
+
+def _steps(problems: tuple[GroupedProblem, GroupedProblem], routing: Routing, route: str | None) -> Steps:
+    chosen = choose(problems, route)
+    return Steps(
+        problems,
+        routing,
+        chosen.bind_sort(routing, chosen.block_rows(problems[0])),
+        (chosen.bind(problems[0]), chosen.bind(problems[1])),
+        chosen.bind_combine(routing),
+    )

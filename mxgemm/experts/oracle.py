@@ -34,7 +34,8 @@ def swiglu(x: Float64, activation: SwiGLU) -> Float64:
     if activation.limit is not None:
         gate, up = np.minimum(gate, activation.limit), np.clip(up, -activation.limit, activation.limit)
     with np.errstate(over="ignore"):
-        return gate / (1 + np.exp(-activation.alpha * gate)) * (up + activation.offset)
+        value: Float64 = gate / (1 + np.exp(-activation.alpha * gate)) * (up + activation.offset)
+    return value
 
 
 def layer(

@@ -136,8 +136,9 @@ def on(device: torch.device) -> AbstractContextManager[Any]:
 
 def _make_plan(tensors: tuple[Any, ...], options: Options) -> Plan:
     check_route(options.route)
-    rows, a_rows, n, k, experts = check_grouped(*tensors, options)
-    a, a_scales, w, w_scales, _, gather, bias, out = tensors
+    a, a_scales, w, w_scales, offsets, gather, bias, out = tensors
+    sizes = check_grouped(a, a_scales, w, w_scales, offsets, gather, bias, out, options)
+    rows, a_rows, n, k, experts = sizes
     launch = problem = route = None
     quantises = a_scales is None and options.a_format != "bf16"
     if rows and k:

@@ -58,9 +58,9 @@ class GroupedProblem:
         out_dtype: of the result, uint8 where it is bytes.
         strides: of every operand.
         bias_dtype: None without a bias.
-        reads_index: row r of the product is row ``index[r] // divisor`` of A, NaN where there is no such row; else r.
+        reads_index: row r of the product is row ``places[r] // divisor`` of A, NaN where there is no such row; else r.
         divisor: see ``reads_index``.
-        writes_index: it is written to row ``index[r]`` of the result; else to r.
+        writes_index: it is written to row ``places[r]`` of the result; else to r.
         zeros: rows that belong to no expert are written, as zeros; else they are left alone.
         activation: None for none. With one the result has ``n / 2`` columns.
         out_format: the result is bytes of this format, with scales; "" for floats.
@@ -128,7 +128,7 @@ class Operands(NamedTuple):
         w_scales: ``[E, N, K/32]``.
         bias: ``[E, N]`` or None.
         offsets: int32 ``[E + 1]``, contiguous.
-        index: int32 ``[rows]``, contiguous, where the problem reads or writes by it.
+        places: int32 ``[rows]``, contiguous, where the problem reads or writes by it.
         tiles: the tile list that a route asked for, if it is made already.
         out: ``[rows, columns]``, or bytes.
         out_scales: ``[rows, columns/32]`` beside bytes.
@@ -140,7 +140,7 @@ class Operands(NamedTuple):
     w_scales: Tensor
     bias: Tensor | None
     offsets: Tensor
-    index: Tensor | None
+    places: Tensor | None
     tiles: Tensor | None
     out: Tensor
     out_scales: Tensor | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Final
 
 import torch
@@ -95,15 +96,15 @@ def groups_of(offsets: Tensor, rows: int) -> list[slice]:
     bounds = [0]
     for bound in offsets.tolist():
         bounds.append(min(max(bound, bounds[-1]), rows))
-    return [slice(start, stop) for start, stop in zip(bounds[1:-1], bounds[2:], strict=True)]
+    return [slice(start, stop) for start, stop in pairwise(bounds[1:])]
 
 
 def rows_of_a(problem: GroupedProblem, o: Operands, rows: slice) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Return A's rows and scales that a group reads, and where its index leaves A (None: nowhere can it)."""
     if not problem.reads_index:
         return o.a[rows], None if o.a_scales is None else o.a_scales[rows], None
-    assert o.index is not None
-    index = o.index[rows].to(torch.int64)
+    assert o.places is not None
+    index = o.places[rows].to(torch.int64)
     at = index // problem.divisor
     absent = (index < 0) | (at >= problem.a_rows)
     at = torch.where(absent, 0, at)
@@ -122,8 +123,8 @@ def write_rows(problem: GroupedProblem, o: Operands, rows: slice, values: Tensor
         parts = ((o.out, values.to(problem.out_dtype)),)  # type: ignore[assignment]
     for target, made in parts:
         if problem.writes_index:
-            assert o.index is not None
-            target.index_copy_(0, o.index[rows].to(torch.int64), made)
+            assert o.places is not None
+            target.index_copy_(0, o.places[rows].to(torch.int64), made)
         else:
             target[rows] = made
 

@@ -1,4 +1,4 @@
-"""What a route of grouped products is: the questions of :class:`mxgemm.routes.Route`, and the steps around a product."""
+"""What a route of grouped products is: the questions of :class:`mxgemm.routes.Route`, and the steps around them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Sorted(NamedTuple):
     """Pairs in the order of their experts.
 
     Attributes:
-        index: int32 ``[pairs]``: pairs of expert 0 in their order, those of expert 1, ...; undefined behind the last.
+        places: int32 ``[pairs]``: pairs of expert 0 in their order, those of expert 1, ...; undefined behind the last.
         offsets: int32 ``[E + 1]``: where each expert's begin.
         tiles: the route's tile list, if it reads one.
     """
 
-    index: Tensor
+    places: Tensor
     offsets: Tensor
     tiles: Tensor | None
 

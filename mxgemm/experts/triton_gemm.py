@@ -130,7 +130,7 @@ class TritonGrouped(ExpertsRoute):
 def tensors_of(o: Operands, tiles: Tensor) -> tuple[Tensor, ...]:
     """Return the tensors of a product as its kernel takes them: the result stands for what there is not."""
     absent = o.out
-    optional = (o.a_scales, o.bias, o.index, o.out_scales)
+    optional = (o.a_scales, o.bias, o.places, o.out_scales)
     a_scales, bias, index, out_scales = (absent if tensor is None else tensor for tensor in optional)
     return o.a, a_scales, o.w, o.w_scales, bias, tiles, index, o.out, out_scales
 
@@ -237,5 +237,3 @@ def wide_offsets(problem: GroupedProblem) -> bool:
     )
     # The masked tail of a tile is computed too: 512 more rows and columns are an upper bound of any block.
     return any((m + 512) * rs + (n + 512) * cs > INT32_MAX for m, rs, n, cs in spans)
-
-

@@ -21,6 +21,7 @@ from mxgemm.mx.formats import ACTIVATION_FORMATS, SCALE_ROUNDINGS, element_forma
 from mxgemm.mx.layouts import ROW_MAJOR
 from mxgemm.mx.parts import describe
 from mxgemm.mx.tensor import FLOAT_DTYPES, MXTensor
+from mxgemm.problem import Options as GemmOptions
 from mxgemm.validation import check_activations, check_quantized_activations
 
 _FLOATS = "bf16, fp16 or fp32"
@@ -140,16 +141,10 @@ def check_rows(a: Any, a_scales: Any, k: int, options: Options) -> int:
         check_activations(a)
         shape = tuple(a.shape)
     else:
-        shape = check_quantized_activations(a, a_scales, _as_gemm(options))
+        shape = check_quantized_activations(a, a_scales, GemmOptions(options.a_format, a_shape=options.a_shape))
     if len(shape) != 2 or shape[1] != k:
         raise ValueError(f"a: got shape {shape}, want [T, {k}], K as w")
-    return shape[0]
-
-
-def _as_gemm(options: Options) -> Any:
-    from mxgemm.problem import Options as GemmOptions
-
-    return GemmOptions(a_format=options.a_format, a_shape=options.a_shape)
+    return int(shape[0])
 
 
 def check_index(name: str, index: Any, shape: tuple[int, ...] | None, device: torch.device) -> None:

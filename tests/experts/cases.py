@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -67,7 +68,7 @@ class Grouped:
         bounds = np.clip(np.maximum.accumulate(np.maximum(self.offsets.numpy(), 0)), 0, len(a64))
         w64 = values(self.w)
         left = np.ones(len(out), dtype=bool)
-        for expert, (start, stop) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+        for expert, (start, stop) in enumerate(pairwise(bounds)):
             if start == stop:
                 continue
             left[start:stop] = False

@@ -100,7 +100,9 @@ def test_a_layer(a_format: str, folder: Path) -> None:
     expected = [torch.nonzero(ids == expert).reshape(-1).tolist() for expert in range(COUNT)]
     offsets = arrays["offsets"].view(np.int32)
     assert offsets.tolist() == np.cumsum([0, *map(len, expected)]).tolist()
-    assert arrays["index"].view(np.int32)[: offsets[-1]].tolist() == sum(expected, [])
+    assert arrays["index"].view(np.int32)[: offsets[-1]].tolist() == [
+        pair for pairs_of in expected for pair in pairs_of
+    ]
     assert not arrays["counters"].any()
     want = [
         (expert, first, min(first + 16, offsets[expert + 1]))
