@@ -53,6 +53,11 @@ def describe_job(job: dict[str, Any]) -> list[dict[str, Any]]:
     from evidence.isa import analyse
     from evidence.scaled_compile import describe_scaled
 
+    if "experts" in job:
+        from evidence.experts_compile import describe_experts
+
+        return describe_experts(job)
+
     if "scaled" in job:
         return describe_scaled(job)
     arch = job["arch"]

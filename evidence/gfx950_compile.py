@@ -4,7 +4,7 @@
 
 A job is {"name": ..., "route": ..., "m": ..., "n": ..., "k": ..., "problem": {...}, "config": {...} or null}; without
 a configuration the router's choice for that route is taken. {"name": ..., "quantize": {...}} is the quantising kernel,
-and jobs of evidence/scaled_compile.py are those of quant_gemm.
+and jobs of evidence/scaled_compile.py and experts_compile.py are those of quant_gemm and of grouped products.
 For each job NAME.json lists its launches in order: code object, kernel, grid, block, LDS, scalars. The tests run
 Triton's interpreter in their own process, which cannot compile, and compile with another triton than theirs by
 putting it on PYTHONPATH.
@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from evidence.cross_compile import problem_of
+from evidence.experts_compile import experts_call
 from evidence.scaled_compile import scaled_call
 from mxgemm.device import KNOWN_MACHINES
 from mxgemm.mx.formats import FORMATS, scale_addend
@@ -40,6 +41,8 @@ def calls_of(job: dict[str, Any]) -> tuple[list[KernelCall], dict[str, Any]]:
         return [_quantize(job["quantize"])], {}
     if "scaled" in job:
         return [scaled_call(job | {"arch": ARCH})], {}
+    if "experts" in job:
+        return [experts_call(job | {"arch": ARCH})], {}
     problem = problem_of(job["m"], job["n"], job["k"], ARCH, **job["problem"])
     chosen = choose(problem, route=job["route"], tables=())
     route, config = chosen.route, chosen.config

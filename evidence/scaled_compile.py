@@ -55,21 +55,23 @@ def scaled_call(job: dict[str, Any]) -> KernelCall:
 
 
 def describe_scaled(job: dict[str, Any]) -> list[dict[str, Any]]:
-    """Compile and return its matrix instructions, loads of 8 bytes a lane or more and spilled vector registers."""
+    """Compile, and return what :func:`figures_of` finds."""
     call = scaled_call(job)
-    compiled = compile_call(call, job["arch"])
+    return [figures_of(call, compile_call(call, job["arch"]), job["arch"])]
+
+
+def figures_of(call: KernelCall, compiled: Any, arch: str) -> dict[str, Any]:
+    """Return a kernel's matrix instructions, loads of 8 bytes a lane or more and spilled vector registers."""
     text = compiled.asm.get("ptx") or compiled.asm["amdgcn"]
-    if job["arch"].startswith("sm_"):
+    if arch.startswith("sm_"):
         matrix, spills = r"\b(wgmma\.mma_async|mma\.sync)", "0"
         wide = r"cp\.async\.c[ag]\S+ .*?, 0x(?:10|8)|ld\.global\.v[24]"
     else:
         matrix, wide = r"\b(v_mfma_\w+|v_smfmac\w+)", r"(?:global|buffer)_load(?:_lds)?_dwordx[24]"
         spills = re.findall(r"\.vgpr_spill_count:\s*(\d+)", text)[0]
-    return [
-        {
-            "kernel": call.kernel.__name__,
-            "matrix": dict(Counter(re.findall(matrix, text))),
-            "wide_loads": len(re.findall(wide, text)),
-            "vector_spills": int(spills),
-        }
-    ]
+    return {
+        "kernel": call.kernel.__name__,
+        "matrix": dict(Counter(re.findall(matrix, text))),
+        "wide_loads": len(re.findall(wide, text)),
+        "vector_spills": int(spills),
+    }

@@ -19,6 +19,7 @@ from mxgemm import ops as _ops  # registers torch.ops.mxgemm
 from mxgemm import saved as _saved  # how an MXTensor is pickled; lets torch.load(weights_only=True) make one
 from mxgemm._version import __version__
 from mxgemm.errors import Refusal, RouteUnavailable
+from mxgemm.experts import SwiGLU, grouped_gemm, moe
 from mxgemm.gemm import gemm, gemm_mx
 from mxgemm.mx.tensor import MXTensor, dequantize
 from mxgemm.nn import MXConfig, quantize_
@@ -51,6 +52,7 @@ __all__ = [
     "Refusal",
     "RouteUnavailable",
     "RowCol",
+    "SwiGLU",
     "TensorWise",
     "__version__",
     "checkpoints",
@@ -59,6 +61,8 @@ __all__ = [
     "explain",
     "gemm",
     "gemm_mx",
+    "grouped_gemm",
+    "moe",
     "nn",
     "quant_gemm",
     "quant_gemm_grouped",

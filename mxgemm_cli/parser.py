@@ -63,6 +63,9 @@ def _check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None
             parser.error("M N K: got none, want a size such as 16 2112 7168")
     elif options.command == "doctor":
         _check_doctor(options, parser)
+    elif options.command == "bench" and (moe := [name for name in options.set if name in values.moe_sets()]):
+        if len(moe) < len(options.set) or options.shape or options.plot or options.compare:
+            parser.error(f"--set: got {moe[0]} beside other sizes, --plot or --compare, want layers of experts alone")
     elif options.command == "plot" and not (options.results or options.map):
         parser.error("results: got none, want a file that mxgemm bench --json wrote, or --map")
 
@@ -88,7 +91,7 @@ def _bench(commands: Any) -> None:
         "bench",
         "Error against the float64 oracle, then device, eager and host time, against the floor and against peers.",
     )
-    _add_sizes(parser)
+    _add_sizes(parser, tuple(values.moe_sets()))
     _add_device(parser)
     _add_a_format(parser)
     _add_route(parser)
@@ -339,10 +342,10 @@ def _add_source(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def _add_sizes(parser: argparse.ArgumentParser) -> None:
+def _add_sizes(parser: argparse.ArgumentParser, more: tuple[str, ...] = ()) -> None:
     parser.add_argument("--shape", type=values.shape, action="append", default=[], metavar="M,N,K", help=_SHAPES)
     _add_choice(
-        parser, "--set", tuple(values.shape_sets()), "sizes of a model; repeat for more", action="append", default=[]
+        parser, "--set", (*values.shape_sets(), *more), "sizes of a model; repeat for more", action="append", default=[]
     )
 
 

@@ -66,6 +66,11 @@ def sizes(texts: list[str]) -> list[Shape]:
     return [_parsed(",".join(texts))] if texts else []
 
 
+def moe_sets() -> Any:
+    """Return the sets of experts by name."""
+    return load("measure/moe_sets.py").MOE_SETS
+
+
 def shape_sets() -> Any:
     """Return the named sets of sizes."""
     return load("measure/shapes.py").SETS

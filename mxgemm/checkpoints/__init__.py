@@ -9,6 +9,7 @@
 
 from mxgemm.checkpoints.base import Entry
 from mxgemm.checkpoints.convert import convert
+from mxgemm.checkpoints.experts import experts_state, load_experts
 from mxgemm.checkpoints.gpt_oss import from_dense, join_gate_up, split_gate_up, to_dense
 from mxgemm.checkpoints.model import load_into
 from mxgemm.checkpoints.reader import FORMATS, Checkpoint
@@ -21,8 +22,10 @@ __all__ = [
     "Entry",
     "Scheme",
     "convert",
+    "experts_state",
     "from_dense",
     "join_gate_up",
+    "load_experts",
     "load_into",
     "open",
     "split_gate_up",

@@ -6,19 +6,22 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from mxgemm import measure
+from mxgemm import files, measure
 from mxgemm.cli.sizes import device_for, sizes_for
 from mxgemm.cli.terminal import progress, say, say_table
 from mxgemm.device import machine_of
 from mxgemm.files import FileError
 from mxgemm.measure import compare as comparison
-from mxgemm.measure import plots, text
+from mxgemm.measure import moe, plots, text
+from mxgemm.measure.moe_sets import MOE_SETS
 
 
 def run(options: Namespace) -> int:
     """Measure, print, write and draw; 1 where a route of ours fails or became slower."""
     if options.compare:
         return _compare(options)
+    if any(name in MOE_SETS for name in options.set):
+        return _experts(options)
     device = device_for(options.device)
     peers = device.type == "cuda" if options.peers is None else options.peers
     request = measure.Request(
@@ -89,3 +92,30 @@ def _compare(options: Namespace) -> int:
     bad = [change for change in changes if change.bad]
     say(f"{len(bad)} of {len(changes)} slower by more than the spread, or wrong")
     return int(bool(bad))
+
+
+def _experts(options: Namespace) -> int:
+    """Measure layers of experts, print and write."""
+    device = device_for(options.device)
+    if options.json:
+        files.check_writable(options.json, files.json_mark(moe.KIND), force=options.force)  # before the work
+    request = moe.MoeRequest(
+        sets=[MOE_SETS[name] for name in dict.fromkeys(options.set)],
+        device=device,
+        a_format=options.a_format,
+        route=options.route,
+        all_routes=options.all_routes,
+        peers=device.type == "cuda" if options.peers is None else options.peers,
+        effort=measure.Effort(seconds=options.seconds),
+    )
+    with progress(1) as shown:
+        document = moe.run(request, shown.now)
+    environment = document["environment"]
+    title = f"{environment['device']}, torch {environment['torch']}, a_format {document['a_format']}"
+    say_table(moe.COLUMNS, moe.rows(document), title, left=("set", "what"), shared=("set", "tokens"))
+    for note in moe.notes(document):
+        say(note)
+    if options.json:
+        files.save_json(options.json, document, moe.KIND, force=options.force)
+        say(f"wrote {options.json}")
+    return int(not moe.passed(document))

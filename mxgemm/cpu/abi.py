@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import platform
-from ctypes import c_int64, c_long, c_void_p
+from ctypes import c_double, c_int64, c_long, c_void_p
 from typing import Final
 
 DTYPES: Final = {"bfloat16": 0, "float16": 1, "float32": 2}
@@ -45,6 +45,18 @@ class Call(ctypes.Structure):
     )
 
 
+class SwiGLU(ctypes.Structure):
+    """The activation of gated experts, as ``kernels/swiglu.h`` has it."""
+
+    _fields_ = (
+        *((name, c_int64) for name in ("rows", "columns")),
+        *((name, c_void_p) for name in ("x", "out")),
+        ("interleaved", c_int64),
+        *((name, c_double) for name in ("alpha", "limit", "offset")),
+        ("threads", c_int64),
+    )
+
+
 def declare(library: ctypes.CDLL) -> None:
     """Say what the functions of a library take and return.
 
@@ -60,6 +72,7 @@ def declare(library: ctypes.CDLL) -> None:
     for name in ("mx_gemm", "mx_decode", "mx_round", "mx_encode"):
         function = getattr(library, name)
         function.argtypes, function.restype = (ctypes.POINTER(Call),), None
+    library.mx_swiglu.argtypes, library.mx_swiglu.restype = (ctypes.POINTER(SwiGLU),), None
     if library.mx_call_bytes() != ctypes.sizeof(Call):
         raise OSError(f"mx_call has {library.mx_call_bytes()} bytes in the library, {ctypes.sizeof(Call)} here")
 

@@ -54,10 +54,15 @@ class Product:
         self, a: Tensor, a_scales: Tensor | None, b: Tensor, b_scales: Tensor, bias: Tensor | None, out: Tensor
     ) -> None:
         """Fill ``out`` with torch's number of threads."""
+        scales = None if a_scales is None else a_scales.data_ptr()
+        added = None if bias is None else bias.data_ptr()
+        self.at(self._call.m, a.data_ptr(), scales, b.data_ptr(), b_scales.data_ptr(), added, out.data_ptr())
+
+    def at(self, m: int, a: int, a_scales: int | None, b: int, b_scales: int, bias: int | None, out: int) -> None:
+        """Do the same for ``m`` rows of A at these addresses."""
         call = abi.Call.from_buffer_copy(self._call)
-        call.a, call.b, call.b_scales.bytes, call.out = a.data_ptr(), b.data_ptr(), b_scales.data_ptr(), out.data_ptr()
-        call.a_scales.bytes = None if a_scales is None else a_scales.data_ptr()
-        call.bias = None if bias is None else bias.data_ptr()
+        call.m, call.a, call.b, call.b_scales.bytes, call.out = m, a, b, b_scales, out
+        call.a_scales.bytes, call.bias = a_scales, bias
         call.threads = torch.get_num_threads()
         pointer = ctypes.byref(call)
         with workspace.take(self._library.mx_scratch_bytes(pointer) + ALIGNMENT, _CPU) as arena:
@@ -65,7 +70,29 @@ class Product:
             self._library.mx_gemm(pointer)
 
 
+def method_for_many_rows(variant: str, a_format: str) -> str:
+    """Return the method that is fastest for many rows of A: integers, but where the CPU has a matrix unit (AMX)."""
+    return "panels" if a_format == "e2m1" and variant != "amx_bf16" else "tiles"
+
+
 def scales_in(strides: tuple[int, int], layout: str) -> abi.Scales:
     """Describe scale bytes with these strides in a layout; the address is the call's."""
     order = SCALE_LAYOUTS.index(layout)  # contiguous then, and its rows are the padded ones
     return abi.Scales(row=strides[0], column=strides[1], order=order, columns=strides[0] if order else 0)
+
+
+def swiglu(
+    library: ctypes.CDLL, x: Tensor, interleaved: bool, alpha: float, limit: float | None, offset: float
+) -> Tensor:
+    """Return ``gate * sigmoid(alpha * gate) * (up + offset)``, fp32 ``[rows, I]``, of contiguous fp32 ``[rows, 2 I]``.
+
+    A value does not depend on the others, nor on the number of threads.
+    """
+    rows, columns = x.shape[0], x.shape[1] // 2
+    out = torch.empty((rows, columns), dtype=torch.float32, device=_CPU)
+    call = abi.SwiGLU(
+        rows, columns, x.data_ptr(), out.data_ptr(), int(interleaved), alpha, limit or 0.0, offset,
+        torch.get_num_threads(),
+    )  # fmt: skip
+    library.mx_swiglu(ctypes.byref(call))
+    return out

@@ -2,7 +2,8 @@
 
 from mxgemm.nn.config import LayerReport, ModelReport, MXConfig
 from mxgemm.nn.convert import check_state, quantize_
+from mxgemm.nn.experts import MXExperts
 from mxgemm.nn.linear import MXLinear
 from mxgemm.nn.weight import MXWeight
 
-__all__ = ["LayerReport", "MXConfig", "MXLinear", "MXWeight", "ModelReport", "check_state", "quantize_"]
+__all__ = ["LayerReport", "MXConfig", "MXExperts", "MXLinear", "MXWeight", "ModelReport", "check_state", "quantize_"]

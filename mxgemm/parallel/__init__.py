@@ -1,4 +1,4 @@
-"""Tensor parallelism: linear layers with MXFP4 weights that several processes share, and torch's DTensors.
+"""Linear layers and experts with MXFP4 weights that several processes share, and torch's DTensors.
 
     from mxgemm import parallel
 
@@ -8,6 +8,7 @@ Importing this needs torch.distributed; ``mxgemm`` itself does not import it.
 """
 
 from mxgemm.parallel import rules as _rules
+from mxgemm.parallel.experts import ExpertParallelMXExperts
 from mxgemm.parallel.linear import ColumnParallelMXLinear, ParallelMXLinear, RowParallelMXLinear
 from mxgemm.parallel.model import load_into, parallelize_
 from mxgemm.parallel.ranks import Ranks, ranks_of
@@ -17,6 +18,7 @@ _rules.register()
 
 __all__ = [
     "ColumnParallelMXLinear",
+    "ExpertParallelMXExperts",
     "ParallelMXLinear",
     "Ranks",
     "RowParallelMXLinear",

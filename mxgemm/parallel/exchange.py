@@ -47,6 +47,15 @@ def gather_mx(x: MXTensor, ranks: Ranks) -> MXTensor:
     return MXTensor.wrap(gather(x.data, ranks), gather(x.scales, ranks), format=x.format.name)
 
 
+def send_rows(x: Tensor, there: list[int], back: list[int], ranks: Ranks) -> Tensor:
+    """Send ``there[r]`` rows to rank r, those of rank 0 first, and return the ``back[r]`` rows that each sent here."""
+    if ranks.size == 1:
+        return x
+    out = x.new_empty((sum(back), *x.shape[1:]))
+    dist.all_to_all_single(out, x.contiguous(), back, there, group=ranks.group)
+    return out
+
+
 def add_up(partial: Tensor, ranks: Ranks) -> Tensor:
     """Return the sum over all ranks of an fp32 tensor, which is overwritten."""
     if ranks.size > 1:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from mxgemm.cpu import abi, build
-from mxgemm.cpu.launch import Product
+from mxgemm.cpu.launch import Product, method_for_many_rows
 from mxgemm.device import Machine
 from mxgemm.errors import Refusal
 from mxgemm.problem import Config, Problem, contiguity_refusal
@@ -65,8 +65,7 @@ class CpuNative(Route):
         most = MOST_ROWS.get(variant, MOST_ROWS["others"])
         if problem.m <= most.get(problem.a_format, most["others"]):
             return [CpuNativeConfig("rows")]
-        integers = problem.a_format == "e2m1" and variant not in MOST_ROWS
-        return [CpuNativeConfig("panels" if integers else "tiles")]
+        return [CpuNativeConfig(method_for_many_rows(variant, problem.a_format))]
 
     def candidates(self, problem: Problem) -> Sequence[CpuNativeConfig]:
         """Return the methods that take A's format."""

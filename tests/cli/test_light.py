@@ -16,6 +16,7 @@ from mxgemm.device import KNOWN_MACHINES
 from mxgemm.dispatcher import OPERATIONS
 from mxgemm.dispatcher.build import SOURCES
 from mxgemm.measure import compare, parity
+from mxgemm.measure.moe_sets import MOE_SETS
 from mxgemm.mx.formats import ACTIVATION_FORMATS, SCALE_ROUNDINGS
 from mxgemm.mx.tensor import FLOAT_DTYPES
 from mxgemm.routes import ROUTES
@@ -77,6 +78,7 @@ def test_names_are_the_librarys() -> None:
     assert names.SCALE_ROUNDINGS == SCALE_ROUNDINGS
     assert tuple(str(dtype).removeprefix("torch.") for dtype in FLOAT_DTYPES) == names.DTYPES
     assert tuple(values.shape_sets()) == tuple(measure.SETS)
+    assert tuple(values.moe_sets()) == tuple(MOE_SETS)
     options = parser.read(["parity", "route:auto", "peer:torch_mm"])
     assert (options.warm_up, options.repeats) == (parity.WARM_UP, parity.REPEATS)
     assert parser.read(["bench"]).seconds == measure.session.DEFAULT_EFFORT.seconds

@@ -18,6 +18,7 @@ from mxgemm.mx.accuracy import judge
 from mxgemm.nn import MXLinear
 from mxgemm.parallel import ColumnParallelMXLinear, RowParallelMXLinear, gather_quantized, load_into, parallelize_
 from tests.cases import spread
+from tests.parallel import experts_together
 
 SIZES = ((33, 66, 192), (1, 2, 64), (5, 130, 2880), (0, 32, 64))
 FORMATS = ("e2m1", "e4m3", "bf16")
@@ -251,6 +252,7 @@ def dtensors_follow_the_rules(folder: Path) -> None:
 
 
 CHECKS = (
+    *experts_together.CHECKS,
     layers_are_those_of_one_process,
     rows_are_gathered_as_bytes,
     nan_is_nan_everywhere,

@@ -13,6 +13,7 @@
 #include "panels.h"
 #include "pool.h"
 #include "rows.h"
+#include "swiglu.h"
 #include "tiles.h"
 
 enum { A_BYTES = 8 << 20, TASK_ROWS = 32, LEAST_WORK = 1 << 20 };
@@ -218,3 +219,16 @@ void mx_round(const struct mx_call *c) { pool_run(round_plainly, (void *)c, c->m
 
 // A as bytes and scales, see encode_row.
 void mx_encode(const struct mx_call *c) { pool_run(encode_plainly, (void *)c, c->m, row_threads(c, c->m)); }
+
+static void swiglu_plainly(void *context, int64_t index, int64_t thread) {
+    (void)thread;
+    float_state before = plain_arithmetic();
+    swiglu_row(context, index);
+    restore_arithmetic(before);
+}
+
+// The activation of gated experts, see swiglu_row.
+void mx_swiglu(const struct mx_swiglu *c) {
+    int64_t threads = c->rows * c->columns < LEAST_WORK / 16 ? 1 : smaller(c->threads, MAX_THREADS);
+    pool_run(swiglu_plainly, (void *)c, c->rows, threads);
+}

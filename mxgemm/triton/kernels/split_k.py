@@ -58,6 +58,16 @@ def sum_partials(partials, M, N, row, column, inside, SPLIT_K: tl.constexpr):
 
 
 @triton.jit
+def arrive(counter, any_value, AMD: tl.constexpr):
+    """Count this program, once all it has stored can be seen by others; return how many came before it."""
+    if AMD:
+        # A barrier orders the waves, not their stores: each wave waits for its own before it arrives.
+        tl.inline_asm_elementwise(ALL_STORES_DONE, "=v,v", [any_value], dtype=tl.int32, is_pure=False, pack=1)
+    tl.debug_barrier()
+    return tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu")
+
+
+@triton.jit
 def add_partials_last(
     acc, partials, counters, bias, out, split, M, N, pm, pn, stride_om, stride_on, stride_bias,
     SPLIT_K: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -68,12 +78,8 @@ def add_partials_last(
     ``counters`` holds one zero for each tile and is left so: the last program resets it.
     """
     store_partial(acc, partials, split, M, N, pm, pn, BLOCK_M, BLOCK_N)
-    if AMD:
-        # A barrier orders the waves, not their stores: each wave waits for its own before it arrives.
-        tl.inline_asm_elementwise(ALL_STORES_DONE, "=v,v", [pm], dtype=tl.int32, is_pure=False, pack=1)
-    tl.debug_barrier()
     tile = pn * tl.cdiv(M, BLOCK_M) + pm
-    arrived = tl.atomic_add(counters + tile, 1, sem="acq_rel", scope="gpu")
+    arrived = arrive(counters + tile, pm, AMD)
     if arrived == SPLIT_K - 1:
         row = (pm * BLOCK_M + tl.arange(0, BLOCK_M))[:, None]
         column = (pn * BLOCK_N + tl.arange(0, BLOCK_N))[None, :]

@@ -1,0 +1,74 @@
+"""What a route of grouped products is: the questions of :class:`mxgemm.routes.Route`, and the steps around them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import ClassVar, NamedTuple
+
+from torch import Tensor
+
+from mxgemm.device import Machine
+from mxgemm.errors import Refusal
+from mxgemm.experts.problem import GroupedProblem, Operands, Routing
+
+Launch = Callable[[Operands], None]
+"""Fill the result."""
+
+
+class Sorted(NamedTuple):
+    """Pairs in the order of their experts.
+
+    Attributes:
+        places: int32 ``[pairs]``: pairs of expert 0 in their order, those of expert 1, ...; undefined behind the last.
+        offsets: int32 ``[E + 1]``: where each expert's begin.
+        tiles: the route's tile list, if it reads one.
+    """
+
+    places: Tensor
+    offsets: Tensor
+    tiles: Tensor | None
+
+
+Sort = Callable[[Tensor, Tensor | None], Sorted]
+"""Sort pairs: of ids ``[T, top_k]``, and the map from ids to experts."""
+Combine = Callable[[Tensor, Tensor, Tensor, Tensor | None, Tensor], None]
+"""``out[t] = round(sum_j weights[t, j] * y[t, j])`` in fp32 and in order: of y ``[pairs, H]`` fp32, ids, weights, the
+map, out."""
+
+
+class ExpertsRoute(ABC):
+    """One way to compute grouped products. Stateless: everything it needs arrives with the problem."""
+
+    name: ClassVar[str]
+    takes: ClassVar[str]
+    """Which calls it is for, in a few words; :meth:`can_implement` decides."""
+
+    @abstractmethod
+    def missing(self, machine: Machine) -> Refusal | None:
+        """Say what this route lacks on ``machine``, or None."""
+
+    @abstractmethod
+    def can_implement(self, problem: GroupedProblem) -> Refusal | None:
+        """Say why this route does not take ``problem`` although nothing is missing, or None."""
+
+    def refusal(self, problem: GroupedProblem) -> Refusal | None:
+        """Ask both questions, :meth:`missing` first."""
+        return self.missing(problem.machine) or self.can_implement(problem)
+
+    def block_rows(self, problem: GroupedProblem) -> int:
+        """Return the rows of a tile in the tile list that this route reads, 0 where it reads none."""
+        del problem
+        return 0
+
+    @abstractmethod
+    def bind(self, problem: GroupedProblem) -> Launch:
+        """Return the launcher, with everything constant bound into it."""
+
+    @abstractmethod
+    def bind_sort(self, routing: Routing, block_rows: int) -> Sort:
+        """Return what sorts pairs, and makes a tile list of tiles of ``block_rows`` rows if that is not 0."""
+
+    @abstractmethod
+    def bind_combine(self, routing: Routing) -> Combine:
+        """Return what adds up a token's results."""
