@@ -27,7 +27,7 @@ TORCH_FROM := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 .PHONY: demo test test-all test-vllm check lint clean
 
 demo: $(VENV)/demo.stamp  ## the six leaderboard shapes, then MiniLM with every linear layer in MXFP4
-	$(BIN)/mxgemm bench
+	$(BIN)/mxgemm bench --peers
 	$(BIN)/python examples/minilm.py
 
 test: lint  ## lint, types, tests

@@ -6,6 +6,9 @@ Wall time of single calls, quantising A included, contenders in turn so that a b
 them; medians. ``ratio`` is to the faster of torch.mm in bf16 and in fp32 in the same turns, each with A and the weight
 of its dtype in memory already. Before each call 64 MB of something else are written, so that weights come from memory,
 as they do in a model. One to two minutes for each number of threads.
+
+With --processor-time, of one thread, times are those of the thread's processor and not of the wall: for a machine that
+others use as well. What caches and memory they take from it stays in.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from mxgemm.errors import BuildError, Refusal
 from mxgemm.measure import output
 from mxgemm.measure.environment import describe_environment
 from mxgemm.measure.spread import Spread, spread_of
-from mxgemm.measure.timing import single_wall_us
+from mxgemm.measure.timing import single_thread_us, single_wall_us
 from mxgemm.mx.accuracy import judge
 from mxgemm.mx.formats import E2M1
 from mxgemm.mx.tensor import MXTensor
@@ -55,6 +58,7 @@ REFERENCE_ROWS: Final = 16
 """``reference`` is timed up to this M: it takes a hundred times as long."""
 
 Call = Callable[[], object]
+Timer = Callable[[Call], float]
 Libraries = dict[str, ctypes.CDLL]
 
 
@@ -66,16 +70,21 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="for each size, all contenders together")
     parser.add_argument("--most-rows", type=int, default=1024, help="of A; torch takes long for many in bf16 with AVX2")
     output.add_options(parser)
+    parser.add_argument("--processor-time", action="store_true", help="of the calling thread; with --threads 1")
     arguments = parser.parse_args()
+    if arguments.processor_time and arguments.threads != [1]:
+        parser.error("--processor-time: is of one thread; want --threads 1")
     keep = output.json_file(arguments, KIND)
     found, failed = libraries()
     wrong = [fault for name, library in found.items() for fault in faults(name, library)]
     most, seconds = arguments.most_rows, arguments.seconds
-    results = [record for threads in arguments.threads for record in measured(found, threads, seconds, most)]
+    timer = single_thread_us if arguments.processor_time else single_wall_us
+    results = [record for threads in arguments.threads for record in measured(found, threads, seconds, most, timer)]
+    words = (__doc__ or "").split("\n\n")[2 : 4 if arguments.processor_time else 3]
     document: dict[str, Any] = {
         "kind": KIND,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "method": " ".join((__doc__ or "").split("\n\n")[2].split()),
+        "method": " ".join(" ".join(words).split()),
         "environment": describe_environment(torch.device("cpu")),
         "cores": cores,
         "limits": {name: os.environ[name] for name in LIMITS if name in os.environ},
@@ -123,7 +132,7 @@ def faults(name: str, library: ctypes.CDLL) -> Iterator[str]:
                     yield f"{name} {method} {a_format} ({m}, {n}, {k}): {accuracy}"
 
 
-def measured(found: Libraries, threads: int, seconds: float, most_rows: int) -> Iterator[dict[str, Any]]:
+def measured(found: Libraries, threads: int, seconds: float, most_rows: int, timer: Timer) -> Iterator[dict[str, Any]]:
     """Time every size of at most ``most_rows`` rows with a number of threads."""
     torch.set_num_threads(threads)
     for a_format, sizes in (("e2m1", SIZES), ("bf16", BF16_SIZES), ("e4m3", E4M3_SIZES)):
@@ -131,7 +140,7 @@ def measured(found: Libraries, threads: int, seconds: float, most_rows: int) -> 
             a, values = torch.randn(m, k).to(torch.bfloat16), torch.randn(n, k).to(torch.bfloat16)
             weight = mxgemm.quantize(values)
             peers = peers_of(a, weight.dequantize(dtype=torch.bfloat16))
-            times = timed({**peers, **contenders(found, a, weight, a_format)}, seconds)
+            times = timed({**peers, **contenders(found, a, weight, a_format)}, seconds, timer)
             fastest = min(times[name].us for name in peers)
             for name, spread in times.items():
                 what = {"m": m, "n": n, "k": k, "a_format": a_format, "threads": threads, "name": name}
@@ -143,7 +152,7 @@ def measured(found: Libraries, threads: int, seconds: float, most_rows: int) -> 
     weight = mxgemm.quantize(values)
     calls: dict[str, Call] = {"quantize": partial(mxgemm.quantize, values), "copy": values.clone}
     calls["dequantize"] = partial(weight.dequantize, dtype=torch.bfloat16)
-    for name, spread in timed(calls, seconds).items():
+    for name, spread in timed(calls, seconds, timer).items():
         yield {"m": n, "k": k, "threads": threads, "name": name, **asdict(spread)}
         print(f"{name} of {n},{k}, {threads} threads: {spread.us / 1e3:.2f} ms", flush=True)
 
@@ -173,7 +182,7 @@ def contenders(found: Libraries, a: Tensor, weight: MXTensor, a_format: str) -> 
     return calls
 
 
-def timed(calls: dict[str, Call], seconds: float) -> dict[str, Spread]:
+def timed(calls: dict[str, Call], seconds: float, timer: Timer) -> dict[str, Spread]:
     """Call all of them in turn until the time is spent, after a first turn that does not count, with cold caches."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     spent, turns = 0.0, -1
@@ -181,12 +190,13 @@ def timed(calls: dict[str, Call], seconds: float) -> dict[str, Spread]:
     while turns < LEAST or (turns < MOST and spent < seconds * 1e6):
         for name, call in calls.items():
             other.add_(1)
-            us = single_wall_us(call)
+            us = timer(call)
             if turns >= 0:
                 times[name].append(us)
                 spent += us
         turns += 1
-    return {name: spread_of(list_, "wall") for name, list_ in times.items()}
+    method = "wall" if timer is single_wall_us else "thread"
+    return {name: spread_of(list_, method) for name, list_ in times.items()}
 
 
 if __name__ == "__main__":

@@ -32,6 +32,8 @@ TURNS = 3
 """Times that each model embeds sentences for the table of times, after one that does not count."""
 ALONE = 20
 """Sentences that are embedded one at a time there."""
+ROWS = (16, 2048)
+"""Tokens of a sentence alone and of a batch of 128, about: which routes these take is printed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,14 @@ class Experiment:
                     taken[name].append(1e3 * (time.perf_counter() - start))
         return {name: statistics.median(list_) / count for name, list_ in taken.items()}
 
+    def routes(self, rows: int) -> dict[str, str]:
+        """Return by format of A the route that the model's smallest layers take with so many rows of A."""
+        n, k = min(
+            (m.weight.shape for m in self.model.modules() if isinstance(m, nn.Linear)), key=lambda s: s[0] * s[1]
+        )
+        formats: tuple[ActivationFormat, ...] = ("bf16", "e4m3", "e2m1")
+        return {a: mxgemm.explain(rows, n, k, device=self.device, a_format=a, prepared=True).route for a in formats}
+
     def _note_error(self, errors: dict[str, float], name: str, layer: nn.Module) -> None:
         """Have a layer compare each of its outputs with fp32's on the same input."""
         linear = self.model.get_submodule(name)
@@ -172,6 +182,9 @@ def main() -> None:
         cells = (f"{ms[name]:.2f} ({ms[name] / ms['torch fp32']:.2f})" for ms in of_batches)
         times.add_row(name, *cells)
     console.print(times)
+    for rows in ROWS:
+        taken = ", ".join(f"A {a_format} by {route}" for a_format, route in experiment.routes(rows).items())
+        console.print(f"MXFP4 layers with {rows} rows of activations: {taken}")
 
 
 if __name__ == "__main__":

@@ -20,5 +20,13 @@ OPERATIONS: Final = (
     *("grouped_rowcolquant", "grouped_tensorquant", "grouped_aquant", "grouped_abquant", "grouped_bquant"),
 )
 SOURCES: Final = ("native", "ck_tile")
-PEERS: Final = ("torch_mm", "scaled_mm_fp8", "aiter_a4w4", "aiter_a16wfp4", "triton_kernels", "humming")
+PEERS: Final = (
+    "torch_mm",
+    "torch_mm_fp32",
+    "scaled_mm_fp8",
+    "aiter_a4w4",
+    "aiter_a16wfp4",
+    "triton_kernels",
+    "humming",
+)
 MACHINES: Final = ("cpu", "gfx950", "gfx942", "sm_90", "sm_100", "gfx1250", "sm_120")

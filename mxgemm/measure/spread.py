@@ -20,7 +20,7 @@ class Spread:
         low: first quartile.
         high: third quartile.
         runs: how many runs.
-        method: how a run was timed: "graph", "queued", "flushed", "event", "host" or "wall"; see
+        method: how a run was timed: "graph", "queued", "flushed", "event", "host", "wall" or "thread"; see
             ``mxgemm.measure.timing``.
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -38,6 +39,7 @@ def notes(document: Mapping[str, Any]) -> list[str]:
     roof = document["roof"]
     rates = ", ".join(f"{name} {rate:.4g}" for name, rate in roof["tflop_per_s"].items())
     lines = [f"measured ceilings: {roof['bandwidth_gb_per_s']:.4g} GB/s; TFLOP/s: {rates}"]
+    lines += _shares(document["results"])
     lines += [f"ceiling {name} not measured: {reason}" for name, reason in roof["refused"].items()]
     lines += [f"absent {peer['name']}: {peer['reason']}" for peer in document["peers"] if not peer["present"]]
     lines += _grouped("refused", document["refusals"], "reason")
@@ -81,6 +83,21 @@ def duration(us: float | None) -> str:
         return ""
     unit, scale = _unit(us)
     return f"{_three_digits(us / scale)} {unit}"
+
+
+def _shares(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Say what the router's choices take of the time of torch's products, where both were measured."""
+    peers: dict[tuple[int, int, int], float] = {}
+    for record in results:
+        size = record["m"], record["n"], record["k"]
+        if record["kind"] == "peer" and record["name"].startswith("torch_mm") and record["device"]:
+            peers[size] = min(record["device"]["us"], peers.get(size, math.inf))
+    shares = [
+        f"{r['m']},{r['n']},{r['k']} {r['name']} {r['device']['us'] / peers[r['m'], r['n'], r['k']]:.2f}"
+        for r in results
+        if r["chosen"] and r["device"] and (r["m"], r["n"], r["k"]) in peers
+    ]
+    return [f"the router's choice, as a share of the fastest torch.mm's time: {'; '.join(shares)}"] if shares else []
 
 
 def _row(record: Mapping[str, Any], name: str) -> tuple[str, ...]:

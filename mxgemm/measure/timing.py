@@ -194,6 +194,11 @@ def single_wall_us(call: Call) -> float:
     return _one(call, time.perf_counter)
 
 
+def single_thread_us(call: Call) -> float:
+    """Time one call by the processor's time of this thread alone: where others use the machine, and of one thread."""
+    return _one(call, time.thread_time)
+
+
 def _hidden_host_us(call: Call, busy_us: float) -> float:
     """Time one call between two events, queued while the device is busy with something else."""
     _keep_busy(busy_us)

@@ -332,6 +332,23 @@ def test_quantised_bytes(kind: str, fmt: str, library: ctypes.CDLL) -> None:
                 assert torch.equal(got[0], want[0])
 
 
+@pytest.mark.parametrize("rounding", SCALE_ROUNDINGS)
+def test_every_bf16_value_is_quantised(rounding: str, library: ctypes.CDLL) -> None:
+    """In blocks of near values, and beside one that is larger by a power of two, whose scale they get."""
+    near = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(-1, 32)
+    rows = [near]
+    for step in range(1, 5):
+        rows.append(near.clone())
+        rows[-1][:, 7] = ((near[:, 0] & 0x7FFF) + step * 128).clamp(max=0x7F7F)
+    x = torch.cat(rows).view(-1, 32 * 20).view(torch.bfloat16)
+    addend = scale_addend(FORMATS["e2m1"], rounding)
+    want = encode_rows(x, FORMATS["e2m1"], addend)
+    got = tuple(torch.full_like(part, 0xA5) for part in want)
+    elements.encode(library, x, FORMATS["e2m1"], addend, *got)
+    assert torch.equal(got[1], want[1])
+    assert torch.equal(got[0], want[0])
+
+
 @pytest.mark.parametrize("data", layouts.WEIGHT_LAYOUTS)
 @pytest.mark.parametrize("scales", layouts.SCALE_LAYOUTS)
 def test_decoded_values(data: str, scales: str, library: ctypes.CDLL) -> None:

@@ -23,7 +23,8 @@ QUICK = Effort(seconds=0.0, least=2, most=2)
 class TestPeers:
     def test_absent_ones_say_why(self) -> None:
         reasons = {name: str(peer.absent(CPU)) for name, peer in PEERS.items()}
-        assert reasons["torch_mm"] == "None"
+        assert reasons["torch_mm"] == reasons["torch_mm_fp32"] == "None"
+        assert "needs a CPU" in str(PEERS["torch_mm_fp32"].absent(torch.device("cuda")))
         assert "needs one of sm_90" in reasons["scaled_mm_fp8"]
         assert reasons["aiter_a4w4"] == reasons["aiter_a16wfp4"] == "arch is cpu; needs gfx950"
         assert "needs a GPU" in reasons["triton_kernels"]

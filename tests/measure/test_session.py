@@ -188,7 +188,7 @@ class TestDocument:
         absent = {peer["name"]: peer["reason"] for peer in document["peers"] if not peer["present"]}
         assert absent["humming"]
         measured = {record["name"] for record in document["results"] if record["kind"] == "peer"}
-        assert measured == {"torch_mm"}
+        assert measured == {"torch_mm", "torch_mm_fp32"}
 
     def test_the_routers_choice_is_marked_once(self, document: dict) -> None:
         chosen = [record for record in document["results"] if record["chosen"]]
@@ -199,7 +199,7 @@ class TestDocument:
         monkeypatch.setattr(PEERS["torch_mm"], "call", Wrong(None).call)
         document = measure.run(request(all_routes=False))
         assert document["failures"][0]["error"] == "RuntimeError: broke"
-        assert [record["name"] for record in document["results"]] == [cpu_route()]
+        assert [record["name"] for record in document["results"]] == [cpu_route(), "torch_mm_fp32"]
         assert measure.passed(document), "a peer's failure is not ours"
         assert "FAILED torch_mm (3,32,64): RuntimeError: broke" in "\n".join(text.notes(document))
 
@@ -265,6 +265,10 @@ class TestDocument:
         assert len(rows) == len(document["results"])
         assert all(len(row) == len(text.COLUMNS) and row[-1] == "pass" for row in rows)
         assert any(f"{cpu_route()}*" in row for row in rows)
-        assert "absent humming" in "\n".join(text.notes(document))
+        notes = "\n".join(text.notes(document))
+        assert "absent humming" in notes
+        took = {record["name"]: record["device"]["us"] for record in document["results"]}
+        share = took[cpu_route()] / min(took["torch_mm"], took["torch_mm_fp32"])
+        assert f"share of the fastest torch.mm's time: 3,32,64 {cpu_route()} {share:.2f}" in notes
         quantised = {**document["results"][0], "chosen": False, "statement": PEERS["scaled_mm_fp8"].statement}
         assert text.rows({"results": [quantised]})[0][1] == f"{quantised['name']}+"

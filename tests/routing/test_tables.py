@@ -115,6 +115,8 @@ def test_a_rule_for_some_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
         (16, "bf16", set(), "cpu_native"),
         (16, "bf16", {"avx512_bf16"}, "cpu_native"),
         (17, "bf16", {"avx512_bf16"}, "cpu_dequant_mm"),
+        (512, "e4m3", {"avx512_bf16", "avx512vbmi"}, "cpu_native"),
+        (513, "e4m3", {"avx512_bf16", "avx512vbmi"}, "cpu_dequant_mm"),
         (4096, "bf16", {"amx_bf16", "avx512_bf16"}, "cpu_native"),
         (4096, "e2m1", set(), "cpu_native"),
         (4096, "e4m3", set(), "cpu_native"),

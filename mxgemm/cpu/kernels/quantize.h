@@ -75,11 +75,11 @@ enum { AT_ONCE = 16, LEAST_BF16_BYTE = 16 };
 // bits less the scale's exponent are those of its quotient, rounded to one bit of mantissa from 1 on. Below come 0.5,
 // from more than a quarter, and 1, from 0.75. With scale bytes from LEAST_BF16_BYTE to 254, where a quotient whose
 // exponent bf16 does not hold is far below a quarter.
-MX_INLINE void codes_of_bf16(const uint16_t h[BLOCK], int byte, uint16_t codes[BLOCK]) {
+MX_INLINE void codes_of_bf16(const uint16_t *restrict h, int byte, uint16_t *restrict codes) {
     int16_t exponent = (int16_t)((byte - 127) * 128);
     for (int i = 0; i < BLOCK; i++) {
         int16_t quotient = (int16_t)((h[i] & 0x7FFF) - exponent);
-        int16_t steps = (int16_t)(((quotient + 31 + (quotient >> 6 & 1)) >> 6) - 252);
+        int16_t rounded = (int16_t)(quotient + 31 + (quotient >> 6 & 1)), steps = (int16_t)((rounded >> 6) - 252);
         int16_t small = quotient >= 0x3F40 ? 2 : quotient > 0x3E80 ? 1 : 0;
         steps = steps > small ? steps : small;
         codes[i] = (uint16_t)((steps < 7 ? steps : 7) | (h[i] >> 12 & 8));
@@ -119,11 +119,9 @@ static void e2m1_codes(const struct mx_call *c, int64_t row, int64_t b, int64_t 
     }
     int64_t addend = c->addend;
     for (int i = 0; i < AT_ONCE; i++) bytes[i] = scale_byte(largest[i], addend, MX_E2M1);
-    for (int64_t i = 0; i < blocks; i++)
-        if (bytes[i] >= LEAST_BF16_BYTE && bytes[i] != 255)
-            codes_of_bf16(h + i * BLOCK, bytes[i], codes[i]);
-        else
-            bytes[i] = codes_of_floats(c, row, b + i, codes[i]);
+    for (int64_t i = 0; i < blocks; i++) codes_of_bf16(h + i * BLOCK, bytes[i], codes[i]);
+    for (int64_t i = 0; i < blocks; i++)  // apart: in a loop with a call no constant would stay in a register
+        if (bytes[i] < LEAST_BF16_BYTE || bytes[i] == 255) codes_of_floats(c, row, b + i, codes[i]);
 }
 
 // Quantise a block to values, whose scale is left out, and return the scale byte. With that of NaN they are no matter.

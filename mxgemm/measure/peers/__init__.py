@@ -8,11 +8,12 @@ from mxgemm.measure.peers.aiter import AiterA4W4, AiterA16WFP4
 from mxgemm.measure.peers.base import Peer
 from mxgemm.measure.peers.humming import Humming
 from mxgemm.measure.peers.scaled_mm import ScaledMM
-from mxgemm.measure.peers.torch_mm import TorchMM
+from mxgemm.measure.peers.torch_mm import TorchMM, TorchMMFloat32
 from mxgemm.measure.peers.triton_kernels import TritonKernels
 
 PEERS: Final[dict[str, Peer]] = {
-    peer.name: peer for peer in (TorchMM(), ScaledMM(), AiterA4W4(), AiterA16WFP4(), TritonKernels(), Humming())
+    peer.name: peer
+    for peer in (TorchMM(), TorchMMFloat32(), ScaledMM(), AiterA4W4(), AiterA16WFP4(), TritonKernels(), Humming())
 }
 """Every peer by name."""
 
