@@ -11,9 +11,9 @@ nobody, whatever it is interrupted by (a finaliser that multiplies, a fork), and
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import torch
 from torch import Tensor
@@ -27,6 +27,8 @@ from mxgemm.native.program import Program
 from mxgemm.problem import Options, Problem, Strides, matrix_strides
 from mxgemm.routes import Launch, Operands
 from mxgemm.routing.router import choose, tell
+
+P = TypeVar("P")
 
 MAX_PLANS: Final = 8192
 """Plans kept; past this many the cache starts over (each is a few hundred bytes)."""
@@ -178,6 +180,27 @@ def facts(tensor: Any) -> Hashable:
     return t.shape, t.stride(), t.dtype, t.device, address & 15, recorded, t.is_neg()
 
 
+def find(plans: Mapping[Hashable, P], tensors: Iterable[Any], options: Hashable) -> tuple[P | None, Hashable]:
+    """Return the plan of a call that is known, and the call's key: None for what validation has to name.
+
+    That is what is no tensor, a tensor without an address, or an option that cannot be hashed.
+    """
+    try:
+        key: Hashable = (*map(facts, tensors), options)
+        return plans.get(key), key
+    except (AttributeError, TypeError, RuntimeError):
+        return None, None
+
+
+def keep(plans: dict[Hashable, P], key: Hashable, plan: P) -> P:
+    """Keep a plan under a key of :func:`find`; return it, or another thread's that was quicker, which is loaded."""
+    if key is None:
+        return plan
+    if len(plans) >= MAX_PLANS:
+        plans.clear()
+    return plans.setdefault(key, plan)
+
+
 def _check_no_alias(
     out: Tensor | None,
     a: Tensor,
@@ -206,7 +229,7 @@ def _make_plan(
 ) -> Plan:
     leading, k = validation.check_call(a, a_scales, b, b_scales, bias, out, options)
     m, n = math.prod(leading), b.shape[0]
-    flat_out = None if out is None else _flat_view(out, m, n)
+    flat_out = None if out is None else flat_view(out, m, n)
     launch, fills = None, True
     if m and k:
         problem = _problem(m, n, k, a, a_scales, b, b_scales, bias, out, flat_out, options)
@@ -224,11 +247,7 @@ def _make_plan(
         gpu=a.device.index if a.device.type == "cuda" else None,
         staged=out is not None and flat_out is None,
     )
-    if key is None:
-        return plan
-    if len(plans) >= MAX_PLANS:
-        plans.clear()
-    return plans.setdefault(key, plan)  # another thread may have been quicker: its kernels are loaded already
+    return keep(plans, key, plan)
 
 
 def _problem(
@@ -334,7 +353,8 @@ def described(
     return program if program is not None and (matrices or not program.flat) else None
 
 
-def _flat_view(out: Tensor, m: int, n: int) -> Tensor | None:
+def flat_view(out: Tensor, m: int, n: int) -> Tensor | None:
+    """Return an output as ``[M, N]``, None where it has no such view that can be written as it lies."""
     if out.is_neg():  # a lazily negated view: copying into it negates
         return None
     try:

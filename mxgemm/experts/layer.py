@@ -16,13 +16,14 @@ from torch import Tensor
 from mxgemm.device import Machine, machine_of
 from mxgemm.experts.activation import SwiGLU
 from mxgemm.experts.choice import adder, check_route, choose
-from mxgemm.experts.plan import find, keep, on, strides_of
+from mxgemm.experts.plan import on, strides_of
 from mxgemm.experts.problem import GroupedProblem, Operands, Routing, Strides
 from mxgemm.experts.route import Combine, Launch, Sort
 from mxgemm.experts.validation import check_moe, rows_of
 from mxgemm.mx.formats import BLOCK, FORMATS
 from mxgemm.mx.freshness import mark_written
 from mxgemm.mx.tensor import MXTensor
+from mxgemm.plan import find, keep
 from mxgemm.quantize import encode
 from mxgemm.validation import check_no_alias
 
@@ -100,8 +101,7 @@ def run(
     if plan is None:
         if isinstance(x, Tensor) and x.is_meta:
             return output_like(*given, options)
-        plan = _make_plan(*given, options)
-        keep(_plans, key, plan)
+        plan = keep(_plans, key, _make_plan(*given, options))
     if out is not None:
         names = ("x", "w13.data", "w13.scales", "w2.data", "w2.scales", "topk_ids", "topk_weights", "b13", "b2")
         check_no_alias(out, dict(zip((*names, "expert_map"), tensors, strict=False)))

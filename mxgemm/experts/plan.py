@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,12 +21,9 @@ from mxgemm.experts.route import ExpertsRoute, Launch
 from mxgemm.experts.validation import check_grouped
 from mxgemm.mx.formats import BLOCK, FORMATS
 from mxgemm.mx.freshness import mark_written
-from mxgemm.plan import facts
+from mxgemm.plan import find, keep
 from mxgemm.quantize import encode
 from mxgemm.validation import check_no_alias
-
-MAX_PLANS: Final = 2048
-"""Plans kept; past this many the cache starts over."""
 
 _plans: dict[Hashable, Plan] = {}
 
@@ -73,8 +70,7 @@ def multiply(
     if plan is None:
         if isinstance(a, Tensor) and a.is_meta:
             return output_like(*tensors, options)
-        plan = _make_plan(tensors, options)
-        keep(_plans, key, plan)
+        plan = keep(_plans, key, _make_plan(tensors, options))
     if out is not None:
         names = ("a", "a.scales", "w", "w.scales", "offsets", "gather", "bias")
         check_no_alias(out, dict(zip(names, tensors, strict=False)))
@@ -102,29 +98,6 @@ def output_like(
 def planned(tensors: tuple[Any, ...], options: Options) -> Plan:
     """Return the plan of a call, made anew; for tests and measurements."""
     return _make_plan(tensors, options)
-
-
-def clear_plans() -> None:
-    """Forget every plan."""
-    _plans.clear()
-
-
-def find(plans: dict[Hashable, Any], tensors: tuple[Any, ...], options: Hashable) -> tuple[Any, Hashable]:
-    """Return the plan of a call that is known, and its key; None for what is no tensor, or one without an address."""
-    try:
-        key: Hashable = (*map(facts, tensors), options)
-        return plans.get(key), key
-    except (AttributeError, TypeError, RuntimeError):
-        return None, None  # validation says which
-
-
-def keep(plans: dict[Hashable, Any], key: Hashable, plan: Any) -> None:
-    """Keep a plan for the next call."""
-    if key is None:
-        return
-    if len(plans) >= MAX_PLANS:
-        plans.clear()
-    plans.setdefault(key, plan)
 
 
 def on(device: torch.device) -> AbstractContextManager[Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,15 +17,12 @@ from mxgemm.allocation import allocator
 from mxgemm.arguments import one_of
 from mxgemm.device import machine_of
 from mxgemm.mx.freshness import mark_written
-from mxgemm.plan import facts
+from mxgemm.plan import find, flat_view, keep
 from mxgemm.scaled.choice import ROUTES, choose
 from mxgemm.scaled.problem import Operands, Options, QuantProblem, Strides
 from mxgemm.scaled.route import Launch, QuantRoute
 from mxgemm.scaled.validation import check_call, check_grouped, scale_name
 from mxgemm.validation import check_no_alias
-
-MAX_PLANS: Final = 8192
-"""Plans kept; past this many the cache starts over."""
 
 _plans: dict[Hashable, Plan] = {}
 
@@ -72,11 +69,7 @@ def multiply(
         TypeError, ValueError, RuntimeError, RouteUnavailable: as ``mxgemm.quant_gemm`` says.
     """
     tensors = (a, a_scales, b, b_scales, bias, out, offsets)
-    try:
-        key: Hashable = (*map(facts, tensors), options, grouped)
-        plan = _plans.get(key)
-    except (AttributeError, TypeError, RuntimeError):
-        plan = key = None  # no tensor, or one without an address: validation says which
+    plan, key = find(_plans, tensors, (options, grouped))
     if plan is None:
         if isinstance(a, Tensor) and a.is_meta:
             return output_like(*tensors[:-1], options, offsets, grouped)
@@ -87,7 +80,7 @@ def multiply(
                 None if t is None else t.resolve_neg() for t in (a, a_scales, b, b_scales, bias)
             )
             return multiply(a, a_scales, b, b_scales, bias, out, options, offsets, grouped)
-        plan = _make_plan(key, tensors, options, grouped)
+        plan = keep(_plans, key, _make_plan(tensors, options, grouped))
     if out is not None:
         check_apart(tensors)
     left, right = stored(a), stored(b)
@@ -121,15 +114,10 @@ def planned(
     Raises:
         TypeError, ValueError, RouteUnavailable: as :func:`multiply`.
     """
-    plan = _make_plan(None, (a, a_scales, b, b_scales, None, None, None), options, False)
+    plan = _make_plan((a, a_scales, b, b_scales, None, None, None), options, False)
     assert plan.problem is not None
     assert plan.route is not None
     return plan.problem, plan.route
-
-
-def clear_plans() -> None:
-    """Forget every plan."""
-    _plans.clear()
 
 
 def _check(tensors: tuple[Any, ...], options: Options, grouped: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -144,7 +132,7 @@ def _check(tensors: tuple[Any, ...], options: Options, grouped: bool) -> tuple[t
     return (*leading, n), (math.prod(leading), n, k, 0)
 
 
-def _make_plan(key: Hashable, tensors: tuple[Any, ...], options: Options, grouped: bool) -> Plan:
+def _make_plan(tensors: tuple[Any, ...], options: Options, grouped: bool) -> Plan:
     shape, (m, n, k, groups) = _check(tensors, options, grouped)
     a, a_scales, b, b_scales, bias, out, _ = tensors
     flat_out = None if out is None else flat_view(out, m, n)
@@ -158,7 +146,7 @@ def _make_plan(key: Hashable, tensors: tuple[Any, ...], options: Options, groupe
         problem = QuantProblem(m, n, k, machine_of(a.device), options, strides, *names, added, aligned, groups)
         route = choose(problem, options.route)
         launch, fills = route.bind(problem), route.fills_output(problem)
-    plan = Plan(
+    return Plan(
         launch,
         allocator(shape if fills else (0,), options.out_dtype, a.device),
         None if a.dim() == 2 else m,
@@ -168,11 +156,6 @@ def _make_plan(key: Hashable, tensors: tuple[Any, ...], options: Options, groupe
         problem,
         route,
     )
-    if key is None:
-        return plan
-    if len(_plans) >= MAX_PLANS:
-        _plans.clear()
-    return _plans.setdefault(key, plan)
 
 
 def strides_of(
@@ -266,13 +249,3 @@ def check_apart(tensors: tuple[Tensor | None, ...]) -> None:
     if out is not None:
         inputs = {"a": a, "a.scales": a_scales, "b": b, "b.scales": b_scales, "bias": bias, "offsets": offsets}
         check_no_alias(out, inputs)
-
-
-def flat_view(out: Tensor, m: int, n: int) -> Tensor | None:
-    """Return an output as ``[M, N]``, None where it has no such view that can be written as it lies."""
-    if out.is_neg():
-        return None
-    try:
-        return out.view(m, n)
-    except RuntimeError:  # torch's answer where the strides allow no such view
-        return None

@@ -18,8 +18,9 @@ from torch import Tensor
 from mxgemm.ambient import is_observed
 from mxgemm.device import machine_of
 from mxgemm.mx.freshness import mark_written
+from mxgemm.plan import flat_view
 from mxgemm.scaled.choice import choose
-from mxgemm.scaled.plan import check_apart, flat_scales, flat_view, stored, strides_of
+from mxgemm.scaled.plan import check_apart, flat_scales, stored, strides_of
 from mxgemm.scaled.problem import Options, QuantProblem
 from mxgemm.scaled.tile import Tile, tile_for
 from mxgemm.scaled.triton_gemm import compiler_options, operand_dtypes, step_constants
