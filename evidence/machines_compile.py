@@ -41,36 +41,35 @@ FORMS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "quant_gemm_mx e2m1": ("quant_gemm_mx", {}),
 }
 FOLD: Final = ("fp8_fold", {"derived": "fp8_fold_fnuz"})
-SIZES: Final = ((2112, 7168, "row_major"), (2112, 7168, "preshuffled"), (2880, 512, "row_major"))
-ROWS: Final = (16, 64, 1024)
+SIZES: Final = (
+    *((m, 2112, 7168, "row_major") for m in (16, 64, 1024)),
+    (16, 2880, 512, "preshuffled"),
+)
 TILED: Final = ("a16wfp4 e2m1", "gemm_mx e2m1 by e2m1")
-"""Forms of which every tile is compiled."""
+"""Forms of which every tile is compiled, for 64 rows and with one triton."""
 TRITONS: Final[dict[str, tuple[int, int]]] = {"3.6": (3, 6), "own": (3, 9)}
 
 
-def jobs_of(arch: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def jobs_of(arch: str, triton: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (form, job) of one machine; jobs are those of evidence/cross_compile.py."""
     for form, (route, options) in FORMS.items():
-        for n, k, layout in SIZES:
+        for m, n, k, layout in SIZES:
             if layout == "preshuffled" and options.get("b_format"):
                 continue  # the order is e2m1's
             layouts = {"weight_layout": layout, "scale_layout": "shuffled" if layout == "preshuffled" else layout}
-            for m in ROWS:
-                yield form, {"route": route, "arch": arch, "m": m, "n": n, "k": k, "problem": options | layouts}
+            yield form, {"route": route, "arch": arch, "m": m, "n": n, "k": k, "problem": options | layouts}
     if arch == "gfx942":
-        for n, k, _ in SIZES[1:]:
-            for m in ROWS:
-                yield "fp8_fold", {"route": FOLD[0], "arch": arch, "m": m, "n": n, "k": k, "problem": FOLD[1]}
-    for form in TILED if arch in SCALED_DOTS else ():
+        for m, n, k, _ in SIZES[1:]:
+            yield "fp8_fold", {"route": FOLD[0], "arch": arch, "m": m, "n": n, "k": k, "problem": FOLD[1]}
+    for form in TILED if arch in SCALED_DOTS and triton == "own" else ():
         route, options = FORMS[form]
-        n, k, _ = SIZES[0]
-        for m in (16, 1024):
-            problem = problem_of(m, n, k, arch, **options)
-            for config in dict.fromkeys(ROUTES[route].candidates(problem)):
-                plain = config.split_k == 1 and config.num_stages == 2  # type: ignore[attr-defined]
-                if plain and ROUTES[route].check_config(problem, config) is None:
-                    job = {"route": route, "arch": arch, "m": m, "n": n, "k": k, "problem": options}
-                    yield f"{form}, any tile", job | {"config": config.to_mapping()}
+        m, n, k, _ = SIZES[1]
+        problem = problem_of(m, n, k, arch, **options)
+        for config in dict.fromkeys(ROUTES[route].candidates(problem)):
+            plain = config.split_k == 1 and config.num_stages == 2  # type: ignore[attr-defined]
+            if plain and ROUTES[route].check_config(problem, config) is None:
+                job = {"route": route, "arch": arch, "m": m, "n": n, "k": k, "problem": options}
+                yield f"{form}, any tile", job | {"config": config.to_mapping()}
 
 
 def refused(job: dict[str, Any], triton: tuple[int, int]) -> str:
@@ -99,7 +98,7 @@ def compiled(arch: str, triton: str) -> list[dict[str, Any]]:
     """Compile one machine's jobs with one triton, and return a row for each."""
     rows = []
     wanted = []
-    for form, job in jobs_of(arch):
+    for form, job in jobs_of(arch, triton):
         reason = refused(job, TRITONS[triton])
         row = {"form": form, **{name: job[name] for name in ("m", "n", "k")}}
         row["layout"] = job["problem"].get("weight_layout", "row_major")
@@ -125,6 +124,25 @@ def compiled(arch: str, triton: str) -> list[dict[str, Any]]:
     return rows
 
 
+def table_of(counts: dict[str, dict[str, dict[str, dict[str, int]]]]) -> str:
+    """Return the counts as docs/machines.md has them: a row a form, a column a machine, both tritons if they differ."""
+    every = [form for of_tritons in counts.values() for found in of_tritons.values() for form in found]
+    forms = dict.fromkeys(every)
+    lines = [f"| form | {' | '.join(counts)} |", "|---" * (1 + len(counts)) + "|"]
+    for form in forms:
+        cells = []
+        for of_tritons in counts.values():
+            said = {name: _cell(found.get(form, {})) for name, found in of_tritons.items()}
+            same = len(set(said.values())) == 1
+            cells.append(next(iter(said.values())) if same else "; ".join(said.values()))
+        lines.append(f"| {form} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _cell(counted: dict[str, int]) -> str:
+    return ", ".join(f"{number} {what}" for what, number in sorted(counted.items()))
+
+
 _SHOWN: Final = ("block_m", "block_n", "block_k", "num_warps", "transposed", "fast_accumulation")
 
 
@@ -136,24 +154,24 @@ def main() -> None:
     files.check_writable(output, files.json_mark(KIND))
     if other_triton() is None:
         raise SystemExit(MISSING)
-    counts: dict[str, dict[str, dict[str, dict[str, int]]]] = {}
-    results: dict[str, dict[str, Any]] = {}
-    for arch in MACHINES:
-        for triton in TRITONS:
-            rows = results.setdefault(arch, {})[triton] = compiled(arch, triton)
-            of_forms: dict[str, Counter[str]] = {}
-            for row in rows:
-                of_forms.setdefault(row["form"], Counter())[row["grade"]] += 1
-            counts.setdefault(arch, {})[triton] = {form: dict(found) for form, found in of_forms.items()}
-            print(arch, triton, counts[arch][triton], flush=True)
-    document = {
+    document: dict[str, Any] = {
         "kind": KIND,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "tritons": {name: ".".join(map(str, version)) for name, version in TRITONS.items()},
-        "counts": counts,
-        "results": results,
+        "counts": {},
+        "results": {},
     }
-    files.save_json(output, document, KIND)
+    for arch in MACHINES:
+        for triton in TRITONS:
+            rows = compiled(arch, triton)
+            of_forms: dict[str, Counter[str]] = {}
+            for row in rows:
+                of_forms.setdefault(row["form"], Counter())[row["grade"]] += 1
+            document["results"].setdefault(arch, {})[triton] = rows
+            document["counts"].setdefault(arch, {})[triton] = {form: dict(found) for form, found in of_forms.items()}
+            print(arch, triton, document["counts"][arch][triton], flush=True)
+            files.save_json(output, document, KIND)
+    print(table_of(document["counts"]))
 
 
 if __name__ == "__main__":

@@ -9,13 +9,16 @@ from typing import Any
 
 import pytest
 
+from evidence import machines_compile
 from mxgemm.device import Machine
 from mxgemm.problem import Problem
 from mxgemm.routes import ROUTES
 from mxgemm.triton.scaled_dot import SCALED_DOTS
 from tests import cross
 
-COMMITTED = Path(__file__).resolve().parents[2] / "bench" / "results" / "machines_compile.json"
+ROOT = Path(__file__).resolve().parents[2]
+COMMITTED = ROOT / "bench" / "results" / "machines_compile.json"
+PAGE = ROOT / "docs" / "machines.md"
 MX = {"a_quantized": True, "a_format": "e2m1"}
 CASES: list[tuple[str, str, int, dict[str, Any], str]] = [
     # architecture, route, M, problem, what is in the code of the last launch, "" for a refusal or error of triton 3.6
@@ -70,6 +73,7 @@ def test_the_committed_counts() -> None:
                 if native and not (mixed and not SCALED_DOTS[arch].mixed):
                     assert row["grade"] == "scaled", (arch, triton, row)
             assert {form: dict(found) for form, found in counted.items()} == document["counts"][arch][triton]
+    assert machines_compile.table_of(document["counts"]) in PAGE.read_text(encoding="utf-8")
     assert seen["error"] == seen["mixed"] == seen["none"] == 0
     assert seen["scaled"] > seen["plain"] > 0
 
