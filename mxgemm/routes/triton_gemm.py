@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import ClassVar, Literal
 
 import torch
@@ -21,6 +20,7 @@ from mxgemm.triton.support import interpreting, size_refusal, triton_missing, wi
 from mxgemm.triton.tile import (
     REDUCE_BLOCK_N,
     TileConfig,
+    fill,
     tile_candidates,
     tile_refusal,
     tiles,
@@ -199,12 +199,4 @@ def _guess_gfx950(problem: Problem) -> TileConfig:
     two_bytes_to_fp4 = problem.a_format == "e2m1" and problem.a_dtype.itemsize == 2
     waves = (4 if block_m == 16 else 3) if two_bytes_to_fp4 else 0
     guess = TileConfig(block_m=block_m, block_n=128, block_k=block_k, waves_per_eu=waves)
-    blocks = -(-problem.k // block_k)
-    # Two blocks of K a split at least: one alone leaves nothing to overlap its loads with.
-    split = min(problem.machine.cu_count // max(1, tiles(problem, guess)), blocks // 2)
-    while split > 1:
-        candidate = replace(guess, split_k=split)
-        if tile_refusal(problem, candidate) is None:
-            return candidate
-        split -= 1
-    return guess
+    return fill(problem, guess)

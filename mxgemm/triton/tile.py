@@ -89,6 +89,19 @@ def tile_candidates(problem: Problem) -> list[TileConfig]:
     return found
 
 
+def fill(problem: Problem, tile: TileConfig) -> TileConfig:
+    """Return a tile with K in as many parts as give each CU a program, or whole where there are tiles enough."""
+    blocks = -(-problem.k // tile.block_k)
+    # Two blocks of K a split at least: one alone leaves nothing to overlap its loads with.
+    split = min(problem.machine.cu_count // max(1, tiles(problem, tile)), blocks // 2)
+    while split > 1:
+        candidate = replace(tile, split_k=split)
+        if tile_refusal(problem, candidate) is None:
+            return candidate
+        split -= 1
+    return tile
+
+
 def split_steps(problem: Problem, c: TileConfig) -> tuple[int, int]:
     """Return how many splits have work, and how many blocks of K each takes."""
     blocks = -(-problem.k // c.block_k)
