@@ -49,7 +49,7 @@ class ScaledMM(Route):
     def missing(self, machine: Machine) -> Refusal | None:
         """A gfx950 or sm_100, and a torch that has the product for it."""
         calls = calls_of(machine)
-        return calls if isinstance(calls, Refusal) else triton_missing(machine)
+        return calls if isinstance(calls, Refusal) else triton_missing(machine, "quantiser")
 
     def can_implement(self, problem: Problem) -> Refusal | None:
         """MXFP4 times a row-major MXFP4 weight, within what one of torch's calls takes."""

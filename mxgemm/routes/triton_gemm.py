@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from dataclasses import replace
+from typing import ClassVar
 
 import torch
 
@@ -16,7 +17,8 @@ from mxgemm.native.program import BIAS, COUNTERS, OUT, SCRATCH, A, Program, fixe
 from mxgemm.problem import Config, Problem, contiguity_refusal
 from mxgemm.routes.base import Launch, Operands, Route
 from mxgemm.triton.launch import KernelCall, Launcher, hooks
-from mxgemm.triton.support import interpreting, size_refusal, triton_missing, wide_offsets
+from mxgemm.triton.releases import old_release
+from mxgemm.triton.support import Kernels, interpreting, size_refusal, triton_missing, wide_offsets
 from mxgemm.triton.tile import (
     REDUCE_BLOCK_N,
     TileConfig,
@@ -31,7 +33,7 @@ class TritonGemm(Route):
     """A route whose launch is one tiled kernel, and with split-K a second that adds the partial sums."""
 
     config_type = TileConfig
-    dot_scaled: ClassVar[Literal["quantised", "bf16"]] = "quantised"
+    kernels: ClassVar[Kernels] = "quantised"
     """Kind of A in the kernel's scaled dot."""
 
     @abstractmethod
@@ -44,7 +46,7 @@ class TritonGemm(Route):
 
     def missing(self, machine: Machine) -> Refusal | None:
         """A GPU that Triton compiles a scaled dot for."""
-        return triton_missing(machine, self.dot_scaled)
+        return triton_missing(machine, self.kernels)
 
     def can_implement(self, problem: Problem) -> Refusal | None:
         """Any shape and layout, in this route's formats."""
@@ -199,4 +201,7 @@ def _guess_gfx950(problem: Problem) -> TileConfig:
     two_bytes_to_fp4 = problem.a_format == "e2m1" and problem.a_dtype.itemsize == 2
     waves = (4 if block_m == 16 else 3) if two_bytes_to_fp4 else 0
     guess = TileConfig(block_m=block_m, block_n=128, block_k=block_k, waves_per_eu=waves)
+    old = old_release(problem.arch)
+    if old is not None:
+        guess = replace(guess, num_stages=old.num_stages, waves_per_eu=min(waves, old.waves_per_eu))
     return fill(problem, guess)
