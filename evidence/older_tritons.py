@@ -26,6 +26,7 @@ from evidence.predicted import executed, for_size
 from evidence.tritons import ROOT, compiler_environment
 from gfx950emu import EmulatorError
 from mxgemm.measure import LEADERBOARD, output
+from mxgemm.triton.releases import GFX950
 
 KIND: Final = "mxgemm-older-tritons"
 RESULTS: Final = ROOT / "bench" / "results" / "older_tritons_gfx950.json"
@@ -165,6 +166,55 @@ def small_tiles(m: int, k: int) -> Sequence[dict[str, int]]:
     """Return the tiles that may serve few rows: one step of K at a time, or the next one's loads before it."""
     blocks = [(16, 128, 256), *([(16, 32, 512)] if k == 512 else []), *([(32, 128, 256)] if m >= 64 else [])]
     return [tile(*block, stages=stages) for block in blocks for stages in (1, 2)]
+
+
+def section(document: dict[str, Any]) -> list[str]:
+    """Return what the results say, as lines of docs/gfx950-evidence.md."""
+    lines = [
+        "## Triton 3.4 and 3.5",
+        "",
+        "What torch 2.8 and 2.9 for ROCm bring, as PyPI has them; ROCm's own builds, of forks, compiled nothing here.",
+        f"`python evidence/older_tritons.py` wrote `bench/results/{RESULTS.name}` ({document['date'][:10]}). Limits: those",
+        "of `mxgemm/triton/releases.py`. *Spills*: launches that spill registers, and how many at most.",
+        "",
+        "| triton | launches compiled | within limits: spills | beyond: spills | cases right, strictly |",
+        "|---|---|---|---|---|",
+    ]
+    for version, found in document["tritons"].items():
+        release = GFX950[tuple(int(part) for part in version.split(".")[:2])]  # type: ignore[index]
+        compiled = [row for row in found["compiled"] if "error" not in row]
+        beyond = [row for row in compiled if any(row["tile"][limit.field] > limit.most for limit in release.limits)]
+        spilt = [
+            f"{sum(row['spills'] > 0 for row in rows)} of {len(rows)}, {max(row['spills'] for row in rows)}"
+            for rows in ([row for row in compiled if row not in beyond], beyond)
+        ]
+        right = sum(case["passed"] for case in found["executed"].values())
+        cells = [
+            version,
+            f"{len(compiled)} of {len(found['compiled'])}",
+            *spilt,
+            f"{right} of {len(found['executed'])}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    versions = list(document["tritons"])
+    lines += [
+        "",
+        "Predicted microseconds of `a16wfp4`, prepared weight, by tile and `num_stages`, for each of them:",
+        "",
+        f"| M, N, K | tile / splits | {' | '.join(f'{version}: 1 | 2' for version in versions)} |",
+        f"|---|---|{'---|' * 2 * len(versions)}",
+    ]
+    times: dict[tuple[str, str], dict[tuple[str, int], float]] = {}
+    for version in versions:
+        for row in document["tritons"][version]["predicted"]:
+            c = row["config"]
+            block = f"{c['block_m']}x{c['block_n']}x{c['block_k']} / {c['split_k']}"
+            of = times.setdefault((f"{row['m']}, {row['n']}, {row['k']}", block), {})
+            of[version, c["num_stages"]] = row["us"]
+    for (size, block), of in times.items():
+        cells = [f"{of[key]:.1f}" if key in of else "" for key in product(versions, (1, 2))]
+        lines.append(f"| {size} | {block} | {' | '.join(cells)} |")
+    return lines
 
 
 def _block(case: Case, of: str) -> int:

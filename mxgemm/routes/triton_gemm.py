@@ -183,6 +183,7 @@ def _reduce_call(problem: Problem, config: TileConfig) -> KernelCall:
 
 
 def _guess_gfx950(problem: Problem) -> TileConfig:
+    old = old_release(problem.arch)
     narrow = TileConfig(block_m=16, block_n=32, block_k=512)
     prepared = (problem.weight_layout, problem.scale_layout) == ("preshuffled", "shuffled")
     if (
@@ -191,6 +192,7 @@ def _guess_gfx950(problem: Problem) -> TileConfig:
         and problem.a_dtype == torch.bfloat16
         and problem.a_format == "e2m1"
         and tiles(problem, narrow) <= problem.machine.cu_count
+        and (old is None or narrow.block_k == old.most("block_k", narrow.block_k))
     ):
         return narrow  # all of K in flight at once, on four times the CUs (docs/lab-notes.md)
     # 16 x 128 x 256 with four waves issues fewest instructions of the tiles that were compiled (docs/lab-notes.md):
@@ -201,7 +203,6 @@ def _guess_gfx950(problem: Problem) -> TileConfig:
     two_bytes_to_fp4 = problem.a_format == "e2m1" and problem.a_dtype.itemsize == 2
     waves = (4 if block_m == 16 else 3) if two_bytes_to_fp4 else 0
     guess = TileConfig(block_m=block_m, block_n=128, block_k=block_k, waves_per_eu=waves)
-    old = old_release(problem.arch)
     if old is not None:
-        guess = replace(guess, num_stages=old.num_stages, waves_per_eu=min(waves, old.waves_per_eu))
+        guess = replace(guess, num_stages=old.num_stages, waves_per_eu=old.most("waves_per_eu", waves))
     return fill(problem, guess)

@@ -9,12 +9,14 @@ from dataclasses import replace
 from typing import Any, Final
 
 from mxgemm.device import KNOWN_MACHINES
+from mxgemm.errors import Refusal, RouteUnavailable
 from mxgemm.mx.formats import E2M1
 from mxgemm.mx.layouts import padded_scale_shape
 from mxgemm.problem import Options, Problem, contiguous_strides
 from mxgemm.routes.triton_gemm import TritonGemm
 from mxgemm.routing.router import choose
 from mxgemm.triton.launch import KernelCall
+from mxgemm.triton.releases import old_release
 from mxgemm.triton.tile import TileConfig, fill
 
 ARCH: Final = "gfx950"
@@ -35,8 +37,13 @@ def kernel_calls(m: int, n: int, k: int, arch: str = ARCH) -> list[list[KernelCa
     """Return the launches of a shape, tile by tile: first the library's choice by its shipped tables, then others.
 
     Raises:
-        RouteUnavailable: triton is missing, or does not compile the kernel for ``arch``.
+        RouteUnavailable: triton is missing, does not compile the kernel for ``arch``, or is older than the
+            leaderboard's, and its tiles are others.
     """
+    old = old_release(arch)
+    if old is not None:
+        refusal = Refusal("triton", old.version, "3.6 or newer, as the leaderboard has: older ones' tiles differ")
+        raise RouteUnavailable(ROUTE, refusal)
     strides = contiguous_strides(n, k, E2M1, padded_scale_shape(n, k)[1])
     machine = KNOWN_MACHINES[arch]
     options = Options(weight_layout="preshuffled", scale_layout="shuffled")

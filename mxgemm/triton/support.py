@@ -76,22 +76,22 @@ def triton_missing(machine: Machine, kernels: Kernels | None = None) -> Refusal 
 
     version, failure = triton_version(), triton_failure()
     least = MIN_TRITON_OF.get((machine.arch, kernels), MIN_TRITON)
-    wanted = f"triton >= {dotted(min(least, MIN_TRITON))} (pip install 'mxgemm[triton]')"
+    wanted = f"triton >= {_dotted(min(least, MIN_TRITON))} (pip install 'mxgemm[triton]')"
     if version is None and failure:
         return lacks(f"installed, but cannot be imported ({failure})", f"an intact {wanted}")
     if version is None:
         return lacks("not installed", wanted)
     if version < min(least, MIN_TRITON):
-        return lacks(dotted(version), wanted)
+        return lacks(_dotted(version), wanted)
     if machine.arch == "cpu":
         if not interpreting():
             needed = "a GPU, or TRITON_INTERPRET=1 to run the kernel in Triton's interpreter"
             return lacks("cpu", needed, "arch", "machine")
         if version < MIN_TRITON_INTERPRETER:
-            needed = f"triton >= {dotted(MIN_TRITON_INTERPRETER)}, whose interpreter has dot_scaled"
-            return lacks(dotted(version), needed)
+            needed = f"triton >= {_dotted(MIN_TRITON_INTERPRETER)}, whose interpreter has dot_scaled"
+            return lacks(_dotted(version), needed)
     if version < least:
-        return lacks(dotted(version), f"triton >= {dotted(least)} on {machine.arch}")
+        return lacks(_dotted(version), f"triton >= {_dotted(least)} on {machine.arch}")
     return None
 
 
@@ -144,6 +144,5 @@ def next_power_of_two(value: int) -> int:
     return 1 << max(value - 1, 0).bit_length()
 
 
-def dotted(version: tuple[int, int]) -> str:
-    """Return a version as people write it."""
+def _dotted(version: tuple[int, int]) -> str:
     return ".".join(map(str, version))

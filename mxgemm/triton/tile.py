@@ -9,8 +9,8 @@ from typing import Any, Final
 from mxgemm.errors import Refusal
 from mxgemm.mx.layouts import SCALE_PAD_ROWS
 from mxgemm.problem import Config, Problem
-from mxgemm.triton.releases import FIRST_KNOWN, old_release
-from mxgemm.triton.support import dotted, grid_refusal, interpreting, is_power_of_two, wide_offsets
+from mxgemm.triton.releases import old_release
+from mxgemm.triton.support import grid_refusal, interpreting, is_power_of_two, wide_offsets
 
 MFMA_K: Final = 128
 """Depth of gfx950's 16x16 scaled MFMA."""
@@ -67,9 +67,12 @@ def tile_refusal(problem: Problem, c: TileConfig) -> Refusal | None:
             "split_k", c.split_k, f"at most one split per block of K, with none left empty (K = {problem.k})"
         )
     old = old_release(problem.arch)
-    if old is not None and c.waves_per_eu > old.waves_per_eu:
-        needed = f"{old.waves_per_eu} with triton before {dotted(FIRST_KNOWN)}, which spills registers with more"
-        return Refusal("waves_per_eu", c.waves_per_eu, needed, "installation")
+    if old is not None:
+        for limit in old.limits:
+            value = getattr(c, limit.field)
+            if value > limit.most:
+                needed = f"at most {limit.most} with triton {old.version}: {limit.why}"
+                return Refusal(limit.field, value, needed, "installation")
     if problem.arch == "gfx950" and problem.a_format != "bf16":
         if c.block_k < MFMA_K:
             return Refusal("block_k", c.block_k, f"at least {MFMA_K} on gfx950: below, Triton decodes to bf16")

@@ -179,6 +179,9 @@ def test_the_text_does_not_depend_on_where_it_is_made(text: str, monkeypatch: py
     assert submission.render() == text
     with pytest.raises(ValueError, match="arch: got 'gfx900', want one of cpu, gfx950"):
         submission.render(arch="gfx900")
+    monkeypatch.setattr("mxgemm.triton.support.triton_version", lambda: (3, 5))
+    with pytest.raises(mxgemm.RouteUnavailable, match="triton is 3.5; needs 3.6 or newer, as the leaderboard has"):
+        submission.render()
 
 
 @pytest.mark.parametrize("case", INTERPRETED, ids=str)
