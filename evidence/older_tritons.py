@@ -4,6 +4,7 @@
 
 A folder is one of `pip install --target FOLDER --no-deps triton==3.5.1`. Triton 3.4.0 from PyPI links with a linker
 that it does not bring: TRITON_HIP_LLD_PATH names one (ld.lld-22). No GPU, and no speed is measured.
+What the file has of other releases stays in it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from evidence.predict import table as table_of_assumptions
 from evidence.predicted import executed, for_size
 from evidence.tritons import ROOT, compiler_environment
 from gfx950emu import EmulatorError
+from mxgemm import files
 from mxgemm.measure import LEADERBOARD, output
 from mxgemm.triton.releases import GFX950
 
@@ -77,7 +79,8 @@ def main() -> None:
     output.add_options(parser)
     arguments = parser.parse_args()
     keep = output.json_file(arguments, KIND)
-    found = {}
+    there = arguments.output and arguments.output.exists()
+    found = files.read_json(arguments.output)["tritons"] if there else {}
     for folder in arguments.folder:
         version = version_of(folder)
         print(f"triton {version}", file=sys.stderr)
@@ -94,7 +97,7 @@ def main() -> None:
         "float64; predicted: a few tiles executed, evidence/predict.py. Nothing ran on a GPU",
         "size": SIZE,
         "assumptions": table_of_assumptions(),
-        "tritons": found,
+        "tritons": dict(sorted(found.items())),
     }
     if arguments.output:
         keep(document)
@@ -174,8 +177,8 @@ def section(document: dict[str, Any]) -> list[str]:
         "## Triton 3.4 and 3.5",
         "",
         "What torch 2.8 and 2.9 for ROCm bring, as PyPI has them; ROCm's own builds, of forks, compiled nothing here.",
-        f"`python evidence/older_tritons.py` wrote `bench/results/{RESULTS.name}` ({document['date'][:10]}). Limits: those",
-        "of `mxgemm/triton/releases.py`. *Spills*: launches that spill registers, and how many at most.",
+        f"`python evidence/older_tritons.py` wrote `bench/results/{RESULTS.name}` ({document['date'][:10]}).",
+        "Limits: those of `mxgemm/triton/releases.py`. *Spills*: launches that spill, and registers at most.",
         "",
         "| triton | launches compiled | within limits: spills | beyond: spills | cases right, strictly |",
         "|---|---|---|---|---|",
