@@ -87,12 +87,13 @@ def tile_refusal(problem: Problem, c: TileConfig) -> Refusal | None:
 def tile_candidates(problem: Problem) -> list[TileConfig]:
     """Return the tiles that tuning tries; those that cut K into parts only where tiles are too few for the machine."""
     found = []
+    depths = (2, 3) if old_release(problem.arch) is None else (1, 2)
     for block_m, block_n, block_k in product((16, 32, 64, 128), (32, 64, 128), (128, 256)):
         if block_m > 16 and block_m >= 2 * problem.m:
             continue
         whole = TileConfig(block_m, block_n, block_k, num_warps=8 if block_m * block_n >= 64 * 128 else 4)
         few = tiles(problem, whole) < problem.machine.cu_count
-        found += [replace(whole, num_stages=stages) for stages in (2, 3)]
+        found += [replace(whole, num_stages=stages) for stages in depths]
         found += [replace(whole, split_k=split, one_launch=one) for split in (2, 4, 8) for one in (False, True) if few]
     return found
 

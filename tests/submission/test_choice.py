@@ -267,3 +267,24 @@ def test_without_aiter_its_form_is_not_for_here(module: ModuleType, monkeypatch:
     monkeypatch.setitem(sys.modules, "aiter", None)
     with pytest.raises(module.NotHere, match="AITER cannot be imported"):
         module.aiter_tiles(4, 2880, 512, "gfx950")
+
+
+@pytest.mark.gpu
+def test_the_clock_on_a_gpu(module: ModuleType) -> None:
+    """The file's own events and flush: twice the work is seen to take longer, and neither takes the host's time."""
+    device = torch.device("cuda", torch.cuda.current_device())
+    a, b_shuffle, b_scale_sh, _ = module.synthetic_operands(256, 3072, 1536, device)
+    left, right = torch.randn(2, 4096, 4096, dtype=torch.bfloat16, device=device)
+
+    def times(count: int) -> Callable[..., torch.Tensor]:
+        def multiply(*_: torch.Tensor) -> torch.Tensor:
+            for _ in range(count):
+                product = left @ right
+            return product
+
+        return multiply
+
+    found = module.medians({"thrice": times(3), "once": times(1)}, (a, b_shuffle, b_scale_sh))
+    assert list(found) == ["thrice", "once"]
+    assert 0.0 < 2 * found["once"] < found["thrice"]
+    assert module.can_be_timed(device)
