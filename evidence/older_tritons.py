@@ -14,7 +14,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from itertools import product
@@ -70,6 +70,7 @@ TILES: Final = (
 _FREE: Final = {"waves_per_eu": 0}  # what mxgemm/triton/releases.py has these releases take
 LARGE: Final = (tile(128, 128, 256), tile(128, 128, 256, warps=8), tile(128, 128, 256, stages=1))
 """Tiles of operands that are quantised already, at large M."""
+MANY_ROWS: Final = ("quant_gemm_mx", 1024, 7168, 2048, LARGE)
 
 
 def main() -> None:
@@ -86,8 +87,8 @@ def main() -> None:
         print(f"triton {version}", file=sys.stderr)
         found[version] = {
             "compiled": list(compiled_with(folder)),
-            "executed": executed_with(folder),
-            "predicted": list(predicted_with(folder)),
+            "executed": executed_with(folder, version),
+            "predicted": list(predicted_with(folder, version)),
         }
     document = {
         "kind": KIND,
@@ -135,11 +136,12 @@ def compiled_with(folder: Path) -> Iterator[dict[str, Any]]:
         yield {**head, **{count: main_launch[count] for count in COUNTED}}
 
 
-def executed_with(folder: Path) -> dict[str, Any]:
-    """Execute every case of the evidence strictly; a wrong result is written in its place."""
+def executed_with(folder: Path, version: str) -> dict[str, Any]:
+    """Execute the evidence's cases within the limits, strictly; a wrong result is written in its place."""
     found = {}
     with tempfile.TemporaryDirectory() as made:
         cases = [case if case.config is None else replace(case, config={**case.config, **_FREE}) for case in CASES]
+        cases = [case for case in cases if case.config is None or within_limits(case.config, version)]
         compile_cases(cases, Path(made), folder)
         for case in cases:
             try:
@@ -150,19 +152,28 @@ def executed_with(folder: Path) -> dict[str, Any]:
     return found
 
 
-def predicted_with(folder: Path) -> Iterator[dict[str, Any]]:
-    """Predict the leaderboard's sizes by each small tile, executed on two tiles of columns."""
-    for m, n, k in LEADERBOARD:
+def within_limits(config: Mapping[str, Any], version: str) -> bool:
+    """Say whether the library would give a release this tile."""
+    major, minor = version.split(".")[:2]
+    return all(config.get(limit.field, 0) <= limit.most for limit in GFX950[int(major), int(minor)].limits)
+
+
+def predicted_with(folder: Path, version: str) -> Iterator[dict[str, Any]]:
+    """Predict sizes by each tile that is within the limits, executed on two tiles of columns."""
+    sizes = [*(("a16wfp4", *shape, small_tiles(shape[0], shape[2])) for shape in LEADERBOARD), MANY_ROWS]
+    for route, m, n, k, configs in sizes:
         cases = [
-            Case(f"p{index}", "a16wfp4", m, n, k, config={**config, "split_k": 14 if k == 7168 else 1})
-            for index, config in enumerate(small_tiles(m, k))
+            Case(f"p{index}", route, m, n, k, config={**config, "split_k": 14 if k == 7168 else 1})
+            for index, config in enumerate(configs)
+            if within_limits(config, version)
         ]
         few = [replace(case, m=min(m, _block(case, "m")), n=2 * _block(case, "n")) for case in cases]
         with tempfile.TemporaryDirectory() as made:
             compile_cases(few, Path(made), folder)
             for case, small in zip(cases, few, strict=True):
                 figures, config = executed(small, Path(made))
-                yield {"m": m, "n": n, "k": k, "config": config.to_mapping(), "us": for_size(case, figures, config).us}
+                head = {"route": route, "m": m, "n": n, "k": k, "config": config.to_mapping()}
+                yield {**head, "us": for_size(case, figures, config).us}
 
 
 def small_tiles(m: int, k: int) -> Sequence[dict[str, int]]:
@@ -184,9 +195,8 @@ def section(document: dict[str, Any]) -> list[str]:
         "|---|---|---|---|---|",
     ]
     for version, found in document["tritons"].items():
-        release = GFX950[tuple(int(part) for part in version.split(".")[:2])]  # type: ignore[index]
         compiled = [row for row in found["compiled"] if "error" not in row]
-        beyond = [row for row in compiled if any(row["tile"][limit.field] > limit.most for limit in release.limits)]
+        beyond = [row for row in compiled if not within_limits(row["tile"], version)]
         spilt = [
             f"{sum(row['spills'] > 0 for row in rows)} of {len(rows)}, {max(row['spills'] for row in rows)}"
             for rows in ([row for row in compiled if row not in beyond], beyond)
@@ -202,17 +212,17 @@ def section(document: dict[str, Any]) -> list[str]:
     versions = list(document["tritons"])
     lines += [
         "",
-        "Predicted microseconds of `a16wfp4`, prepared weight, by tile and `num_stages`, for each of them:",
+        "Predicted microseconds, prepared weight, by tile and `num_stages`, for each of them:",
         "",
-        f"| M, N, K | tile / splits | {' | '.join(f'{version}: 1 | 2' for version in versions)} |",
+        f"| route, M, N, K | tile / splits | {' | '.join(f'{version}: 1 | 2' for version in versions)} |",
         f"|---|---|{'---|' * 2 * len(versions)}",
     ]
     times: dict[tuple[str, str], dict[tuple[str, int], float]] = {}
     for version in versions:
         for row in document["tritons"][version]["predicted"]:
             c = row["config"]
-            block = f"{c['block_m']}x{c['block_n']}x{c['block_k']} / {c['split_k']}"
-            of = times.setdefault((f"{row['m']}, {row['n']}, {row['k']}", block), {})
+            block = f"{c['block_m']}x{c['block_n']}x{c['block_k']} / {c['split_k']}, {c['num_warps']} waves"
+            of = times.setdefault((f"`{row['route']}` {row['m']}, {row['n']}, {row['k']}", block), {})
             of[version, c["num_stages"]] = row["us"]
     for (size, block), of in times.items():
         cells = [f"{of[key]:.1f}" if key in of else "" for key in product(versions, (1, 2))]

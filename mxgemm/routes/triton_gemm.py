@@ -204,5 +204,6 @@ def _guess_gfx950(problem: Problem) -> TileConfig:
     waves = (4 if block_m == 16 else 3) if two_bytes_to_fp4 else 0
     guess = TileConfig(block_m=block_m, block_n=128, block_k=block_k, waves_per_eu=waves)
     if old is not None:
-        guess = replace(guess, num_stages=old.num_stages, waves_per_eu=old.most("waves_per_eu", waves))
+        stages = old.quantized_stages if problem.a_quantized else old.num_stages
+        guess = replace(guess, num_stages=stages, waves_per_eu=old.most("waves_per_eu", waves))
     return fill(problem, guess)

@@ -30,11 +30,13 @@ class OldRelease:
         version: as people write it.
         limits: of the tiles that it may be given.
         num_stages: of the K loop where nothing is measured: what is predicted to be the faster one for most sizes.
+        quantized_stages: the same where A is quantised already.
     """
 
     version: str
     limits: tuple[Limit, ...]
     num_stages: int
+    quantized_stages: int
 
     def most(self, field: str, otherwise: int) -> int:
         """Return the limit of a field, or another value where that is less or there is none."""
@@ -52,10 +54,12 @@ GFX950: Final[dict[tuple[int, int], OldRelease]] = {
             # 372 registers at 512, and for M < 16 a swap between lanes where some are off, which nothing public
             # describes: not executed.
             Limit("block_k", 256, "what it makes of more could not be executed in the emulator"),
+            Limit("num_warps", 4, "it spills registers of 128 x 128 tiles by eight"),
         ),
         num_stages=2,
+        quantized_stages=1,
     ),
-    (3, 5): OldRelease("3.5", (_NO_WAVES,), num_stages=1),
+    (3, 5): OldRelease("3.5", (_NO_WAVES,), num_stages=1, quantized_stages=1),
 }
 """By (major, minor)."""
 
