@@ -9,7 +9,7 @@ leaderboard  each benchmark shape: one check, then up to 100 repetitions, each w
 
 Timing stops early once the standard error falls below 0.1 % of the mean, or after 120 s. Without a GPU the results are
 checked (Triton kernels in its interpreter) and nothing is timed. The submission runs in a process of its own, in which
-it cannot import mxgemm.
+it cannot import mxgemm. Where it says which of its forms it took for a size (mxgemm's own do), the report shows that.
 """
 
 from __future__ import annotations
@@ -144,16 +144,17 @@ def summary(document: dict[str, Any]) -> str:
         f"triton {document['triton']}, mode {document['mode']}"
     ]
     for case in document["cases"]:
+        form = f"  {case['form']}" if "form" in case else ""
         shape = f"  {case['m']:>4} {case['n']:>5} {case['k']:>5}  "
         if not case["passed"]:
             lines.append(f"{shape}FAIL  {case['error']}")
         elif "mean_us" in case:
             lines.append(
                 f"{shape}{case['mean_us']:8.2f} us +- {case['err_us']:.2f}  best {case['best_us']:.2f}  "
-                f"worst {case['worst_us']:.2f}  of {case['runs']}"
+                f"worst {case['worst_us']:.2f}  of {case['runs']}{form}"
             )
         else:
-            lines.append(f"{shape}pass")
+            lines.append(f"{shape}pass{form}")
     if document["geometric_mean_us"] is not None:
         lines.append(f"geometric mean {document['geometric_mean_us']:.2f} us")
     lines.append(f"{'passed' if document['passed'] else 'FAILED'} in {document['seconds']} s")
@@ -195,6 +196,8 @@ def _result(case: Case, outcome: Outcome, timed: bool) -> dict[str, Any]:
         found |= {name: round(value, 3) for name, value in dataclasses.asdict(stats(outcome.times_us)).items()}
     elif outcome.times_us:
         found["repetitions"] = len(outcome.times_us)
+    if outcome.form is not None:
+        found |= {"form": outcome.form, "form_us": {name: round(us, 3) for name, us in outcome.form_us.items()}}
     return found
 
 

@@ -20,6 +20,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import track
 
+from evidence import older_tritons
 from evidence.gfx950_cases import CASES, MUTATED, Case, compile_cases, execute, mutants
 from evidence.tritons import ROOT, other_triton
 from mxgemm import files
@@ -144,7 +145,8 @@ def render(document: dict[str, Any]) -> str:
     made = f"{document['date'][:10]}, triton {' and '.join(versions)}"
     head = HEAD.replace("MADE", made).replace("PSEUDO_CODE", _pseudo_code())
     head = head.replace("EXECUTED", _executed(cases, versions))
-    return "\n".join([head, *_rows(cases, versions), ""])
+    older = older_tritons.section(files.read_json(older_tritons.RESULTS))
+    return "\n".join([head, *_rows(cases, versions), "", *older, ""])
 
 
 def _executed(cases: dict[str, Any], versions: list[str]) -> str:

@@ -2,7 +2,7 @@
 
     python -m evidence.submission_compile SUBMISSION < shapes.json
 
-Shapes are a list of [m, n, k]. For each a line of JSON has the instructions of every launch, in order, of both:
+Shapes are a list of [m, n, k]. For each a line of JSON has the instructions of its first tile's launches, in order:
 {"submission": [[[mnemonic, arguments], ...], ...], "library": ...}.
 """
 
@@ -37,8 +37,8 @@ def load(path: Path) -> ModuleType:
 
 
 def calls_of(submission: ModuleType, m: int, n: int, k: int) -> list[KernelCall]:
-    """Return the launches that a submission file writes down for a shape."""
-    gemm, *sums = submission.TRITON_LAUNCHES[m, n, k]
+    """Return the launches of the first tile that a submission file writes down for a shape."""
+    gemm, *sums = submission.TRITON_LAUNCHES[m, n, k][0]
     partials = torch.float32 if gemm.constants["SPLIT_K"] > 1 else BF16
     counters = torch.int32 if gemm.constants["ONE_LAUNCH"] else BF16
     dtypes = [(BF16, U8, U8, BF16, BF16, partials, counters), *((torch.float32, BF16, BF16) for _ in sums)]
@@ -58,7 +58,7 @@ def main() -> None:
     submission = load(Path(sys.argv[1]))
     for m, n, k in json.load(sys.stdin):
         own = instructions(calls_of(submission, m, n, k))
-        print(json.dumps({"submission": own, "library": instructions(kernel_calls(m, n, k))}), flush=True)
+        print(json.dumps({"submission": own, "library": instructions(kernel_calls(m, n, k)[0])}), flush=True)
 
 
 if __name__ == "__main__":

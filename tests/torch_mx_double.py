@@ -17,26 +17,31 @@ from torch.nn import functional
 from tests.aiter_double import decode, rows_of, unshuffled
 
 CALLS: list[str] = []
-REFUSES: set[str] = set()
-"""Swizzles of which this build has the name only."""
+RAISES: dict[str, Exception] = {}
+"""What a call raises, by the name under which it is in ``CALLS``."""
 
-ScalingType = enum.Enum("ScalingType", ["TensorWise", "RowWise", "BlockWise1x32"])
-_NAMES = {"2.10": ["NO_SWIZZLE", "SWIZZLE_32_4_4"], "2.14": ["NO_SWIZZLE", "SWIZZLE_32_4_4", "SWIZZLE_32_8"]}
+EXTENSION = "BlockWiseBlk32Ue8m0_32_8_EXT"
+_RECIPES = ["TensorWise", "RowWise", "BlockWise1x32"]
+_SWIZZLES = ["NO_SWIZZLE", "SWIZZLE_32_4_4"]
+_NAMES = {
+    "2.10": (_RECIPES, _SWIZZLES),
+    "2.14": (_RECIPES, [*_SWIZZLES, "SWIZZLE_32_8"]),
+    "main": ([*_RECIPES, EXTENSION], _SWIZZLES),
+}
 
 
 def install(monkeypatch: pytest.MonkeyPatch, torch_release: str, *, hip: str | None, cuda: str | None = None) -> None:
-    """Make this torch look like a release built for ROCm or CUDA: "2.8", "2.10" or "2.14"."""
+    """Make this torch look like a release built for ROCm or CUDA: "2.8", "2.10", "2.14", or a "main" of between."""
     CALLS.clear()
-    REFUSES.clear()
+    RAISES.clear()
     monkeypatch.setattr(torch.version, "hip", hip)
     monkeypatch.setattr(torch.version, "cuda", cuda)
     monkeypatch.setattr(torch, "_scaled_mm", private)
     for name in ("SwizzleType", "ScalingType", "scaled_mm"):
         monkeypatch.delattr(functional, name, raising=False)
     if torch_release in _NAMES:
-        swizzles = enum.Enum("SwizzleType", _NAMES[torch_release])  # type: ignore[misc]
-        monkeypatch.setattr(functional, "SwizzleType", swizzles, raising=False)
-        monkeypatch.setattr(functional, "ScalingType", ScalingType, raising=False)
+        for name, members in zip(("ScalingType", "SwizzleType"), _NAMES[torch_release], strict=True):
+            monkeypatch.setattr(functional, name, enum.Enum(name, members), raising=False)
         monkeypatch.setattr(functional, "scaled_mm", scaled_mm, raising=False)
 
 
@@ -45,15 +50,15 @@ def scaled_mm(
     scale_recipe_b: enum.Enum, swizzle_a: enum.Enum, swizzle_b: enum.Enum, bias: Tensor | None = None,
     output_dtype: torch.dtype = torch.bfloat16,
 ) -> Tensor:  # fmt: skip
-    """``torch.nn.functional.scaled_mm`` with BlockWise1x32 scales."""
-    assert scale_recipe_a is scale_recipe_b is ScalingType.BlockWise1x32
+    """``torch.nn.functional.scaled_mm`` with a scale every 32 elements."""
+    assert scale_recipe_a is scale_recipe_b
     assert swizzle_a is swizzle_b
-    CALLS.append(swizzle_a.name)
-    if swizzle_a.name in REFUSES:
-        raise NotImplementedError(f"{swizzle_a.name} is not supported\nby this build")
+    extension = scale_recipe_a.name == EXTENSION
+    assert scale_recipe_a.name == (EXTENSION if extension else "BlockWise1x32")
+    _asked(EXTENSION if extension else swizzle_a.name)
     m, n, k = _sizes(mat_a, mat_b)
     columns = k // 32
-    if swizzle_a.name == "SWIZZLE_32_4_4":
+    if swizzle_a.name == "SWIZZLE_32_4_4" and not extension:
         assert torch.version.cuda
         assert k % 32 == 0
         read = _unswizzled
@@ -62,6 +67,7 @@ def scaled_mm(
     else:
         assert torch.version.hip
         assert m % 32 == n % 32 == k // 2 % 32 == 0, (m, n, k)
+        assert not extension or swizzle_a.name == "SWIZZLE_32_4_4"
         plain = swizzle_a.name == "NO_SWIZZLE"
         read = _plain if plain else _shuffled
         for scale, rows in ((scale_a, m), (scale_b, n)):
@@ -75,7 +81,7 @@ def private(
     out_dtype: torch.dtype = torch.bfloat16,
 ) -> Tensor:  # fmt: skip
     """``torch._scaled_mm`` of 2.8 and 2.9: row-major scales, padded as if they were swizzled."""
-    CALLS.append("_scaled_mm")
+    _asked("_scaled_mm")
     m, n, k = _sizes(a, b)
     assert m % 16 == n % 16 == k % 128 == 0, (m, n, k)
     assert out_dtype == torch.bfloat16
@@ -83,6 +89,12 @@ def private(
         _numel(scale, _up(rows, 128) * _up(k // 32, 4))
     left, right = (_plain(scale, rows, k // 32) for scale, rows in ((scale_a, m), (scale_b, n)))
     return _product(a, b, left, right, bias, out_dtype)
+
+
+def _asked(name: str) -> None:
+    CALLS.append(name)
+    if name in RAISES:
+        raise RAISES[name]
 
 
 def _sizes(a: Tensor, b: Tensor) -> tuple[int, int, int]:

@@ -28,7 +28,7 @@ def aiter_missing(machine: Machine, backend: Callable[[], Refusal | None]) -> Re
     if machine.arch != "gfx950":
         needed = "gfx950, the only one that AITER has these kernels for"
         return Refusal("arch", machine.arch, needed, "machine")
-    return backend() or triton_missing(machine)
+    return backend() or triton_missing(machine, "quantiser")
 
 
 def aiter_refusal(problem: Problem) -> Refusal | None:

@@ -20,6 +20,7 @@ from mxgemm.routes.gemm_mx import GemmMX
 from mxgemm.routes.triton_gemm import TritonGemm
 from mxgemm.triton.launch import KernelCall, Launcher
 from mxgemm.triton.quantize import MAX_COLUMNS, MAX_ROWS, quantize_call
+from mxgemm.triton.releases import old_release
 from mxgemm.triton.tile import tile_refusal
 from mxgemm.triton.tile_config import TileConfig
 
@@ -52,6 +53,9 @@ class QuantGemmMX(TritonGemm):
         if problem.arch == "gfx950" and problem.m > 64:
             block_n = 128 if problem.weight_layout == "preshuffled" else 64
             square = TileConfig(block_m=128, block_n=block_n, block_k=256 if problem.k >= 256 else 128)
+            old = old_release(problem.arch)
+            if old is not None:
+                square = replace(square, num_stages=old.quantized_stages)
             if tile_refusal(quantized, square) is None:
                 return [square]
         return _GEMM.configs(quantized)

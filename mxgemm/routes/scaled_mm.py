@@ -21,7 +21,7 @@ from mxgemm.mx.layouts import round_up, swizzle_scales
 from mxgemm.notices import say_once
 from mxgemm.problem import Config, Problem, contiguity_refusal
 from mxgemm.routes.base import Launch, Operands, Route
-from mxgemm.routes.torch_mx import TorchCall, calls_of
+from mxgemm.routes.torch_mx import TorchCall, calls_of, is_unsupported
 from mxgemm.triton.quantize import MAX_COLUMNS, MAX_ROWS, quantize_rows
 from mxgemm.triton.support import triton_missing
 
@@ -49,7 +49,7 @@ class ScaledMM(Route):
     def missing(self, machine: Machine) -> Refusal | None:
         """A gfx950 or sm_100, and a torch that has the product for it."""
         calls = calls_of(machine)
-        return calls if isinstance(calls, Refusal) else triton_missing(machine)
+        return calls if isinstance(calls, Refusal) else triton_missing(machine, "quantiser")
 
     def can_implement(self, problem: Problem) -> Refusal | None:
         """MXFP4 times a row-major MXFP4 weight, within what one of torch's calls takes."""
@@ -104,26 +104,18 @@ class _Launch:
     def __init__(self, problem: Problem, calls: list[TorchCall]) -> None:
         self.problem, self.calls = problem, calls
         self.addend = scale_addend(E2M1, problem.scale_rounding)
-        self.served = False
 
     def __call__(self, operands: Operands) -> Tensor:
-        while True:
-            call = self.calls[0]
-            try:
-                product = self._multiply(call, operands)
-            except (NotImplementedError, RuntimeError, ValueError) as error:
-                out_of_memory = isinstance(error, torch.OutOfMemoryError)
-                if self.served or out_of_memory or len(self.calls) == 1:
-                    raise
-                # What a build supports is known by its enums and by its errors, and the enums may say more.
-                self.calls = self.calls[1:]
-                reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-                say_once(f"torch's {call.name} refuses MXFP4 ({reason}); taking its {self.calls[0].name}")
-                continue
-            self.served = True
-            return product
+        calls = self.calls  # one look: another thread may settle it meanwhile
+        for call, after in zip(calls, (*calls[1:], None), strict=True):
+            product = self._multiply(call, operands, after)
+            if product is not None:
+                self.calls = [call]  # what it raises from now on is a fault
+                return product
+        raise AssertionError("the last call returns or raises")
 
-    def _multiply(self, call: TorchCall, operands: Operands) -> Tensor:
+    def _multiply(self, call: TorchCall, operands: Operands, after: TorchCall | None = None) -> Tensor | None:
+        """Return the product, or None where torch does not have ``call`` and there is one ``after`` it."""
         p = self.problem
         a, _, b, b_scales, bias, _, _ = operands
         rows = round_up(p.m, call.rows)
@@ -137,7 +129,15 @@ class _Launch:
             quantize_rows(a, E2M1, self.addend, data[: p.m], scales if shuffled else scales[: p.m], shuffled=shuffled)
             left = swizzle_scales(scales) if swizzled else scales
             right = call.scales(b_scales, p.scale_layout, p.n, p.k)
-            product = call.multiply(data, b, left.reshape(-1), right, bias, p.out_dtype)
+            try:
+                product = call.multiply(data, b, left.reshape(-1), right, bias, p.out_dtype)
+            except (RuntimeError, ValueError) as error:  # a NotImplementedError is a RuntimeError
+                if after is None or not is_unsupported(error):
+                    raise
+                # What a build supports is known by its enums and by its errors, and the enums may say more.
+                reason = str(error).partition("\n")[0] or type(error).__name__
+                say_once(f"torch's {call.name} refuses MXFP4 ({reason}); taking its {after.name}")
+                return None
         return product[: p.m]
 
 

@@ -1,7 +1,9 @@
 """Torch's own product of MXFP4 operands: which calls this torch has for a machine, and the rules that each states.
 
 The rules are those of torch's ``ScaledBlas.cpp`` and of the pull requests that brought the calls: 151360
-(``_scaled_mm``, 2.8), 165528 (``scaled_mm``, 2.10), 190290 (``SWIZZLE_32_8``, after 2.13).
+(``_scaled_mm``, 2.8), 165528 (``scaled_mm``, 2.10), 190290 (``SWIZZLE_32_8``, after 2.13). Its main branch has had that
+last order under a recipe of its own as well (``BlockWiseBlk32Ue8m0_32_8_EXT``, commit 0174dfab): what a build has is
+read from its enums, and what its libraries then refuse from its errors.
 """
 
 from __future__ import annotations
@@ -23,6 +25,17 @@ from mxgemm.mx.layouts import round_up, row_major_scales, shuffle_scales, swizzl
 
 HIP_WITH_FP4: Final = (7, 0)
 HIP_WITH_32_8: Final = (7, 13)
+
+RECIPE: Final = "BlockWise1x32"
+RECIPE_32_8: Final = "BlockWiseBlk32Ue8m0_32_8_EXT"
+
+_REFUSALS: Final = re.compile(
+    r"swizzle"  # scale_a must not be swizzled; swizzle_a and swizzle_b must both be NO_SWIZZLE; must use SWIZZLE_32_4_4
+    r"|requires BlockWise|Invalid scaling configuration"  # another recipe, or none of those that it knows
+    r"|is only supported (on|for)"  # Block-wise scaling .. on gfx950; Float4_e2m1fn_x2 .. for ROCm 7.0 and above
+    r"|BLAS_STATUS_NOT_SUPPORTED|could not find valid hipblaslt solution",  # hipBLASLt has no kernel for it
+    re.IGNORECASE,
+)
 
 Product = Callable[[Tensor, Tensor, Tensor, Tensor, "Tensor | None", torch.dtype], Tensor]
 """A ``[M, K/2]``, B ``[N, K/2]``, their scales, a bias ``[N]`` or None, the result's dtype; fresh ``[M, N]``."""
@@ -92,15 +105,31 @@ def calls_of(machine: Machine) -> tuple[TorchCall, ...] | Refusal:
         return Refusal("torch", torch_build(), f"a build for ROCm {_dotted(HIP_WITH_FP4)} or newer", "installation")
     if not swizzles:
         return (PADDED,)
-    return (SWIZZLE_32_8, NO_SWIZZLE) if "SWIZZLE_32_8" in swizzles and hip >= HIP_WITH_32_8 else (NO_SWIZZLE,)
+    if hip < HIP_WITH_32_8:
+        return (NO_SWIZZLE,)
+    recipes = getattr(getattr(functional, "ScalingType", None), "__members__", {})
+    newer = ((SWIZZLE_32_8, "SWIZZLE_32_8" in swizzles), (RECIPE_OF_32_8, RECIPE_32_8 in recipes))
+    return (*(call for call, known in newer if known), NO_SWIZZLE)
 
 
-def _functional(swizzle: str) -> Product:
+def is_unsupported(error: Exception) -> bool:
+    """Say whether an error of a call is torch's word that this build, or its BLAS, does not have the call.
+
+    True of NotImplementedError (``TORCH_CHECK_NOT_IMPLEMENTED``), and of the texts by which torch refuses recipes,
+    orders of scales and machines, or says that hipBLASLt has no kernel. A device's error, memory that ran out, and what
+    torch says of shapes, strides and dtypes are faults, and False.
+    """
+    if isinstance(error, (torch.OutOfMemoryError, getattr(torch, "AcceleratorError", ()))):  # 2.8 lacks the latter
+        return False
+    return isinstance(error, NotImplementedError) or _REFUSALS.search(str(error)) is not None
+
+
+def _functional(swizzle: str, recipe: str = RECIPE) -> Product:
     def multiply(
         a: Tensor, b: Tensor, a_scales: Tensor, b_scales: Tensor, bias: Tensor | None, dtype: torch.dtype
     ) -> Tensor:
         of: Any = functional
-        kind, order = of.ScalingType.BlockWise1x32, of.SwizzleType[swizzle]
+        kind, order = of.ScalingType[recipe], of.SwizzleType[swizzle]
         with plain_products(a.device.type):
             return of.scaled_mm(  # type: ignore[no-any-return]
                 *(_fp4(a), _fp4(b).t(), _e8m0(a_scales), kind, _e8m0(b_scales), kind),
@@ -134,6 +163,9 @@ def _same(scales: Tensor) -> Tensor:
 _HALVES: Final = (torch.bfloat16, torch.float16)
 SWIZZLE_32_8: Final = TorchCall(
     "swizzle_32_8", "shuffled", 32, 64, 32, 8, _HALVES, _functional("SWIZZLE_32_8")
+)  # fmt: skip
+RECIPE_OF_32_8: Final = TorchCall(
+    "recipe_32_8", "shuffled", 32, 64, 32, 8, _HALVES, _functional("SWIZZLE_32_4_4", RECIPE_32_8)
 )  # fmt: skip
 NO_SWIZZLE: Final = TorchCall("no_swizzle", "row_major", 32, 64, 1, 1, _HALVES, _functional("NO_SWIZZLE"))
 PADDED: Final = TorchCall("padded", "row_major", 16, 128, 128, 4, (torch.bfloat16,), _private)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 
@@ -17,9 +17,10 @@ from mxgemm.native.program import BIAS, COUNTERS, OUT, SCRATCH, A, Program, fixe
 from mxgemm.problem import Config, Problem, contiguity_refusal
 from mxgemm.routes.base import Launch, Operands, Route
 from mxgemm.triton.launch import KernelCall, Launcher, hooks
+from mxgemm.triton.releases import old_release
 from mxgemm.triton.scaled_dot import first_tile
-from mxgemm.triton.support import interpreting, size_refusal, triton_missing, wide_offsets
-from mxgemm.triton.tile import REDUCE_BLOCK_N, tile_candidates, tile_refusal, tiles
+from mxgemm.triton.support import Kernels, interpreting, size_refusal, triton_missing, wide_offsets
+from mxgemm.triton.tile import REDUCE_BLOCK_N, fill, tile_candidates, tile_refusal, tiles
 from mxgemm.triton.tile_config import TileConfig
 
 
@@ -27,7 +28,7 @@ class TritonGemm(Route):
     """A route whose launch is one tiled kernel, and with split-K a second that adds the partial sums."""
 
     config_type = TileConfig
-    dot_scaled: ClassVar[Literal["quantised", "bf16"]] = "quantised"
+    kernels: ClassVar[Kernels] = "quantised"
     """Kind of A in the kernel's scaled dot."""
 
     @abstractmethod
@@ -40,7 +41,7 @@ class TritonGemm(Route):
 
     def missing(self, machine: Machine) -> Refusal | None:
         """A GPU that Triton compiles a scaled dot for."""
-        return triton_missing(machine, self.dot_scaled)
+        return triton_missing(machine, self.kernels)
 
     def can_implement(self, problem: Problem) -> Refusal | None:
         """Any shape and layout, in this route's formats."""
@@ -180,6 +181,7 @@ def _reduce_call(problem: Problem, config: TileConfig) -> KernelCall:
 
 
 def _guess_gfx950(problem: Problem) -> TileConfig:
+    old = old_release(problem.arch)
     narrow = TileConfig(block_m=16, block_n=32, block_k=512)
     prepared = (problem.weight_layout, problem.scale_layout) == ("preshuffled", "shuffled")
     if (
@@ -188,6 +190,7 @@ def _guess_gfx950(problem: Problem) -> TileConfig:
         and problem.a_dtype == torch.bfloat16
         and problem.a_format == "e2m1"
         and tiles(problem, narrow) <= problem.machine.cu_count
+        and (old is None or narrow.block_k == old.most("block_k", narrow.block_k))
     ):
         return narrow  # all of K in flight at once, on four times the CUs (docs/lab-notes.md)
     # 16 x 128 x 256 with four waves issues fewest instructions of the tiles that were compiled (docs/lab-notes.md):
@@ -198,12 +201,7 @@ def _guess_gfx950(problem: Problem) -> TileConfig:
     two_bytes_to_fp4 = problem.a_format == "e2m1" and problem.a_dtype.itemsize == 2
     waves = (4 if block_m == 16 else 3) if two_bytes_to_fp4 else 0
     guess = TileConfig(block_m=block_m, block_n=128, block_k=block_k, waves_per_eu=waves)
-    blocks = -(-problem.k // block_k)
-    # Two blocks of K a split at least: one alone leaves nothing to overlap its loads with.
-    split = min(problem.machine.cu_count // max(1, tiles(problem, guess)), blocks // 2)
-    while split > 1:
-        candidate = replace(guess, split_k=split)
-        if tile_refusal(problem, candidate) is None:
-            return candidate
-        split -= 1
-    return guess
+    if old is not None:
+        stages = old.quantized_stages if problem.a_quantized else old.num_stages
+        guess = replace(guess, num_stages=stages, waves_per_eu=old.most("waves_per_eu", waves))
+    return fill(problem, guess)

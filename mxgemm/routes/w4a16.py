@@ -12,7 +12,7 @@ class W4A16(A16WFP4):
 
     name = "w4a16"
     takes = 'bf16, fp16 or fp32 A, a_format "bf16"; a weight in any layout'
-    dot_scaled = "bf16"
+    kernels = "bf16"
 
     def format_refusal(self, problem: Problem) -> Refusal | None:
         """``a_format="bf16"`` only."""

@@ -122,11 +122,18 @@ def _shapes_module(shapes: Sequence[Shape]) -> str:
 
 
 def _forms_module(forms: Sequence[str]) -> str:
-    imports = [f"from {_PARTS}.{form}_form import {form}_form" for form in forms]
-    items = ", ".join(f'"{form}": {form}_form' for form in forms)
-    return "\n".join(
-        ['"""The forms of the product, in the order in which they are tried."""', *imports, f"FORMS = {{{items}}}", ""]
-    )
+    imports = [f"from {_PARTS}.{form}_form import {form}_form, {form}_tiles" for form in forms]
+    items = [f'    "{form}": FormKind({form}_tiles, {form}_form),' for form in forms]
+    lines = [
+        '"""The forms of the product, in the order in which they are tried."""',
+        f"from {_PARTS}.form import FormKind",
+        *imports,
+        "FORMS = {",
+        *items,
+        "}",
+        "",
+    ]
+    return "\n".join(lines)
 
 
 def _description(forms: Sequence[str]) -> str:
@@ -135,11 +142,13 @@ def _description(forms: Sequence[str]) -> str:
 
 Made by mxgemm {__version__} (mxgemm submission) from that library's kernels; do not edit, make it anew.
 
-For each shape the first of these forms is used that builds and, on synthetic operands, agrees with plain arithmetic:
+For each shape those of these forms that build and, on synthetic operands, agree with plain arithmetic are timed, some
+tiles of each, and the fastest is used; where nothing can be timed it is the first:
 
 {textwrap.indent(listed, "  ")}
 
-The published shapes are built when this file is imported, others at their first call. Tiles are predicted from machine
-code, not measured on an MI355X; the kernels were executed for gfx950 in an emulator only.
+The published shapes are built when this file is imported, others at their first call; standard error says which form
+is used. Tiles are predicted from machine code, not measured on an MI355X; the kernels were executed for gfx950 in an
+emulator only.
 """
 '''

@@ -29,14 +29,24 @@ def inlined_source() -> str:
     return inline(fused.SOURCE)
 
 
-def configurations() -> dict[tuple[int, int, int], tuple[Any, ...]]:
-    """Return (m, n, k) -> the fields of the configuration that the library would try first on gfx950."""
+def configurations() -> dict[tuple[int, int, int], list[tuple[Any, ...]]]:
+    """Return (m, n, k) -> the fields of each configuration that a file carries for gfx950, the best guess first."""
     found = {}
     for m, n, k in PUBLISHED:
         options = Options(weight_layout="preshuffled", scale_layout="shuffled")
-        problem = Problem(m, n, k, KNOWN_MACHINES["gfx950"], options)
-        found[m, n, k] = astuple(fused_choice.candidates(problem)[0])
+        found[m, n, k] = [astuple(config) for config in _tried(Problem(m, n, k, KNOWN_MACHINES["gfx950"], options))]
     return found
+
+
+def _tried(problem: Problem) -> list[fused.FusedConfig]:
+    """Return what the library would try first, and the best of those with another block, and with K split otherwise.
+
+    The estimate of the first two is mostly within some percent, and nobody has measured what a split costs.
+    """
+    best, *others = fused_choice.candidates(problem)
+    block = next(c for c in others if (c.block_m, c.block_n) != (best.block_m, best.block_n))
+    split = next(c for c in others if c.split_k != best.split_k)
+    return [best, block] if block == split else [best, block, split]
 
 
 def render() -> str:
@@ -48,10 +58,11 @@ def render() -> str:
     source = inlined_source()
     if '"""' in source or source.endswith("\\"):
         raise ValueError(f'{fused.SOURCE}: holds """ or ends in a backslash, cannot be a literal')
-    rows = "\n".join(f"    {shape}: {config}," for shape, config in configurations().items())
+    rows = "\n".join(f"    {shape}: {configs}," for shape, configs in configurations().items())
     return f'''"""The HIP kernel's text (mxgemm/hip/kernels), and its configurations for the published shapes (m, n, k).
 
-Configurations are estimated, not measured on an MI355X; the fields are those of HipConfig. XCDS: its dies.
+Configurations are estimated, not measured on an MI355X, the best guess first; the fields are those of HipConfig.
+XCDS: its dies.
 """
 
 XCDS = {KNOWN_MACHINES["gfx950"].xcds}

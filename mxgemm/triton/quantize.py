@@ -35,7 +35,7 @@ def available(device: torch.device) -> bool:
     if device.type != "cuda":
         return False
     machine = machine_of(device)
-    refusal = triton_missing(machine)
+    refusal = triton_missing(machine, "quantiser")
     if refusal:
         say_once(f"quantising by torch's own operations, which are slower, on {machine.arch}; {refusal}")
     return refusal is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from functools import cache
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from mxgemm.device import Machine
 from mxgemm.errors import Refusal, Subject
@@ -14,11 +14,15 @@ from mxgemm.problem import Problem
 MIN_TRITON: Final = (3, 6)
 MIN_TRITON_INTERPRETER: Final = (3, 9)
 """The first release whose interpreter has dot_scaled; 3.6 lacks it (triton/runtime/interpreter.py)."""
-MIN_TRITON_OF: Final[dict[tuple[str, str | None], tuple[int, int]]] = {
+Kernels = Literal["quantised", "bf16", "quantiser"]
+"""Kernels with a scaled dot, whose A is quantised or bf16; and the one that quantises A."""
+MIN_TRITON_OF: Final[dict[tuple[str, Kernels | None], tuple[int, int]]] = {
+    **{("gfx950", kernels): (3, 4) for kernels in get_args(Kernels)},
     ("gfx942", "quantised"): (3, 9),
     ("gfx1250", "bf16"): (3, 9),
 }
-"""First release that compiles dot_scaled for an architecture and kind of A, where it is not 3.6 (by compiling)."""
+"""First release that compiles kernels for an architecture, where it is not 3.6 (by compiling; gfx950's in the emulator
+too: evidence/older_tritons.py)."""
 
 INT32_MAX: Final = 2**31 - 1
 MAX_SIZE: Final = 2**30
@@ -59,24 +63,25 @@ def interpreting() -> bool:
     return os.environ.get("TRITON_INTERPRET", "0") == "1"
 
 
-def triton_missing(machine: Machine, dot_scaled: Literal["quantised", "bf16"] | None = None) -> Refusal | None:
+def triton_missing(machine: Machine, kernels: Kernels | None = None) -> Refusal | None:
     """Say why Triton kernels cannot run on a machine, or None if they can.
 
     Args:
         machine: where they would run.
-        dot_scaled: kind of A in the scaled dot of these kernels, None where they have no such dot.
+        kernels: which, None for others than those named.
     """
 
     def lacks(value: str, needed: str, field: str = "triton", about: Subject = "installation") -> Refusal:
         return Refusal(field, value, needed, about)
 
     version, failure = triton_version(), triton_failure()
-    wanted = f"triton >= {_dotted(MIN_TRITON)} (pip install 'mxgemm[triton]')"
+    least = MIN_TRITON_OF.get((machine.arch, kernels), MIN_TRITON)
+    wanted = f"triton >= {_dotted(min(least, MIN_TRITON))} (pip install 'mxgemm[triton]')"
     if version is None and failure:
         return lacks(f"installed, but cannot be imported ({failure})", f"an intact {wanted}")
     if version is None:
         return lacks("not installed", wanted)
-    if version < MIN_TRITON:
+    if version < min(least, MIN_TRITON):
         return lacks(_dotted(version), wanted)
     if machine.arch == "cpu":
         if not interpreting():
@@ -85,7 +90,6 @@ def triton_missing(machine: Machine, dot_scaled: Literal["quantised", "bf16"] | 
         if version < MIN_TRITON_INTERPRETER:
             needed = f"triton >= {_dotted(MIN_TRITON_INTERPRETER)}, whose interpreter has dot_scaled"
             return lacks(_dotted(version), needed)
-    least = MIN_TRITON_OF.get((machine.arch, dot_scaled), MIN_TRITON)
     if version < least:
         return lacks(_dotted(version), f"triton >= {_dotted(least)} on {machine.arch}")
     return None

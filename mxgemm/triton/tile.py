@@ -9,6 +9,7 @@ from typing import Any, Final
 from mxgemm.errors import Refusal
 from mxgemm.mx.layouts import SCALE_PAD_ROWS
 from mxgemm.problem import Problem
+from mxgemm.triton.releases import old_release
 from mxgemm.triton.scaled_dot import scaled_dot_of
 from mxgemm.triton.support import grid_refusal, interpreting, is_power_of_two, wide_offsets
 from mxgemm.triton.tile_config import TileConfig
@@ -38,6 +39,13 @@ def tile_refusal(problem: Problem, c: TileConfig) -> Refusal | None:
         return Refusal(
             "split_k", c.split_k, f"at most one split per block of K, with none left empty (K = {problem.k})"
         )
+    old = old_release(problem.arch)
+    if old is not None:
+        for limit in old.limits:
+            value = getattr(c, limit.field)
+            if value > limit.most:
+                needed = f"at most {limit.most} with triton {old.version}: {limit.why}"
+                return Refusal(limit.field, value, needed, "installation")
     refusal = _decoding_refusal(problem, c)
     if refusal:
         return refusal
@@ -67,6 +75,7 @@ def _decoding_refusal(problem: Problem, c: TileConfig) -> Refusal | None:
 def tile_candidates(problem: Problem) -> list[TileConfig]:
     """Return the tiles that tuning tries; those that cut K into parts only where tiles are too few for the machine."""
     found, dot = [], scaled_dot_of(problem)
+    depths = (2, 3) if old_release(problem.arch) is None else (1, 2)
     for block_m, block_n, block_k in product((16, 32, 64, 128), (32, 64, 128), (128, 256)):
         if block_m > 16 and block_m >= 2 * problem.m:
             continue
@@ -75,9 +84,22 @@ def tile_candidates(problem: Problem) -> list[TileConfig]:
             transposed=dot is not None and block_m < dot.rows,
         )  # fmt: skip
         few = tiles(problem, whole) < problem.machine.cu_count
-        found += [replace(whole, num_stages=stages) for stages in (2, 3)]
+        found += [replace(whole, num_stages=stages) for stages in depths]
         found += [replace(whole, split_k=split, one_launch=one) for split in (2, 4, 8) for one in (False, True) if few]
     return found
+
+
+def fill(problem: Problem, tile: TileConfig) -> TileConfig:
+    """Return a tile with K in as many parts as give each CU a program, or whole where there are tiles enough."""
+    blocks = -(-problem.k // tile.block_k)
+    # Two blocks of K a split at least: one alone leaves nothing to overlap its loads with.
+    split = min(problem.machine.cu_count // max(1, tiles(problem, tile)), blocks // 2)
+    while split > 1:
+        candidate = replace(tile, split_k=split)
+        if tile_refusal(problem, candidate) is None:
+            return candidate
+        split -= 1
+    return tile
 
 
 def split_steps(problem: Problem, c: TileConfig) -> tuple[int, int]:

@@ -156,17 +156,18 @@ def test_every_problem_it_takes_has_legal_candidates(m: int, n: int, k: int) -> 
         assert y * config.block_m >= m
 
 
-@pytest.mark.parametrize("installed", [True, False], ids=["triton", "no triton"])
-def test_it_is_never_the_default(monkeypatch: pytest.MonkeyPatch, installed: bool) -> None:
-    if not installed:
-        from mxgemm.triton import support
-
-        monkeypatch.setattr(support, "triton_version", lambda: None)
+@pytest.mark.parametrize("triton", [(3, 9), (3, 5), (3, 4), (3, 3), None], ids=str)
+def test_it_is_the_default_only_where_there_is_no_triton_of_use(
+    monkeypatch: pytest.MonkeyPatch, triton: tuple[int, int] | None
+) -> None:
+    monkeypatch.setattr("mxgemm.triton.support.triton_version", lambda: triton)
     for m in (1, 4, 16, 32, 64, 256, 4096):
         for n, k in ((2880, 512), (2112, 7168), (7168, 2048), (16, 128), (65536, 16384)):
             wanted = problem(m, n, k)
             assert ROUTE.refusal(wanted) is None
-            assert router.choose(wanted, tables=()).route.name != "hip_fused"
+            chosen = router.choose(wanted, tables=())
+            assert (chosen.route.name == "hip_fused") == (triton is None or triton < (3, 4)), chosen
+            assert chosen.route.check_config(wanted, chosen.config) is None
 
 
 def test_a_measured_row_or_its_name_chooses_it(tmp_path: Path) -> None:

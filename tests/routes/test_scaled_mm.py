@@ -11,27 +11,47 @@ import mxgemm
 from mxgemm import notices
 from mxgemm.device import KNOWN_MACHINES
 from mxgemm.errors import Refusal
-from mxgemm.problem import Problem
-from mxgemm.routes import ROUTES
+from mxgemm.problem import Problem, Strides
+from mxgemm.routes import ROUTES, scaled_mm
+from mxgemm.routes.base import Launch, Operands
 from mxgemm.routes.scaled_mm import ScaledMMConfig
 from mxgemm.routes.torch_mx import calls_of
 from tests import torch_mx_double
-from tests.cases import DEVICES, make, run_route, skip_without_kernels
+from tests.cases import DEVICES, Case, make, run_route, skip_without_kernels
 
 GFX950, SM_100 = KNOWN_MACHINES["gfx950"], KNOWN_MACHINES["sm_100"]
 BUILDS = {
     "padded": ("2.8", "7.0.51831-a3e329ad8", None),
     "no_swizzle": ("2.10", "7.0.51831-a3e329ad8", None),
     "swizzle_32_8": ("2.14", "7.13.0", None),
+    "recipe_32_8": ("main", "7.13.0", None),
     "swizzle_32_4_4": ("2.10", None, "13.0"),
 }
-ASKED = {"padded": "_scaled_mm", "no_swizzle": "NO_SWIZZLE", "swizzle_32_8": "SWIZZLE_32_8"}
+ASKED = {
+    "padded": "_scaled_mm",
+    "no_swizzle": "NO_SWIZZLE",
+    "swizzle_32_8": "SWIZZLE_32_8",
+    "recipe_32_8": torch_mx_double.EXTENSION,
+}
 ROUTE = ROUTES["scaled_mm"]
 
 
 def build(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     torch_release, hip, cuda = BUILDS[call]
     torch_mx_double.install(monkeypatch, torch_release, hip=hip, cuda=cuda)
+
+
+def bound(monkeypatch: pytest.MonkeyPatch, call: str) -> tuple[Launch, Case]:
+    """Return a launcher by this torch's calls for the case that comes with it."""
+    build(monkeypatch, call)
+    case = make(33, 64, 128)
+    strides = Strides(a=(128, 1), b=(64, 1), b_scales=(4, 1), out=(64, 1))
+    problem = Problem.of(33, 64, 128, GFX950, strides=strides)
+    return ROUTE.bind(problem, ROUTE.configs(problem)[0]), case
+
+
+def operands_of(case: Case) -> Operands:
+    return Operands(case.a, None, case.weight.data, case.weight.scales, None, torch.empty(0))
 
 
 def machine(call: str) -> mxgemm.device.Machine:
@@ -130,34 +150,103 @@ def test_a_torch_without_the_dtypes_is_told(monkeypatch: pytest.MonkeyPatch) -> 
     assert "2.8" in refusal.needed
 
 
-def test_the_newer_order_of_scales_wants_its_rocm(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch_mx_double.install(monkeypatch, "2.14", hip="7.2.1")
+def names() -> list[str]:
     calls = calls_of(GFX950)
     assert not isinstance(calls, Refusal)
-    assert [call.name for call in calls] == ["no_swizzle"]
+    return [call.name for call in calls]
 
 
+def test_the_newer_order_of_scales_wants_its_rocm(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch_mx_double.install(monkeypatch, "2.14", hip="7.2.1")
+    assert names() == ["no_swizzle"]
+    torch_mx_double.install(monkeypatch, "main", hip="7.13.0")
+    assert names() == ["recipe_32_8", "no_swizzle"]
+
+
+REFUSALS = [
+    NotImplementedError("SWIZZLE_32_8 is not supported\nby this build"),
+    NotImplementedError("MXFP4 scaling supported on ROCM and CUDA+FBGEMM_GENAI only"),
+    ValueError("For ROCM MX gemm, swizzle_a and swizzle_b must both be NO_SWIZZLE"),
+    ValueError("scale_a must not be swizzled (NO_SWIZZLE format)"),
+    ValueError("ROCm MXFP4 (below ROCm 7.13.0 at build time) requires BlockWise1x32 scales; got 5"),
+    ValueError("Invalid scaling configuration for _scaled_mm_v2: unsupported recipe(s). Got mat_a.dtype=.."),
+    RuntimeError("Block-wise scaling for Float8_e8m0fnu is only supported on gfx950"),
+    RuntimeError("Float4_e2m1fn_x2 is only supported for ROCm 7.0 and above"),
+    RuntimeError("CUDA error: HIPBLAS_STATUS_NOT_SUPPORTED when calling hipblasLtMatmul with transpose_mat1 1"),
+    RuntimeError("could not find valid hipblaslt solution"),
+]
+FAULTS = [
+    torch.AcceleratorError("HIP error: an illegal memory access was encountered"),
+    torch.AcceleratorError("HIP error: SWIZZLE_32_8 is only supported on another stream"),
+    torch.OutOfMemoryError("HIP out of memory. Tried to allocate 20.00 GiB"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling cublasLtMatmul"),
+    RuntimeError("CUDA error: HIPBLAS_STATUS_INVALID_VALUE when calling hipblasLtMatmulDescSetAttribute"),
+    RuntimeError("CUDA error: HIPBLAS_STATUS_ALLOC_FAILED when calling hipblasLtCreate(handle)"),
+    RuntimeError("mat1 and mat2 shapes cannot be multiplied (32x64 and 128x64)"),
+    ValueError("For Blockwise scaling scale_a should have 128 elements, got: 64"),
+    ValueError("Matrix dimensions must be multiples of 32 for block-wise scaling"),
+    ValueError("Block-wise scaling only supports BFloat16 or Half output types"),
+]
+
+
+@pytest.mark.parametrize("error", REFUSALS, ids=lambda error: str(error).partition("\n")[0][:40])
 def test_a_call_that_is_there_by_name_only_is_left_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     skip_without_kernels("cpu")
-    build(monkeypatch, "swizzle_32_8")
-    torch_mx_double.REFUSES.add("SWIZZLE_32_8")
+    launch, case = bound(monkeypatch, "swizzle_32_8")
+    torch_mx_double.RAISES["SWIZZLE_32_8"] = error
     monkeypatch.setattr(notices, "_said", {})
-    case = make(33, 64, 128)
     with caplog.at_level(logging.WARNING, logger="mxgemm"):
-        case.check(run_route("scaled_mm", case, machine=GFX950))
-    assert torch_mx_double.CALLS == ["SWIZZLE_32_8", "NO_SWIZZLE"]
-    assert "SWIZZLE_32_8 is not supported" in caplog.text
+        for _ in range(2):
+            case.check(launch(operands_of(case)))
+    assert torch_mx_double.CALLS == ["SWIZZLE_32_8", "NO_SWIZZLE", "NO_SWIZZLE"]
+    assert caplog.text.count(str(error).partition("\n")[0]) == 1
     assert "taking its no_swizzle" in caplog.text
+
+
+@pytest.mark.parametrize("error", FAULTS, ids=lambda error: str(error)[:40])
+def test_a_fault_is_raised_and_no_other_call_is_tried(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    skip_without_kernels("cpu")
+    launch, case = bound(monkeypatch, "swizzle_32_8")
+    torch_mx_double.RAISES["SWIZZLE_32_8"] = error
+    for _ in range(2):  # and nothing is settled by it
+        with pytest.raises(type(error)) as raised:
+            launch(operands_of(case))
+        assert raised.value is error
+    assert torch_mx_double.CALLS == ["SWIZZLE_32_8"] * 2
+    torch_mx_double.RAISES.clear()
+    case.check(launch(operands_of(case)))
+
+
+def test_a_call_that_has_served_is_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    skip_without_kernels("cpu")
+    launch, case = bound(monkeypatch, "swizzle_32_8")
+    launch(operands_of(case))
+    torch_mx_double.RAISES["SWIZZLE_32_8"] = RuntimeError("could not find valid hipblaslt solution")
+    with pytest.raises(RuntimeError, match="could not find valid hipblaslt solution"):
+        launch(operands_of(case))
+    assert set(torch_mx_double.CALLS) == {"SWIZZLE_32_8"}
+
+
+def test_the_quantiser_s_errors_are_not_torch_s_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    launch, case = bound(monkeypatch, "swizzle_32_8")
+
+    def broken(*_: object, **__: object) -> None:
+        raise NotImplementedError("scale_a must be swizzled")
+
+    monkeypatch.setattr(scaled_mm, "quantize_rows", broken)
+    with pytest.raises(NotImplementedError, match="scale_a must be swizzled"):
+        launch(operands_of(case))
+    assert torch_mx_double.CALLS == []
 
 
 def test_the_last_call_s_error_is_torch_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
     skip_without_kernels("cpu")
-    build(monkeypatch, "no_swizzle")
-    torch_mx_double.REFUSES.add("NO_SWIZZLE")
+    launch, case = bound(monkeypatch, "no_swizzle")
+    torch_mx_double.RAISES["NO_SWIZZLE"] = NotImplementedError("NO_SWIZZLE is not supported")
     with pytest.raises(NotImplementedError, match="NO_SWIZZLE is not supported"):
-        run_route("scaled_mm", make(33, 64, 128), machine=GFX950)
+        launch(operands_of(case))
 
 
 def test_a_configuration_names_the_call(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,7 +108,10 @@ def test_a_route_that_misses_nothing_takes_something_and_one_that_does_takes_not
         ("sm_90", (3, 6), {*TRITON_ROUTES, "fp8_fold", "w4_mma", "w4_wgmma", "reference"}),
         ("sm_100", (3, 6), {*TRITON_ROUTES, "reference"}),
         ("gfx950", (3, 6), {*TRITON_ROUTES, "hip_fused", "reference"}),
-        ("gfx950", (3, 5), {"hip_fused", "reference"}),
+        ("gfx950", (3, 5), {*TRITON_ROUTES - {"dequant_mm"}, "hip_fused", "reference"}),
+        ("gfx950", (3, 4), {*TRITON_ROUTES - {"dequant_mm"}, "hip_fused", "reference"}),
+        ("gfx950", (3, 3), {"hip_fused", "reference"}),
+        ("sm_90", (3, 5), {"w4_mma", "w4_wgmma", "reference"}),
         ("gfx942", (3, 6), {"w4a16", "dequant_mm", "reference"}),
         ("gfx942", (3, 9), {*TRITON_ROUTES, "reference"}),
         ("gfx1250", (3, 6), {"a16wfp4", "gemm_mx", "quant_gemm_mx", "dequant_mm", "reference"}),
@@ -224,12 +227,23 @@ def nothing_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
     "arch, prepared, setup, chosen, said",
     [
         *[
-            ("gfx950", prepared, version, "reference", f"a16wfp4: triton is {text}; needs triton >= 3.6 (pip install")
+            (
+                "gfx950",
+                prepared,
+                (3, minor),
+                "a16wfp4",
+                f"a16wfp4: waves_per_eu is 3; needs at most 0 with triton 3.{minor}",
+            )
             for prepared in (False, True)
-            for text in ("3.4", "3.5")
-            for version in [(3, int(text[2]))]
+            for minor in (4, 5)
         ],
-        ("gfx950", True, (3, 5), "reference", "aiter is not installed; needs amd-aiter"),
+        ("gfx950", False, (3, 3), "reference", "a16wfp4: triton is 3.3; needs triton >= 3.4 (pip install"),
+        ("gfx950", False, (3, 3), "reference", "hip_fused: weight_layout is row_major; needs preshuffled"),
+        ("gfx950", True, (3, 3), "hip_fused", "a16wfp4: triton is 3.3; needs triton >= 3.4 (pip install"),
+        ("gfx950", True, None, "hip_fused", "triton is not installed; needs triton >= 3.4 (pip install"),
+        ("gfx950", True, no_triton_that_works, "hip_fused", "cannot be imported (OSError: libtriton.so: undefined"),
+        ("gfx950", True, nothing, "reference", "hip_fused: compiler is missing"),
+        ("gfx950", True, (3, 5), "a16wfp4", "aiter is not installed; needs amd-aiter"),
         (
             "sm_90",
             True,

@@ -224,6 +224,36 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "passed in" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("said", "form", "times"),
+    [
+        ('choices = {(5, 48, 192): {"form": "hip 16x64", "us": {"hip 16x64": 4.25, "aiter": 9}}}', "hip 16x64",
+         {"hip 16x64": 4.25, "aiter": 9.0}),
+        ('choices = {(5, 48, 192): {"form": "triton"}}', "triton", {}),
+        ('choices = {(6, 48, 192): {"form": "triton"}}', None, {}),
+        ('choices = {(5, 48, 192): "triton"}', None, {}),
+        ('choices = {(5, 48, 192): {"form": "a", "us": {"a": "soon"}}}', "a", {}),
+        ("choices = 7", None, {}),
+        ("", None, {}),
+    ],
+    ids=["told", "no-times", "another-size", "text", "words", "number", "nothing"],
+)  # fmt: skip
+def test_which_form_ran_is_in_the_report(
+    said: str, form: str | None, times: dict[str, float], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcome = run(written(tmp_path, f"\ncustom_kernel = honest\n{said}\n"))
+    assert (outcome.form, outcome.form_us) == (form, times)
+    case = leaderboard._result(SMALL, outcome, timed=True)
+    assert case.get("form") == form
+    assert case.get("form_us", {}) == times
+    document = dict.fromkeys(("submission", "device", "arch", "torch", "triton", "mode"), "-")
+    text = leaderboard.summary(
+        {**document, "geometric_mean_us": None, "passed": True, "seconds": 1, "cases": [json.loads(json.dumps(case))]}
+    )
+    assert (f"of 3  {form}\n" in text) == (form is not None)
+    assert form or text.splitlines()[1].endswith("of 3")
+
+
 def test_test_mode_goes_on_after_a_wrong_result(tmp_path: Path) -> None:
     body = "\ndef custom_kernel(data):\n    return honest(data) * (2 if data[0].shape[0] == 5 else 1)\n"
     path = Path(written(tmp_path, body))

@@ -79,7 +79,8 @@ def test_text_is_what_the_leaderboard_takes(text: str) -> None:
             imported |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             imported.add((node.module or "").partition(".")[0])
-    assert imported <= {"torch", "triton", "aiter", "os", "sys", "typing", "collections", "ctypes", "struct"}
+    standard = {"os", "sys", "typing", "collections", "ctypes", "struct", "time", "math", "itertools"}
+    assert imported <= standard | {"torch", "triton", "aiter"}
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     tricks = {"id", "gc", "inspect", "globals", "locals", "eval", "exec", "_getframe", "currentframe", "modules"}
@@ -123,7 +124,7 @@ def test_a_text_that_would_be_refused(line: str, message: str, text: str) -> Non
 def test_forms_can_be_chosen() -> None:
     only = submission.render(["triton"])
     assert "aiter" not in only.partition('"""\n\n')[2]
-    assert 'FORMS = {"triton": triton_form}' in only
+    assert 'FORMS = {\n    "triton": FormKind(triton_tiles, triton_form),\n}' in only
     assert "import triton" not in submission.render(["hip", "aiter"])
     for forms in ([], ["triton", "triton"], ["cuda"]):
         with pytest.raises(ValueError, match="forms: got"):
@@ -144,22 +145,33 @@ def test_what_cannot_be_bundled(source: str, message: str) -> None:
         bundle("mxgemm.made_up", {"mxgemm.made_up": source})
 
 
+def tile_of(launch: Any) -> TileConfig:
+    """Read a tile back from a launch."""
+    of, options = launch.constants, launch.options
+    sizes = (of["BLOCK_M"], of["BLOCK_N"], of["BLOCK_K"], of["SPLIT_K"], of["ONE_LAUNCH"])
+    return TileConfig(*sizes, options["num_warps"], options["num_stages"], options["waves_per_eu"], of["CACHE"])
+
+
 def test_launches_are_the_librarys(module: ModuleType) -> None:
     assert sorted(module.TRITON_LAUNCHES) == sorted(PUBLISHED)
     rows = {(row.m, row.n, row.k): row.config for row in tables.shipped("gfx950")[0].rows if row.source == "isa"}
-    for shape, launches in module.TRITON_LAUNCHES.items():
+    for shape, alternatives in module.TRITON_LAUNCHES.items():
         problem = problem_of(*shape, "gfx950", weight_layout="preshuffled", scale_layout="shuffled")
         chosen = choose(problem, route="a16wfp4", tables=())
         assert isinstance(chosen.route, TritonGemm)
         assert isinstance(chosen.config, TileConfig)
         if shape in BENCHMARKED:
             assert chosen.config == TileConfig.from_mapping(rows[shape])
-        calls = chosen.route.calls(problem, chosen.config)
-        for launch, call in zip(launches, calls, strict=True):
-            assert launch.kernel is getattr(module, call.kernel.fn.__name__)
-            assert (launch.grid, launch.scalars, launch.options) == (call.grid, call.scalars, call.options)
-            # The values' types too: True == 1, and Triton tells them apart.
-            assert repr(launch.constants) == repr({**call.constants, "INTERPRETED": False})
+        configs = [tile_of(launches[0]) for launches in alternatives]
+        assert configs[0] == chosen.config
+        assert len(set(configs)) == len(configs) >= 2
+        assert all(chosen.route.check_config(problem, config) is None for config in configs)
+        for config, launches in zip(configs, alternatives, strict=True):
+            for launch, call in zip(launches, chosen.route.calls(problem, config), strict=True):
+                assert launch.kernel is getattr(module, call.kernel.fn.__name__)
+                assert (launch.grid, launch.scalars, launch.options) == (call.grid, call.scalars, call.options)
+                # The values' types too: True == 1, and Triton tells them apart.
+                assert repr(launch.constants) == repr({**call.constants, "INTERPRETED": False})
 
 
 def test_the_text_does_not_depend_on_where_it_is_made(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,6 +179,9 @@ def test_the_text_does_not_depend_on_where_it_is_made(text: str, monkeypatch: py
     assert submission.render() == text
     with pytest.raises(ValueError, match="arch: got 'gfx900', want one of cpu, gfx950"):
         submission.render(arch="gfx900")
+    monkeypatch.setattr("mxgemm.triton.support.triton_version", lambda: (3, 5))
+    with pytest.raises(mxgemm.RouteUnavailable, match="triton is 3.5; needs 3.6 or newer, as the leaderboard has"):
+        submission.render()
 
 
 @pytest.mark.parametrize("case", INTERPRETED, ids=str)
@@ -193,17 +208,16 @@ def split_launches(module: ModuleType, one_launch: bool) -> list[Any]:
 
 
 @pytest.mark.parametrize("one_launch", [False, True])
-def test_split_k_in_both_forms(one_launch: bool, interpreted: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_split_k_in_both_forms(one_launch: bool, interpreted: ModuleType) -> None:
     launches = split_launches(interpreted, one_launch)
     assert len(launches) == (1 if one_launch else 2)
-    monkeypatch.setitem(interpreted.TRITON_LAUNCHES, (5, 48, 1024), launches)
     operands = interpreted.synthetic_operands(5, 48, 1024, CPU)
-    form = interpreted.triton_form(5, 48, 1024, CPU, "cpu")
+    form = interpreted.triton_form(5, 48, 1024, CPU, launches)
     assert interpreted.disagrees(form, operands) is None
     assert torch.equal(form(*operands[:3]), form(*operands[:3]))
 
 
-def test_counters_are_made_anew_after_a_failure(interpreted: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counters_are_made_anew_after_a_failure(interpreted: ModuleType) -> None:
     """A call that ends half way leaves counts; the next one must not add to them."""
     (real,) = split_launches(interpreted, one_launch=True)
     fail = [False]
@@ -219,8 +233,7 @@ def test_counters_are_made_anew_after_a_failure(interpreted: ModuleType, monkeyp
 
             return launch
 
-    monkeypatch.setitem(interpreted.TRITON_LAUNCHES, (5, 48, 1024), [real._replace(kernel=HalfWay())])
-    form = interpreted.triton_form(5, 48, 1024, CPU, "cpu")
+    form = interpreted.triton_form(5, 48, 1024, CPU, [real._replace(kernel=HalfWay())])
     operands = interpreted.synthetic_operands(5, 48, 1024, CPU)
     assert interpreted.disagrees(form, operands) is None
     fail[0] = True
@@ -228,42 +241,6 @@ def test_counters_are_made_anew_after_a_failure(interpreted: ModuleType, monkeyp
         form(*operands[:3])
     fail[0] = False
     assert interpreted.disagrees(form, operands) is None
-
-
-def wrong_rule(m: int, n: int, k: int, device: torch.device, arch: str) -> Callable[..., torch.Tensor]:
-    """A form that rounds A's scales down (the OCP rule) instead of to even."""
-
-    def multiply(a: torch.Tensor, b_shuffle: torch.Tensor, b_scale_sh: torch.Tensor) -> torch.Tensor:
-        data = layouts.unpreshuffle_weight(b_shuffle)
-        scales = layouts.unshuffle_scales(b_scale_sh, n, k // 32)
-        return mxgemm.gemm(a, data, scales, scale_rounding="floor")
-
-    return multiply
-
-
-def broken(m: int, n: int, k: int, device: torch.device, arch: str) -> Callable[..., torch.Tensor]:
-    raise OSError("no compiler")
-
-
-def test_forms_that_differ_or_do_not_build_make_way(
-    interpreted: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    interpreted.chosen_forms.clear()
-    interpreted.said.clear()
-    monkeypatch.setattr(
-        interpreted, "FORMS", {"broken": broken, "wrong": wrong_rule, "triton": interpreted.triton_form}
-    )
-    operands = interpreted.synthetic_operands(6, 48, 256, CPU)
-    form = interpreted.choose_form(6, 48, 256, CPU)
-    assert interpreted.disagrees(form, operands) is None
-    assert interpreted.choose_form(6, 48, 256, CPU)
-    said = capsys.readouterr().err
-    assert said.count("broken is not used") == said.count("wrong is not used") == 1
-    assert "OSError: no compiler" in said
-    assert "of a synthetic product are wrong" in said
-    monkeypatch.setattr(interpreted, "FORMS", {"broken": broken})
-    with pytest.raises(RuntimeError, match="no form works for"):
-        interpreted.choose_form(6, 48, 256, CPU)
 
 
 class Aiter:
@@ -328,9 +305,9 @@ def test_shapes_beyond_the_published_take_the_aiter_form(
 
 def test_launches_for_another_machine_are_not_used(module: ModuleType) -> None:
     with pytest.raises(module.NotHere, match="for the published shapes on gfx950"):
-        module.triton_form(4, 2880, 512, CPU, "sm_90")
+        module.triton_tiles(4, 2880, 512, "sm_90")
     with pytest.raises(module.NotHere, match="for the published shapes on gfx950"):
-        module.triton_form(5, 2880, 512, CPU, "gfx950")
+        module.triton_tiles(5, 2880, 512, "gfx950")
 
 
 def test_sizes_outside_the_contract(module: ModuleType) -> None:

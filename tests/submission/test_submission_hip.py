@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import tempfile
 import traceback
+from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,7 +22,7 @@ from evidence.hip_cases import problem_of_case
 from evidence.submission_compile import load
 from gfx950emu import run_code_object
 from mxgemm import submission
-from mxgemm.hip import fused
+from mxgemm.hip import fused, fused_choice
 from mxgemm.hip.build import KERNELS
 from mxgemm.hip.kernarg import Layout
 from mxgemm.submission import hip_text
@@ -40,13 +41,14 @@ class Rocm:
         k: of the problem, which a kernel's arguments do not say.
         broken: name of a function that fails.
         launches: grids and blocks so far.
-        table: of the submission's configurations.
+        kernels: code and configuration of each loaded kernel, by its handle.
     """
 
     def __init__(self, k: int, broken: str = "") -> None:
         self.k, self.broken = k, broken
         self.launches: list[tuple[int, ...]] = []
-        self.table: dict[tuple[int, int, int], tuple[int, ...]] = {}
+        self.kernels: dict[int, tuple[bytes, fused.FusedConfig]] = {}
+        self._config = fused.FusedConfig()
         self._text = self._code = b""
         signatures: dict[str, tuple[Any, ...]] = {
             "hiprtcCreateProgram": (VOID, TEXT, TEXT, INT, VOID, VOID),
@@ -84,6 +86,8 @@ class Rocm:
     def on_hiprtcCompileProgram(self, program: int, count: int, options: int) -> None:
         assert program == HANDLE
         flags = [option.decode() for option in (TEXT * count).from_address(options)]
+        defined = dict(flag[2:].split("=") for flag in flags if flag.startswith("-D"))
+        self._config = fused.FusedConfig(*(int(defined[field.name.upper()]) for field in fields(fused.FusedConfig)))
         with tempfile.TemporaryDirectory() as folder:
             source, out = Path(folder) / "kernel.hip", Path(folder) / "out"
             source.write_bytes(self._text)
@@ -113,11 +117,14 @@ class Rocm:
 
     def on_hipModuleGetFunction(self, function: int, module: int, name: bytes) -> None:
         assert (module, name) == (HANDLE, fused.KERNEL.encode())
-        VOID.from_address(function).value = HANDLE + 1
+        handle = HANDLE + 1 + len(self.kernels)
+        self.kernels[handle] = self._code, self._config
+        VOID.from_address(function).value = handle
 
     def on_hipModuleLaunchKernel(self, function: int, *rest: Any) -> None:
         *sizes, shared, queue, pointers, extra = rest
-        assert (function, shared, queue, pointers) == (HANDLE + 1, 0, None, None)
+        assert (shared, queue, pointers) == (0, None, None)
+        code, config = self.kernels[function]
         self.launches.append(tuple(sizes))
         first, memory, second, size, end = (VOID * 5).from_address(extra)
         assert (first, second, end) == (1, 2, 3)
@@ -127,7 +134,7 @@ class Rocm:
         m, a_bytes, c_bytes = np.frombuffer(given[40:52], "<u4").tolist()
         n = c_bytes // 2
         problem = next(p for p in problems() if (p.m, p.n, p.k) == (m, n, self.k))
-        nbytes, counters = fused.workspace(problem, fused.FusedConfig(*self.table[m, n, self.k]))
+        nbytes, counters = fused.workspace(problem, config)
         assert (bias, a_bytes) == (0, 2 * self.k)
         lengths = {
             "a": m * a_bytes,
@@ -148,7 +155,7 @@ class Rocm:
             return segment + bytes(-len(segment) % 16)
 
         after, _ = run_code_object(
-            self._code,
+            code,
             fused.KERNEL,
             tuple(sizes[:3]),
             tuple(sizes[3:]),
@@ -174,10 +181,9 @@ def module(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
 
 def pretend(module: ModuleType, rocm: Rocm, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the file believe that this is a gfx950 with ROCm."""
-    rocm.table = module.HIP_TABLE
     monkeypatch.setattr(module, "rocm_library", lambda name: rocm)
     monkeypatch.setattr(module, "architecture_of", lambda device: "gfx950")
-    monkeypatch.setattr(module, "FORMS", {"hip": module.hip_form})
+    monkeypatch.setattr(module, "FORMS", {"hip": module.FORMS["hip"]})
     module.loaded_kernels.clear()
     module.chosen_forms.clear()
 
@@ -198,9 +204,20 @@ def test_long_k_is_right_in_the_emulator(module: ModuleType, monkeypatch: pytest
     assert rocm.launches == [launch_of(module, 8, 2112, 7168)]
 
 
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("shape", hip_text.PUBLISHED, ids=str)
+def test_every_configuration_is_right_in_the_emulator(
+    shape: tuple[int, int, int], module: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(module, Rocm(shape[2]), monkeypatch)
+    operands = module.synthetic_operands(*shape, CPU)
+    for name, config in module.hip_tiles(*shape, "gfx950").items():
+        assert module.disagrees(module.hip_form(*shape, CPU, config), operands) is None, name
+
+
 def launch_of(module: ModuleType, m: int, n: int, k: int) -> tuple[int, ...]:
-    """Grid and block as the library would launch them."""
-    config = fused.FusedConfig(*module.HIP_TABLE[m, n, k])
+    """Grid and block as the library would launch the first configuration of a shape."""
+    config = fused.FusedConfig(*module.HIP_TABLE[m, n, k][0])
     problem = next(p for p in problems() if (p.m, p.n, p.k) == (m, n, k))
     return (*fused.grid(problem, config), *fused.block(config))
 
@@ -208,7 +225,7 @@ def launch_of(module: ModuleType, m: int, n: int, k: int) -> tuple[int, ...]:
 @pytest.mark.parametrize("broken", ["hiprtcCompileProgram", "hipModuleLoadData", "hipMemGetAddressRange"])
 def test_what_fails_makes_way(broken: str, module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(module, Rocm(512, broken), monkeypatch)
-    with pytest.raises(RuntimeError, match="no form works for .* hip: RuntimeError: hip"):
+    with pytest.raises(RuntimeError, match="no form works for .*: RuntimeError: hip"):
         module.choose_form(4, 2880, 512, CPU)
 
 
@@ -216,7 +233,7 @@ def test_other_machines_and_shapes_are_not_meant(
     module: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(module.NotHere):
-        module.hip_form(4, 2880, 512, CPU, "gfx942")
+        module.hip_tiles(4, 2880, 512, "gfx942")
     pretend(module, Rocm(512), monkeypatch)
     with pytest.raises(RuntimeError, match="no form works for"):
         module.choose_form(5, 2880, 512, CPU)
@@ -229,8 +246,11 @@ def problems() -> list[Any]:
 
 def test_configurations_are_legal_and_sources_are_whole(module: ModuleType) -> None:
     for problem in problems():
-        config = fused.FusedConfig(*module.HIP_TABLE[problem.m, problem.n, problem.k])
-        assert fused.fused_refusal(problem, config) is None
+        configs = [fused.FusedConfig(*row) for row in module.HIP_TABLE[problem.m, problem.n, problem.k]]
+        assert configs[0] == fused_choice.candidates(problem)[0]
+        assert len(set(configs)) == len(configs) >= 2
+        for config in configs:
+            assert fused.config_refusal(problem, config) is None
     assert "#include" not in module.HIP_SOURCE
     for name in (fused.SOURCE, "buffer.h", "mfma.h", "quantize_bf16.h", "split_k.h", "vectors.h"):
         lines = (KERNELS / name).read_text(encoding="utf-8").splitlines()

@@ -2,12 +2,27 @@
 
 import torch
 
-from mxgemm.submission.parts.form import Form
+from mxgemm.submission.parts.form import Form, NotHere
 
 
-def aiter_form(m: int, n: int, k: int, device: torch.device, arch: str) -> Form:
+def aiter_tiles(m: int, n: int, k: int, arch: str) -> dict[str, None]:
+    """Return the one there is: AITER chooses its kernel itself.
+
+    Raises:
+        NotHere: there is no AITER.
+    """
+    del m, n, k, arch
+    try:
+        import aiter
+    except ImportError as error:
+        raise NotHere(f"AITER cannot be imported ({error})") from error
+    del aiter
+    return {"": None}
+
+
+def aiter_form(m: int, n: int, k: int, device: torch.device, tile: None) -> Form:
     """Return a function that quantises A, shuffles its scales and multiplies, each by AITER."""
-    del m, n, k, device, arch
+    del m, n, k, device, tile
     import aiter
     from aiter import dtypes
     from aiter.ops.triton.quant import dynamic_mxfp4_quant

@@ -1,6 +1,8 @@
 """What a form of the product is, and the rule that all of them quantise by."""
 
+import sys
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 
@@ -13,3 +15,24 @@ Form = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 class NotHere(Exception):
     """A form is not meant for this machine or shape; the next one is, and nothing is wrong."""
+
+
+class FormKind(NamedTuple):
+    """A way to compute the product.
+
+    ``tiles(m, n, k, arch)`` gives its tiles for a shape by what they are called, the one that should be fastest first,
+    or raises NotHere; ``build(m, n, k, device, tile)`` makes one of them a form.
+    """
+
+    tiles: Callable[[int, int, int, str], dict[str, Any]]
+    build: Callable[[int, int, int, torch.device, Any], Form]
+
+
+said: set[str] = set()
+
+
+def say_once(text: str) -> None:
+    """Print to standard error what was not said before."""
+    if text not in said:
+        said.add(text)
+        print(text, file=sys.stderr, flush=True)

@@ -7,4 +7,4 @@ from mxgemm.submission.hip_text import configurations, inlined_source
 
 XCDS: int = KNOWN_MACHINES["gfx950"].xcds
 HIP_SOURCE: str = inlined_source()
-HIP_TABLE: dict[tuple[int, int, int], tuple[Any, ...]] = configurations()
+HIP_TABLE: dict[tuple[int, int, int], list[tuple[Any, ...]]] = configurations()

@@ -36,16 +36,27 @@ class HipConfig(NamedTuple):
 loaded_kernels: dict[tuple[int, int, HipConfig], ctypes.c_void_p] = {}
 
 
-def hip_form(m: int, n: int, k: int, device: torch.device, arch: str) -> Form:
-    """Return a function that multiplies operands of one shape.
+def hip_tiles(m: int, n: int, k: int, arch: str) -> dict[str, HipConfig]:
+    """Return the configurations of a shape.
 
     Raises:
         NotHere: another GPU, or a shape without a configuration.
-        OSError, RuntimeError: hiprtc or the HIP library is missing or refuses.
     """
     if arch != "gfx950" or (m, n, k) not in HIP_TABLE:
         raise NotHere("the HIP kernel is for the published shapes on gfx950")
-    config = HipConfig(*HIP_TABLE[m, n, k])
+    named = {}
+    for config in (HipConfig(*fields) for fields in HIP_TABLE[m, n, k]):
+        name = f"{config.block_m}x{config.block_n}x{config.block_k} w{config.waves} u{config.unroll}"
+        named[f"{name}/{config.split_k}" if config.split_k > 1 else name] = config
+    return named
+
+
+def hip_form(m: int, n: int, k: int, device: torch.device, config: HipConfig) -> Form:
+    """Return a function that multiplies operands of one shape.
+
+    Raises:
+        OSError, RuntimeError: hiprtc or the HIP library is missing or refuses.
+    """
     kernel = loaded_kernel(n, k, config)
     blocks_n = ceil_divide(n, config.block_n)
     blocks_m = ceil_divide(m, config.block_m)

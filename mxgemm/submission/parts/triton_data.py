@@ -5,10 +5,10 @@ from mxgemm.submission.parts.shapes import PUBLISHED
 from mxgemm.submission.triton_text import ARCH, kernel_calls
 
 TRITON_ARCH: str = ARCH
-TRITON_LAUNCHES: dict[tuple[int, int, int], list[KernelLaunch]] = {
+TRITON_LAUNCHES: dict[tuple[int, int, int], list[list[KernelLaunch]]] = {
     shape: [
-        KernelLaunch(call.kernel, call.grid, call.scalars, dict(call.constants), dict(call.options))
-        for call in kernel_calls(*shape)
+        [KernelLaunch(call.kernel, call.grid, call.scalars, dict(call.constants), dict(call.options)) for call in calls]
+        for calls in kernel_calls(*shape)
     ]
     for shape in PUBLISHED
 }

@@ -3,18 +3,29 @@
 import torch
 
 from mxgemm.submission.parts.form import Form, NotHere
+from mxgemm.submission.parts.kernel_launch import KernelLaunch
 from mxgemm.submission.parts.triton_data import TRITON_ARCH, TRITON_LAUNCHES
 
 
-def triton_form(m: int, n: int, k: int, device: torch.device, arch: str) -> Form:
-    """Return a function that multiplies operands of one shape.
+def triton_tiles(m: int, n: int, k: int, arch: str) -> dict[str, list[KernelLaunch]]:
+    """Return the launches of each tile that is written down for a shape.
 
     Raises:
         NotHere: another GPU, or a shape whose launches are not written down.
     """
     if arch != TRITON_ARCH or (m, n, k) not in TRITON_LAUNCHES:
         raise NotHere(f"launches are written down for the published shapes on {TRITON_ARCH}")
-    gemm, *sums = TRITON_LAUNCHES[m, n, k]
+    named = {}
+    for launches in TRITON_LAUNCHES[m, n, k]:
+        of = launches[0].constants
+        name = f"{of['BLOCK_M']}x{of['BLOCK_N']}x{of['BLOCK_K']}"
+        named[f"{name}/{of['SPLIT_K']}" if of["SPLIT_K"] > 1 else name] = launches
+    return named
+
+
+def triton_form(m: int, n: int, k: int, device: torch.device, launches: list[KernelLaunch]) -> Form:
+    """Return a function that multiplies operands of one shape."""
+    gemm, *sums = launches
     split_k, one_launch = gemm.constants["SPLIT_K"], gemm.constants["ONE_LAUNCH"]
     arrivals = torch.zeros(0, dtype=torch.int32, device=device)  # of programs at each tile; the last one resets it
 
