@@ -33,8 +33,10 @@ class Loop:
         first: pc of its first instruction.
         last: pc of the branch back.
         counts: instructions by what they are, see ``CLASSES``.
-        loaded_bytes: of a lane, by loads from device memory.
+        loaded_bytes: of a lane, by loads from device memory, those to LDS included.
+        copied_bytes: of a lane, by loads to LDS.
         read_bytes: of a lane, by reads from LDS.
+        written_bytes: of a lane, by writes to LDS.
         matrix_cycles: that the matrix unit works.
         issue_cycles: that the wave issues.
     """
@@ -43,13 +45,15 @@ class Loop:
     last: int
     counts: dict[str, int]
     loaded_bytes: int
+    copied_bytes: int
     read_bytes: int
+    written_bytes: int
     matrix_cycles: int
     issue_cycles: int
 
     def to_json(self) -> dict[str, Any]:
         """Return it for a results file, without addresses."""
-        names = ("loaded_bytes", "read_bytes", "matrix_cycles", "issue_cycles")
+        names = ("loaded_bytes", "copied_bytes", "read_bytes", "written_bytes", "matrix_cycles", "issue_cycles")
         return {"counts": self.counts, **{name: getattr(self, name) for name in names}}
 
 
@@ -83,17 +87,19 @@ def main_loop(program: Program) -> Loop:
 
 def _described(inside: list[Instruction]) -> Loop:
     counts: Counter[str] = Counter()
-    loaded = read = matrix = issue = 0
+    moved: Counter[str] = Counter()
+    matrix = issue = 0
     for i in inside:
         kind = _kind(i)
         counts[kind] += 1
-        loaded += _bytes(i) * (kind in ("load", "load_to_lds"))
-        read += _bytes(i) * (kind == "lds_read")
+        moved[kind] += _bytes(i)
         cycles = issue_cycles(i)[1]
         matrix += cycles * (kind == "mfma")
         issue += ISSUE if kind == "mfma" else cycles
     ordered = {name: counts[name] for name in CLASSES if counts[name]}
-    return Loop(inside[0].pc, inside[-1].pc, ordered, loaded, read, matrix, issue)
+    loaded, copied = moved["load"] + moved["load_to_lds"], moved["load_to_lds"]
+    read, written = moved["lds_read"], moved["lds_write"]
+    return Loop(inside[0].pc, inside[-1].pc, ordered, loaded, copied, read, written, matrix, issue)
 
 
 def _kind(i: Instruction) -> str:

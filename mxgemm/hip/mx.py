@@ -24,6 +24,15 @@ THREADS: Final = 8 * KNOWN_MACHINES[ARCH].wave_size
 XCDS: Final = KNOWN_MACHINES[ARCH].xcds
 BLOCKS: Final = (128, 256)
 MAX_RUN: Final = 64
+STEP_K: Final = 256
+"""Elements along K of a step."""
+_WAVES_M: Final = 2
+_WAVES_N: Final = 4
+_SIMDS: Final = KNOWN_MACHINES[ARCH].simds
+_PRODUCTS_A_CYCLE: Final = 2048
+"""Of a SIMD's matrix unit: 16 x 16 x 128 in 16 cycles (CDNA4 ISA)."""
+_L1_BYTES_A_CYCLE: Final = 64
+_LDS_BYTES_A_CYCLE: Final = 128
 MAX_WORKGROUPS: Final = (2**32 - 1) // THREADS
 """Of a launch: HIP takes 2**32 - 1 work items along x."""
 
@@ -88,9 +97,12 @@ def _config_clauses(p: Problem, c: MXConfig) -> Iterator[Refusal]:
 
 
 def row_bytes(p: Problem) -> tuple[int, int]:
-    """Return the bytes from a row of A to the next, and from a row of the result to the next; 0 for a single row."""
+    """Return the bytes from a row of A to the next, and from a row of the result to the next.
+
+    Of a single row the strides mean nothing. Its successors in C must lie behind it, for they are not to be stored.
+    """
     a = 0 if p.m == 1 else p.k // 2 if p.strides is None else p.strides.a[0]
-    return a, result_row_bytes(p)
+    return a, result_row_bytes(p) or p.n * p.out_dtype.itemsize
 
 
 def defines(p: Problem, c: MXConfig) -> dict[str, int | str]:
@@ -106,3 +118,26 @@ def blocks(p: Problem, c: MXConfig) -> int:
 def grid(p: Problem, c: MXConfig) -> tuple[int, int, int]:
     """Return the grid of a launch."""
     return blocks(p, c), 1, 1
+
+
+def candidates(p: Problem) -> list[MXConfig]:
+    """Return every block, the one first that should be fastest: fewest cycles of the busiest CU."""
+    blocks_of = [MXConfig(block_m, block_n) for block_m in BLOCKS for block_n in BLOCKS]
+
+    def cycles(c: MXConfig) -> tuple[int, int]:
+        return -(-blocks(p, c) // max(1, p.machine.cu_count)) * step_cycles(c), -c.block_m * c.block_n
+
+    return sorted(blocks_of, key=cycles)
+
+
+def step_cycles(c: MXConfig) -> int:
+    """Return the cycles that a CU takes for a step: of the matrix units, of L1 or of LDS, whichever has most to do.
+
+    L1 serves A once and the weight once for each half of the waves, and each wave's scales; LDS takes A once and gives
+    it to each quarter. ``evidence/loop_table.py`` counts the same in compiled kernels.
+    """
+    row = STEP_K // 2
+    scales = 8 * (c.block_m * _WAVES_N + c.block_n * _WAVES_M)
+    l1 = (c.block_m * row + _WAVES_M * c.block_n * row + scales) // _L1_BYTES_A_CYCLE
+    lds = (1 + _WAVES_N) * c.block_m * row // _LDS_BYTES_A_CYCLE
+    return max(c.block_m * c.block_n * STEP_K // (_PRODUCTS_A_CYCLE * _SIMDS), l1, lds)

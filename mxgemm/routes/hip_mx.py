@@ -7,7 +7,7 @@ MI355X, so no rule names it and the router never falls back to it: a measured ta
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mxgemm.device import Machine
@@ -48,16 +48,12 @@ class HipMX(Route):
         return refusal or mx_refusal(quantized_problem(problem), self.configs(problem)[0])
 
     def configs(self, problem: Problem) -> Sequence[MXConfig]:
-        """Return the largest block of which there are as many as the GPU has CUs; the smallest if none has."""
-        for config in _by_size():
-            if mx.blocks(problem, config) >= problem.machine.cu_count:
-                return [config]
-        return [_by_size()[-1]]
+        """Return the best guess."""
+        return mx.candidates(problem)[:1]
 
     def candidates(self, problem: Problem) -> Sequence[MXConfig]:
-        """Return every block, and orders of blocks."""
-        del problem
-        return [MXConfig(c.block_m, c.block_n, run) for c in _by_size() for run in (4, 8, 16)]
+        """Return every block, in several orders."""
+        return [replace(config, run=run) for config in mx.candidates(problem) for run in (8, 4, 16)]
 
     def check_config(self, problem: Problem, config: Config) -> Refusal | None:
         """See :func:`mxgemm.hip.mx.mx_refusal`."""
@@ -77,11 +73,6 @@ class HipMX(Route):
         if problem.a_quantized:
             return _Launch(problem, config)
         return quantizing(problem, _Launch(quantized_problem(problem), config))
-
-
-def _by_size() -> list[MXConfig]:
-    sizes = sorted(product(mx.BLOCKS, mx.BLOCKS), key=lambda size: (-size[0] * size[1], -size[0]))
-    return [MXConfig(block_m, block_n) for block_m, block_n in sizes]
 
 
 class _Launch:
