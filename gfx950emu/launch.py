@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 
+from gfx950emu import pending
 from gfx950emu.control import KEEP_SUBNORMALS, condition
 from gfx950emu.device_memory import Memory
 from gfx950emu.disassemble import Instruction
@@ -229,6 +230,8 @@ class _Scheduler:
         run = self.waiting[0].run
         if run.races is not None:
             run.races.barrier()
+            for g in self.waiting:
+                pending.note_unfinished_reads(g)
         if run.order is not None:
             run.order.barrier(self.waiting)
         self.ready, self.waiting = self.waiting, []

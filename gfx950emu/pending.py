@@ -1,7 +1,8 @@
 """Strict mode: results of memory operations stay pending until the s_waitcnt that covers them.
 
 Until then a load's destination holds ``POISON``; a ds_write, or a load that goes to LDS, has not reached LDS. At the
-wait a ds_read is read again and must still give what it gave at issue, else the wave raced with a write. The counters
+wait a ds_read is read again and must still give what it gave at issue, else the wave raced with a write; one that is
+in flight at a barrier may take place behind it, and races with what other waves write there. The counters
 follow gfx9 (CDNA3 ISA, section 4.4): vmcnt is one in-order queue of loads and stores; lgkmcnt counts LDS, in order, and
 scalar loads, which are done only at lgkmcnt(0).
 """
@@ -133,6 +134,16 @@ def finish_own_lds(g: Group) -> None:
             _apply(g, entry)
         elif entry.size:
             _check_unchanged(g, entry)
+
+
+def note_unfinished_reads(g: Group) -> None:
+    """Tell the race checker, at a barrier, of LDS reads that nothing has waited for: they may come after it too."""
+    assert g.run.races is not None
+    for entry in g.lgkm:
+        if entry.kind == "vector" and entry.size:
+            lanes = _lanes(entry)
+            where = lds_memory.place(g, _array(entry.addresses).reshape(-1), entry.size, lanes)
+            g.run.races.read(g, where, entry.size, lanes)
 
 
 def _apply(g: Group, entry: Pending) -> None:

@@ -21,6 +21,7 @@ SLOW_FOLDERS: Final = ("dispatcher", "evidence", "gfx950emu", "hip", "submission
 EXHAUSTIVE_FILES: Final = (
     "cpu/test_kernels.py",
     "dispatcher/test_schemes_emulated.py",
+    "evidence/test_hip_mx_large.py",
     "routes/test_quant_gemm_mx.py",
     "scaled/test_compiled.py",
     "scaled/test_emulated.py",

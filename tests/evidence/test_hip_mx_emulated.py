@@ -13,11 +13,9 @@ import mxgemm
 from evidence import hip_compile
 from evidence.gfx950_cases import Case
 from evidence.mx_cases import ROUTE, MXRun
-from gfx950emu.mutation import mutate
+from gfx950emu.mutation import Mutants, mutate
 from gfx950emu.profile import Profile
 from mxgemm.hip.mx import BLOCKS, MXConfig
-from mxgemm.measure import LEADERBOARD
-from mxgemm.mx.formats import SCALE_ROUNDINGS
 from tests.emulator import require_objdump
 
 ALL_BLOCKS = [MXConfig(block_m, block_n) for block_m in BLOCKS for block_n in BLOCKS]
@@ -41,6 +39,19 @@ def check(run: MXRun) -> Tensor:
     passed, detail = run.judge(out)
     assert passed, (run.case, run.config, detail)
     return out
+
+
+def mutants(run: MXRun) -> Mutants:
+    """Take waits and barriers out, one at a time."""
+    _, stats = run.launch()
+
+    def is_right(code: bytes) -> bool:
+        run.code = code
+        return run.judge(run.launch(strict=True)[0])[0]
+
+    found = mutate(run.code, [stats], is_right)
+    print(found)
+    return found
 
 
 @pytest.mark.parametrize("config", ALL_BLOCKS, ids=str)
@@ -102,40 +113,6 @@ def test_no_two_lanes_meet_in_a_bank() -> None:
 
 
 def test_a_missing_wait_or_barrier_is_noticed() -> None:
-    run = MXRun(case(70, 96, 1024, out_dtype="float32"), SMALL)
-    _, stats = run.launch()
-
-    def is_right(code: bytes) -> bool:
-        run.code = code
-        return run.judge(run.launch(strict=True)[0])[0]
-
-    found = mutate(run.code, [stats], is_right)
-    print(found)
+    found = mutants(MXRun(case(70, 96, 1024, out_dtype="float32"), SMALL))
     assert found.share >= 0.8, found
     assert found.caught["RaceError"], found
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("shape", LEADERBOARD, ids=str)
-def test_leaderboard_shapes(shape: tuple[int, int, int]) -> None:
-    check(MXRun(case(*shape)))
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("rounding", SCALE_ROUNDINGS)
-def test_large_block_of_many_steps(rounding: str) -> None:
-    check(MXRun(case(300, 288, 2176, rounding=rounding, awkward=True, bias=True), MXConfig()))
-
-
-@pytest.mark.exhaustive
-def test_mutants_of_the_large_block() -> None:
-    run = MXRun(case(200, 256, 1024, out_dtype="float32"), MXConfig())
-    _, stats = run.launch()
-
-    def is_right(code: bytes) -> bool:
-        run.code = code
-        return run.judge(run.launch(strict=True)[0])[0]
-
-    found = mutate(run.code, [stats], is_right)
-    print(found)
-    assert found.share >= 0.8, found
