@@ -90,12 +90,13 @@ def executed(case: Case, folder: Path) -> tuple[list[Figures], TileConfig]:
     Raises:
         RuntimeError: the result is wrong.
     """
-    outcome = execute(case, folder, strict=True, profiled=True)
+    outcome = execute(case, folder, strict=True, observers=Profile)
     if not outcome.passed:
         raise RuntimeError(f"{case.name}: {outcome.detail}")
     launches = json.loads((folder / f"{case.name}.json").read_text(encoding="utf-8"))["launches"]
     figures = []
-    for launch, stats, profile in zip(launches, outcome.launches, outcome.profiles, strict=True):
+    for launch, stats, profile in zip(launches, outcome.launches, outcome.observers, strict=True):
+        assert isinstance(profile, Profile)
         program = load((folder / launch["code"]).read_bytes())
         waves, workgroups = launch["block"][0] // 64, math.prod(launch["grid"])
         figures.append(figures_of(stats, profile, program, launch["kernel"], workgroups, waves))

@@ -203,6 +203,8 @@ class _Batch:
         g.s[EXEC], g.s[EXEC + 1] = pack_mask(real)
         g.update_exec()
 
+BARRIER_BYTES: Final = 4
+
 
 class _Scheduler:
     """Run groups, the one with the lowest pc first; groups that meet at a pc merge, a branch can split one."""
@@ -228,6 +230,8 @@ class _Scheduler:
     def _open_barrier(self) -> None:
         """No wave can run: every one that lives is at its barrier."""
         run = self.waiting[0].run
+        if run.observer is not None:
+            run.observer.barrier(self.waiting[0].pc - BARRIER_BYTES)
         if run.races is not None:
             run.races.barrier()
             for g in self.waiting:

@@ -25,8 +25,16 @@ class Observer(Protocol):
     def device(self, kind: str, size: int, addresses: Array, lanes: Array | None) -> None:
         """Note a load, store or atomic of ``size`` bytes at each address of ``lanes`` (flat indices, None: all)."""
 
-    def lds(self, addresses: Array, size: int, lanes: Array | None) -> None:
-        """Note an LDS access at byte addresses of ``lanes`` (flat indices, None: all)."""
+    def lds(
+        self, addresses: Array, size: int, lanes: Array | None, *, writes: bool, waves: Array, waves_per_group: int
+    ) -> None:
+        """Note an LDS access at byte addresses of ``lanes`` (flat indices, None: all).
+
+        ``waves`` has the number of each wave. In strict mode a write is noted when it lands.
+        """
+
+    def barrier(self, pc: int) -> None:
+        """Note that the barrier at ``pc`` opens."""
 
 
 @dataclass(slots=True)

@@ -64,7 +64,6 @@ REST: dict[str, KernelConfig] = {name: config for name, config in _SIXTEEN.items
 SEVERAL: dict[str, KernelConfig] = {
     "several-ab": ABQuantKernelConfig(**_AB, several=True),
     "several-a-fp8-rcr": AQuantKernelConfig(several=True),
-    "several-a-bf8-crr": AQuantKernelConfig(variant_key="bf8", layout="crr", several=True),
     "several-a-i4-crr": AQuantKernelConfig(variant_key="fp8i4", layout="crr", several=True),
     "several-mx": BQuantKernelConfig(**_MX, variant_key="mx_bf16fp4", quant_group_k=32, warp_tile_k=32, several=True),
 }
