@@ -296,7 +296,9 @@ def judge(case: Case, out: Tensor, a: Tensor, weight: mxgemm.MXTensor, bias: Ten
     return accuracy.passed, str(accuracy)
 
 
-def _run_quantize(case: Case, folder: Path, compiled: dict[str, Any], strict: bool, observers: list[Observer]) -> Outcome:
+def _run_quantize(
+    case: Case, folder: Path, compiled: dict[str, Any], strict: bool, observers: list[Observer]
+) -> Outcome:
     x = activations(case)
     expected = mxgemm.quantize(x, format=case.a_format, scale_rounding=case.rounding)  # type: ignore[arg-type]
     scales = layouts.shuffle_scales(expected.scales) if case.layout[1] == "shuffled" else expected.scales

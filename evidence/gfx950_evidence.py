@@ -74,9 +74,9 @@ Figures that differ between them stand in that order.
 
 * **inspected**: the machine code of this very size and tile is in `bench/results/isa_gfx950*.json`.
 * **mutants**: waits and barriers that strict mode notices when they are taken out, one at a time, of those executed.
-  Barriers between accesses of each wave to bytes of its own, and waits in front of those, order nothing: mutants without
-  them are equivalent and not among these (the JSON file says how many). Compilers also wait where nothing is in flight, so
-  not every other one can be noticed.
+  Barriers between accesses of each wave to bytes of its own, and waits in front of those, order nothing: mutants
+  without them are equivalent and not among these (the JSON file says how many). Compilers also wait where nothing is
+  in flight, so not every other one can be noticed.
 * **MFMA, VALU**: executed instructions, all waves together (VALU with converts); the JSON file has the other classes.
 
 | case | M, N, K | layout, formats | tile / splits | inspected | mutants | MFMA | VALU |

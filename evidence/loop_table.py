@@ -29,6 +29,7 @@ from mxgemm.aiter.f4gemm import KERNELS
 from mxgemm.device import KNOWN_MACHINES
 from mxgemm.hip import mx
 from mxgemm.hip.code_object import inspect
+from mxgemm.hip.prepared import ARCH
 from mxgemm.measure import output
 from mxgemm.mx.formats import BLOCK
 from mxgemm.routes.quant_gemm_mx import quantized_problem
@@ -65,7 +66,7 @@ def main() -> None:
     if arguments.output:
         date = datetime.now(timezone.utc).isoformat(timespec="seconds")
         method = "counted in the code objects by evidence/loops.py; nothing ran on a GPU"
-        keep({"kind": KIND, "arch": mx.ARCH, "date": date, "method": method, "aiter": AITER, "rows": rows})
+        keep({"kind": KIND, "arch": ARCH, "date": date, "method": method, "aiter": AITER, "rows": rows})
 
 
 def hip_rows() -> Iterator[dict[str, Any]]:
@@ -101,7 +102,7 @@ def row_of(name: str, tile: tuple[int, int], code: bytes) -> dict[str, Any]:
     """Count the main loop of the one kernel of a code object."""
     (kernel,) = inspect(code).kernels.values()
     loop = main_loop(load(code))
-    waves = kernel.max_threads // KNOWN_MACHINES[mx.ARCH].wave_size
+    waves = kernel.max_threads // KNOWN_MACHINES[ARCH].wave_size
     return {
         "kernel": name,
         "block_m": tile[0],
@@ -117,7 +118,7 @@ def row_of(name: str, tile: tuple[int, int], code: bytes) -> dict[str, Any]:
 
 def of_a_cu(loop: Loop, waves: int) -> dict[str, int]:
     """Return cycles of a CU for 256 x 256 x 256: of a SIMD's matrix unit and issue, of L1 and of LDS."""
-    simds, wave = KNOWN_MACHINES[mx.ARCH].simds, KNOWN_MACHINES[mx.ARCH].wave_size
+    simds, wave = KNOWN_MACHINES[ARCH].simds, KNOWN_MACHINES[ARCH].wave_size
     passes = UNIT / (loop.matrix_cycles * PRODUCTS_A_CYCLE)  # of all waves together
     written = loop.copied_bytes + loop.written_bytes
     return {

@@ -3,9 +3,9 @@
     loop = main_loop(load(code))      # gfx950emu.api.load
     print(loop.counts, loop.matrix_cycles, loop.issue_cycles)
 
-The main loop is the innermost loop with the most matrix instructions. Cycles are of one wave, as ``gfx950emu/profile.py``
-counts them: those in which the matrix unit works for it, and those in which anything of it is issued, a matrix
-instruction taking one slot like the others.
+The main loop is the innermost loop with the most matrix instructions. Cycles are of one wave, as
+``gfx950emu/profile.py`` counts them: those in which the matrix unit works for it, and those in which anything of it is
+issued, a matrix instruction taking one slot like the others.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def main_loop(program: Program) -> Loop:
     inner = [
         (first, last)
         for first, last in loops
-        if not any(first <= f and l <= last and (f, l) != (first, last) for f, l in loops)
+        if not any(first <= one and other <= last and (one, other) != (first, last) for one, other in loops)
     ]
 
     def weight(loop: tuple[int, int]) -> tuple[int, int]:

@@ -101,4 +101,5 @@ class MXRun:
     def _rows_of_a(self) -> Bytes:
         rows = np.full((self.case.m, self._stride), POISON, np.uint8)
         rows[:, : self.case.k // 2] = self.quantized.data.numpy()
-        return rows.reshape(-1)[: (self.case.m - 1) * self._stride + self.case.k // 2].copy()
+        end = (self.case.m - 1) * self._stride + self.case.k // 2
+        return np.array(rows.reshape(-1)[:end])

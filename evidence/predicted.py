@@ -19,12 +19,15 @@ from typing import Any
 from evidence.cross_compile import problem_of
 from evidence.gfx950_cases import Case, execute
 from evidence.hip_cases import FusedRun, problem_of_case
+from evidence.mx_cases import MXRun
 from evidence.predict import Figures, figures_of, predict, total
 from gfx950emu.api import load
 from gfx950emu.profile import Profile
-from mxgemm.hip import fused
+from mxgemm.hip import fused, mx
+from mxgemm.hip.mx import MXConfig
 from mxgemm.problem import Problem
 from mxgemm.routes import ROUTES
+from mxgemm.routes.quant_gemm_mx import quantizing_call
 from mxgemm.routes.triton_gemm import TritonGemm
 from mxgemm.triton.tile import TileConfig
 
@@ -66,6 +69,29 @@ def of_hip(run: FusedRun, problem: Problem | None = None) -> Prediction:
     figures = replace(figures, workgroups=fused.blocks(whole, c) * c.split_k)
     parts = predict([figures], whole, fused.workspace(whole, c)[0])
     return Prediction(total(parts), parts, (figures,))
+
+
+def mx_figures(run: MXRun) -> Figures:
+    """Return the figures of the kernel for many rows.
+
+    Raises:
+        RuntimeError: the result is wrong.
+    """
+    profile = Profile()
+    out, stats = run.launch(strict=True, observer=profile)
+    passed, detail = run.judge(out)
+    if not passed:
+        raise RuntimeError(f"{run.config}: {detail}")
+    workgroups, waves = mx.blocks(run.problem, run.config), mx.THREADS // 64
+    return figures_of(stats, profile, load(run.code), mx.KERNEL, workgroups, waves)
+
+
+def mx_chain(quantise: Figures, multiply: Figures, problem: Problem, config: MXConfig) -> Prediction:
+    """Predict a call of ``hip_mx``, whose A is floats, from figures of its two launches at the same K."""
+    rows = math.prod(quantizing_call(problem).grid)
+    found = replace(quantise, workgroups=rows), replace(multiply, workgroups=mx.blocks(problem, config))
+    parts = predict(found, problem)
+    return Prediction(total(parts), parts, found)
 
 
 def few_blocks(m: int, n: int, k: int, c: fused.FusedConfig) -> Prediction:

@@ -1,4 +1,4 @@
-"""Which barriers of a launch order nothing: taking one of those out leaves an equivalent kernel, which no test can tell.
+"""Which barriers of a launch order nothing: a kernel without one is equivalent, and no test can tell.
 
     trace = LdsTrace()
     run_code_object(..., strict=True, observer=trace)      # which sees a write when it lands

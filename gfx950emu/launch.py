@@ -203,6 +203,7 @@ class _Batch:
         g.s[EXEC], g.s[EXEC + 1] = pack_mask(real)
         g.update_exec()
 
+
 BARRIER_BYTES: Final = 4
 
 

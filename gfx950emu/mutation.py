@@ -46,7 +46,8 @@ class Mutants:
 
     def __str__(self) -> str:
         how = ", ".join(f"{name} {count}" for name, count in self.caught.most_common())
-        return f"{sum(self.caught.values())} of {self.total} caught ({how}); unnoticed: {self.survived}; equivalent: {self.equivalent}"
+        caught = f"{sum(self.caught.values())} of {self.total} caught ({how})"
+        return f"{caught}; unnoticed: {self.survived}; equivalent: {self.equivalent}"
 
 
 def mutate(

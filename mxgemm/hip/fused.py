@@ -49,6 +49,8 @@ MAX_GRID_YZ: Final = 65535
 """Workgroups along y, and along z, that the driver takes."""
 REGISTERS: Final = KNOWN_MACHINES[ARCH].registers
 """Of a SIMD lane, for all its waves; one wave gets at most half of them."""
+MAX_LOADS: Final = 63
+"""Of a wave in flight: vmcnt has six bits."""
 _OTHER_REGISTERS: Final = 32
 """Scales and what a quantisation needs, besides 8 for each tile of rows: seen in compiled code."""
 
@@ -153,9 +155,9 @@ def _config_clauses(p: Problem, c: FusedConfig) -> Iterator[Refusal]:
 
 
 def lds_bytes(c: FusedConfig) -> int:
-    """Return the bytes of LDS that a workgroup declares: for each wave the codes of a step, then its sums, if more."""
+    """Return the bytes of LDS that a workgroup declares: for each wave the codes of a round, then its sums, if more."""
     tiles_m = c.block_m // TILE
-    return 1024 * c.waves * tiles_m * max(c.block_k // TILE_K, c.block_n // TILE)
+    return 1024 * c.waves * tiles_m * max(c.unroll * c.block_k // TILE_K, c.block_n // TILE)
 
 
 def rounds(k: int, c: FusedConfig) -> int:
@@ -164,12 +166,24 @@ def rounds(k: int, c: FusedConfig) -> int:
 
 
 def registers_needed(p: Problem, c: FusedConfig) -> int:
-    """Return a bound of the vector registers of a lane: sums and steps in flight, or in the end the parts' sums."""
+    """Return a bound of the vector registers of a lane.
+
+    A round in flight; or its sums and the weight, for A's registers are free by then; or, of several rounds, the sums and
+    two of them; or in the end the parts' sums.
+    """
     tiles_m, tiles_n, tiles_k = c.block_m // TILE, c.block_n // TILE, c.block_k // TILE_K
-    step = tiles_m * tiles_k * 16 + tiles_n * tiles_k * 4 + tiles_n // 2 + 1
-    held = c.unroll * step * min(2, rounds(p.k, c))
+    sums, a = 4 * tiles_m * tiles_n, c.unroll * tiles_m * tiles_k * 16
+    weight = c.unroll * (tiles_n * tiles_k * 4 + tiles_n // 2 + 1)
+    several = rounds(p.k, c) > 1
+    held = sums + 2 * (a + weight) if several else weight + max(a, sums)
     parts = 4 * -(-tiles_m * tiles_n // c.waves) * c.split_k if c.split_k > 1 else 0
-    return max(4 * tiles_m * tiles_n + held, parts) + 8 * tiles_m + _OTHER_REGISTERS
+    return max(held, parts) + 8 * tiles_m + _OTHER_REGISTERS
+
+
+def loads_in_flight(c: FusedConfig) -> int:
+    """Return how many loads of a wave a round is; the hardware counts to ``MAX_LOADS``, and then waits."""
+    tiles_m, tiles_n, tiles_k = c.block_m // TILE, c.block_n // TILE, c.block_k // TILE_K
+    return c.unroll * (tiles_k * (4 * tiles_m + tiles_n) + -(-tiles_n // 2))
 
 
 def row_bytes(p: Problem) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Route ``hip_mx``: e2m1 times e2m1 by one HIP kernel with tiles of 256 x 256; a float A is quantised by a launch before.
+"""Route ``hip_mx``: e2m1 times e2m1 by a HIP kernel for many rows; floats are quantised by a launch before it.
 
 Built on the user's machine for each weight size and configuration, by whatever compiler is there. It has not run on an
 MI355X, so no rule names it and the router never falls back to it: a measured table row, ``route=`` or tuning does.
