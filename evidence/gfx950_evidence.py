@@ -63,7 +63,7 @@ Everywhere in these documents:
 * **contract double**: run against a stand-in of ours for what is not here, written from its documentation or source.
 * **not verified**: written, and nothing more.
 
-Other kernels have tables of their own: [`hip_fused`](hip-fused.md#evidence),
+Other kernels have tables of their own: [`hip_fused`](hip-fused.md#evidence), [`hip_mx`](hip-mx.md#evidence),
 [the HIP shuffles](hip.md#what-is-known-and-how), [AITER's](aiter.md#what-vouches-for-it),
 [the dispatcher's](dispatcher.md#evidence) and [the submission file](submission.md#what-is-known).
 
