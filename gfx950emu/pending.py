@@ -1,9 +1,9 @@
 """Strict mode: results of memory operations stay pending until the s_waitcnt that covers them.
 
-Until then a load's destination holds ``POISON``; a ds_write, or a load that goes to LDS, has not reached LDS. At the
-wait a ds_read is read again and must still give what it gave at issue, else the wave raced with a write; one that is
-in flight at a barrier may take place behind it, and races with what other waves write there. The counters
-follow gfx9 (CDNA3 ISA, section 4.4): vmcnt is one in-order queue of loads and stores; lgkmcnt counts LDS, in order, and
+Until then a load's destination holds ``Run.poison``; a ds_write, or a load that goes to LDS, has not reached LDS. At
+the wait a ds_read is read again and must still give what it gave at issue, else the wave raced with a write; one that
+is in flight at a barrier may take place behind it, and races with what other waves write there. The counters follow
+gfx9 (CDNA3 ISA, section 4.4): vmcnt is one in-order queue of loads and stores; lgkmcnt counts LDS, in order, and
 scalar loads, which are done only at lgkmcnt(0).
 """
 
@@ -19,7 +19,10 @@ from gfx950emu.errors import RaceError
 from gfx950emu.numeric import U32, Array
 from gfx950emu.waves import Group
 
-POISON: Final = U32(0x7FD0DEAD)
+POISON: Final = 0x7FD0DEAD
+"""A NaN, and one as bf16 and fp16 in its upper half: what it meets is spoilt, where no code looks for NaN itself."""
+FINITE_POISON: Final = 0x3DADDEAD
+"""Small finite numbers instead, for code that does."""
 VM_MAX, LGKM_MAX = 63, 15
 """Operations in flight; one more stalls until the oldest is done."""
 
@@ -100,7 +103,7 @@ def push_load(g: Group, queue: str, entry: Pending) -> None:
     values, mask = entry.values, entry.mask
     assert values is not None
     for register in range(entry.first, entry.first + values.shape[2]):
-        poisoned = (g.v[register] & U32(entry.keep)) | (POISON & ~U32(entry.keep))
+        poisoned = (g.v[register] & U32(entry.keep)) | (U32(g.run.poison) & ~U32(entry.keep))
         np.copyto(g.v[register], poisoned, where=mask)
         g.versions[register] += 1
     push(g, queue, entry)

@@ -56,6 +56,7 @@ class Run:
         order: strict mode's record of stores to device memory, one for the launch.
         ieee: MODE.IEEE: minimum and maximum give a signalling NaN back, quieted.
         dx10_clamp: MODE.DX10_CLAMP: clamp makes NaN 0.
+        poison: what the destination of a load holds in strict mode until it is waited for.
     """
 
     memory: Memory
@@ -72,6 +73,7 @@ class Run:
     order: MemoryOrder | None = None
     ieee: bool = True
     dx10_clamp: bool = True
+    poison: int = 0
     lds_dwords: Array = field(init=False)
 
     def __post_init__(self) -> None:

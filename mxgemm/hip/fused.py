@@ -168,8 +168,8 @@ def rounds(k: int, c: FusedConfig) -> int:
 def registers_needed(p: Problem, c: FusedConfig) -> int:
     """Return a bound of the vector registers of a lane.
 
-    A round in flight; or its sums and the weight, for A's registers are free by then; or, of several rounds, the sums and
-    two of them; or in the end the parts' sums.
+    A round in flight; or its sums and the weight, for A's registers are free by then; or, of several rounds, the sums
+    and two of them; or in the end the parts' sums.
     """
     tiles_m, tiles_n, tiles_k = c.block_m // TILE, c.block_n // TILE, c.block_k // TILE_K
     sums, a = 4 * tiles_m * tiles_n, c.unroll * tiles_m * tiles_k * 16
