@@ -86,7 +86,7 @@ class Pending:
 
 def push(g: Group, queue: str, entry: Pending) -> None:
     """Put an operation in flight, in the "vm" or the "lgkm" queue."""
-    if queue == "vm" and entry.kind == "vector":
+    if queue == "vm" and entry.kind in ("vector", "lds"):  # the latter is a load that goes to LDS
         entry.trips = g.trips + 1
     if queue == "vm":
         while len(g.vm) >= VM_MAX:
