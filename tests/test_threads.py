@@ -108,8 +108,8 @@ FORMS = {
     "cpu_dequant_mm": Form("cpu_dequant_mm", public("cpu_dequant_mm", a_format="e4m3"), (3, 300, 32), launches=3),
     "ck_gemm, padded pick": Form("ck_gemm", on_aiter("ck_gemm", CKGemmConfig("", "triton")), AITER, aiter="filled"),
 }
-ONE_LAUNCH_ROUTES = {"reference", "hip_fused"}
-"""Without scratch: torch's own operations on memory of the call, and one HIP launch."""
+ONE_LAUNCH_ROUTES = {"reference", "hip_fused", "hip_mx"}
+"""No scratch of their own: torch's operations on memory of the call, one HIP launch, one behind quant_gemm_mx's."""
 ON_A_GPU_ALONE = {"w4_mma"}
 """Nothing here runs them: bench/w4_mma.py calls them from threads, on an H200."""
 COMPUTING = {

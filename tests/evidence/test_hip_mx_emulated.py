@@ -15,6 +15,7 @@ from evidence.gfx950_cases import Case
 from evidence.mx_cases import ROUTE, MXRun
 from gfx950emu.mutation import Mutants, mutate
 from gfx950emu.profile import Profile
+from mxgemm.hip import mx
 from mxgemm.hip.mx import BLOCKS, MXConfig
 from tests.emulator import require_objdump
 
@@ -113,6 +114,14 @@ def test_no_two_lanes_meet_in_a_bank() -> None:
     run.launch(strict=True, observer=profile)
     assert profile.lds_conflicts == 0
     assert profile.lds_cycles > 0
+
+
+def test_a_compiler_that_cannot_load_to_lds() -> None:
+    run = MXRun(case(130, 144, 640, awkward=True), SMALL)
+    through = {**mx.defines(run.problem, SMALL), "COPY_THROUGH_REGISTERS": 1}
+    code, run.code = run.code, hip_compile.code_object(mx.SOURCE, through)
+    assert run.code != code
+    check(run)
 
 
 def test_a_missing_wait_or_barrier_is_noticed() -> None:

@@ -93,7 +93,8 @@ DEVICE void copy_a(const Operands &from, u32 step, u8 *to) {
 #pragma unroll
   for (u32 i = 0; i < PIECES; i++) {
     const u32 piece = from.first_piece + i;
-    copy_16(from.a, to + piece * PIECE_BYTES, from.copied[i % 2], piece * PIECE_ROWS * from.a_stride + step * STEP_BYTES);
+    copy_16(from.a, to + piece * PIECE_BYTES, from.lane, from.copied[i % 2],
+            piece * PIECE_ROWS * from.a_stride + step * STEP_BYTES);
   }
 }
 
