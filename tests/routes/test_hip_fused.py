@@ -267,6 +267,7 @@ def test_the_source_agrees_with_its_host() -> None:
         fused.SOURCE,
         "vectors.h",
         "buffer.h",
+        "fp4_block.h",
         "mfma.h",
         "quantize_bf16.h",
         "split_k.h",

@@ -20,7 +20,7 @@
 //
 // Generated for one weight: GEMM_N, GEMM_K, BLOCK_M, BLOCK_N, RUN, XCDS and OUT_TYPE are defined on the command line.
 // mxgemm/hip/mx.py says which values are legal, and why.
-#include "buffer.h"
+#include "lds_copy.h"
 #include "mfma.h"
 
 constexpr u32 LANES = 64, WAVES_M = 2, WAVES_N = 4, WAVES = WAVES_M * WAVES_N;
@@ -168,6 +168,14 @@ DEVICE void advance(const Operands &from, u32 number, const u8 *here, u8 *there,
       interleave<0>();
     __builtin_amdgcn_sched_barrier(0);
   }
+}
+
+template <class Vector> DEVICE void store_vector(Buffer to, Vector value, u32 lane_offset, u32 offset) {
+  static_assert(sizeof(Vector) == 8 || sizeof(Vector) == 16);
+  if constexpr (sizeof(Vector) == 16)
+    store_16(to, bits_as<u32x4>(value), lane_offset, offset);
+  else
+    __builtin_amdgcn_raw_buffer_store_b64(bits_as<u32x2>(value), to, (int)lane_offset, (int)offset, 0);
 }
 
 // Add the bias, round and store. Rows past the end lie behind that of the buffer.
