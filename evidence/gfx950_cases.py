@@ -13,7 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -26,8 +26,10 @@ from torch import Tensor
 import mxgemm
 from evidence.tritons import ROOT, compiler_environment
 from gfx950emu import Stats, run_code_object
+from gfx950emu.idle import LdsTrace
 from gfx950emu.mutation import Mutants, mutate
-from gfx950emu.profile import Profile, by_class
+from gfx950emu.profile import by_class
+from gfx950emu.waves import Observer
 from mxgemm.measure import LEADERBOARD
 from mxgemm.mx import layouts, oracle
 from mxgemm.mx.accuracy import compare
@@ -110,7 +112,7 @@ class Outcome:
         launches: the emulator's statistics of each launch.
         config: the tile.
         triton: the version that compiled it.
-        profiles: what an observer of each launch saw, where that was asked for.
+        observers: of each launch, where that was asked for.
     """
 
     passed: bool
@@ -119,7 +121,7 @@ class Outcome:
     launches: list[Stats]
     config: dict[str, Any] = field(default_factory=dict)
     triton: str = ""
-    profiles: list[Profile] = field(default_factory=list)
+    observers: list[Observer] = field(default_factory=list)
 
 
 _EIGHT_WAVES: Final = {"block_m": 256, "block_n": 256, "block_k": 256, "num_warps": 8}
@@ -160,7 +162,10 @@ CASES: Final = (
     Case("quantize-e4m3", "quantize", 16, 0, 256, ROW_MAJOR, a_format="e4m3", awkward=True),
     *(Case("leaderboard-{}x{}x{}".format(*shape), "a16wfp4", *shape) for shape in LEADERBOARD),
 )
-_MUTATED: Final = ("a16wfp4", "a16wfp4-one-launch", "a16wfp4-one-launch-tiles", "gemm_mx", "quant_gemm_mx", "quantize")
+_MUTATED: Final = (
+    *("a16wfp4", "a16wfp4-all-of-k", "a16wfp4-one-launch", "a16wfp4-one-launch-tiles"),
+    *("gemm_mx", "quant_gemm_mx", "quantize"),
+)
 MUTATED: Final = tuple(case for case in CASES if case.name in _MUTATED)
 """The cases from which waits, barriers and cache operations are taken."""
 
@@ -187,18 +192,23 @@ def mutants(case: Case, folder: Path, copies: Path) -> Mutants:
         main.write_bytes(code)
         return execute(case, copies, strict=True).passed
 
-    return mutate(main.read_bytes(), execute(case, folder).launches[launch:][:1], is_right)
+    plain = execute(case, folder, strict=True, observers=LdsTrace)
+    trace = plain.observers[launch]
+    assert isinstance(trace, LdsTrace)
+    return mutate(main.read_bytes(), plain.launches[launch:][:1], is_right, trace.idle_barriers())
 
 
-def execute(case: Case, folder: Path, *, strict: bool = False, profiled: bool = False) -> Outcome:
-    """Run every launch of a compiled case in the emulator and judge the result."""
+def execute(
+    case: Case, folder: Path, *, strict: bool = False, observers: Callable[[], Observer] | None = None
+) -> Outcome:
+    """Run every launch of a compiled case in the emulator, each with an observer, and judge the result."""
     compiled = json.loads((folder / f"{case.name}.json").read_text(encoding="utf-8"))
     if "error" in compiled:
         raise RuntimeError(f"{case.name} did not compile: {compiled['error']}")
     run = _run_quantize if case.route == "quantize" else _run_gemm
-    profiles = [Profile() for _ in compiled["launches"]] if profiled else []
-    outcome = run(case, folder, compiled, strict, profiles)
-    outcome.config, outcome.triton, outcome.profiles = compiled["config"], compiled["triton"], profiles
+    made = [observers() for _ in compiled["launches"]] if observers else []
+    outcome = run(case, folder, compiled, strict, made)
+    outcome.config, outcome.triton, outcome.observers = compiled["config"], compiled["triton"], made
     return outcome
 
 
@@ -227,7 +237,7 @@ def raw_bytes(tensor: Tensor) -> Bytes:
     return tensor.contiguous().view(torch.uint8).numpy().reshape(-1)
 
 
-def _run_gemm(case: Case, folder: Path, compiled: dict[str, Any], strict: bool, profiles: list[Profile]) -> Outcome:
+def _run_gemm(case: Case, folder: Path, compiled: dict[str, Any], strict: bool, observers: list[Observer]) -> Outcome:
     a = activations(case)
     weight = mxgemm.quantize(spread(case.n, case.k, 2), format=case.b_format)  # type: ignore[arg-type]
     bias = torch.linspace(-4, 4, case.n) if case.bias else None
@@ -261,7 +271,7 @@ def _run_gemm(case: Case, folder: Path, compiled: dict[str, Any], strict: bool, 
     names = [[*operands, added, "out", partials, counters], ["partials", added, "out"]]
     if case.route == "quant_gemm_mx":
         names.insert(0, ["a", "a_data", "a_scales"])
-    arrays, counts, launches = _launch(folder, compiled, names, arrays, strict, profiles)
+    arrays, counts, launches = _launch(folder, compiled, names, arrays, strict, observers)
     if "counters" in arrays and arrays["counters"].any():
         return Outcome(False, "the split-K counters were not left at zero", counts, launches)
     out = torch.from_numpy(arrays["out"]).view(out_dtype).view(case.m, case.n)
@@ -286,7 +296,9 @@ def judge(case: Case, out: Tensor, a: Tensor, weight: mxgemm.MXTensor, bias: Ten
     return accuracy.passed, str(accuracy)
 
 
-def _run_quantize(case: Case, folder: Path, compiled: dict[str, Any], strict: bool, profiles: list[Profile]) -> Outcome:
+def _run_quantize(
+    case: Case, folder: Path, compiled: dict[str, Any], strict: bool, observers: list[Observer]
+) -> Outcome:
     x = activations(case)
     expected = mxgemm.quantize(x, format=case.a_format, scale_rounding=case.rounding)  # type: ignore[arg-type]
     scales = layouts.shuffle_scales(expected.scales) if case.layout[1] == "shuffled" else expected.scales
@@ -295,7 +307,7 @@ def _run_quantize(case: Case, folder: Path, compiled: dict[str, Any], strict: bo
         "data": np.full(expected.data.numel(), 0xA5, np.uint8),
         "scales": np.full(scales.numel(), 0xA5, np.uint8),
     }
-    after, counts, launches = _launch(folder, compiled, [["x", "data", "scales"]], arrays, strict, profiles)
+    after, counts, launches = _launch(folder, compiled, [["x", "data", "scales"]], arrays, strict, observers)
     for name, tensor in (("data", expected.data), ("scales", scales)):
         wrong = np.nonzero(after[name] != raw_bytes(tensor))[0]
         if wrong.size:
@@ -311,7 +323,7 @@ def _launch(
     names: list[list[str]],
     arrays: dict[str, Bytes],
     strict: bool,
-    profiles: list[Profile],
+    observers: list[Observer],
 ) -> tuple[dict[str, Bytes], dict[str, int], list[Stats]]:
     counts: dict[str, int] = {}
     launches: list[Stats] = []
@@ -330,7 +342,7 @@ def _launch(
             dynamic_lds=launch["dynamic_lds"],
             strict=strict,
             read_only=arrays.keys() - writable,
-            observer=profiles[index] if profiles else None,
+            observer=observers[index] if observers else None,
         )
         launches.append(stats)
         for kind, count in by_class(stats.counts).items():

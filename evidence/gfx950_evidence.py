@@ -64,7 +64,7 @@ Everywhere in these documents:
 * **contract double**: run against a stand-in of ours for what is not here, written from its documentation or source.
 * **not verified**: written, and nothing more.
 
-Other kernels have tables of their own: [`hip_fused`](hip-fused.md#evidence),
+Other kernels have tables of their own: [`hip_fused`](hip-fused.md#evidence), [`hip_mx`](hip-mx.md#evidence),
 [the HIP shuffles](hip.md#what-is-known-and-how), [AITER's](aiter.md#what-vouches-for-it),
 [the dispatcher's](dispatcher.md#evidence) and [the submission file](submission.md#what-is-known).
 
@@ -75,7 +75,9 @@ Figures that differ between them stand in that order.
 
 * **inspected**: the machine code of this very size and tile is in `bench/results/isa_gfx950*.json`.
 * **mutants**: waits and barriers that strict mode notices when they are taken out, one at a time, of those executed.
-  Compilers also wait where nothing is in flight, so not every one can be noticed.
+  Barriers between accesses of each wave to bytes of its own, and waits in front of those, order nothing: mutants
+  without them are equivalent and not among these (the JSON file says how many). Compilers also wait where nothing is
+  in flight, so not every other one can be noticed.
 * **MFMA, VALU**: executed instructions, all waves together (VALU with converts); the JSON file has the other classes.
 
 | case | M, N, K | layout, formats | tile / splits | inspected | mutants | MFMA | VALU |
@@ -118,7 +120,8 @@ def run_all(wanted: Sequence[Case], console: Console) -> dict[str, Any]:
                     found |= {"config": outcome.config, "counts": outcome.counts}
                 if case in MUTATED:
                     made = mutants(case, Path(folder), Path(folder) / "mutants")
-                    found["mutants"] = {"caught": sum(made.caught.values()), "total": made.total}
+                    caught, equivalent = sum(made.caught.values()), len(made.equivalent)
+                    found["mutants"] = {"caught": caught, "total": made.total, "equivalent": equivalent}
                 cases[case.name][outcome.triton] = found
     date = datetime.now(timezone.utc).isoformat(timespec="seconds")
     head = {"kind": KIND, "date": date, "arch": "gfx950", "executed_by": "gfx950emu"}

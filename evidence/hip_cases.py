@@ -21,7 +21,7 @@ import mxgemm
 from evidence import hip_compile
 from evidence.cross_compile import problem_of
 from evidence.gfx950_cases import Bytes, Case, activations, judge, raw_bytes, spread
-from gfx950emu import Stats, run_code_object
+from gfx950emu import Stats, pending, run_code_object
 from gfx950emu.waves import Observer
 from mxgemm.hip import fused, fused_choice
 from mxgemm.hip.kernarg import Layout
@@ -80,7 +80,12 @@ class FusedRun:
         self._stride = stride
 
     def launch(
-        self, *, strict: bool = False, guarded: bool = False, observer: Observer | None = None
+        self,
+        *,
+        strict: bool = False,
+        guarded: bool = False,
+        observer: Observer | None = None,
+        poison: int = pending.POISON,
     ) -> tuple[Tensor, Stats]:
         """Run the kernel and return ``[M, N]`` and the emulator's statistics.
 
@@ -88,6 +93,7 @@ class FusedRun:
             strict: see ``gfx950emu``.
             guarded: put poisoned bytes around every buffer instead of the end of memory, and check that they stay.
             observer: sees memory accesses, see ``gfx950emu.profile``.
+            poison: what strict mode puts where a load is in flight.
         """
         p, size = self.problem, self.problem.out_dtype.itemsize
         arrays: dict[str, Bytes] = {
@@ -121,6 +127,7 @@ class FusedRun:
             strict=strict,
             read_only=given.keys() - {"c"},
             observer=observer,
+            poison=poison,
         )
         if counters and after["counters"].any():
             raise AssertionError("the counters were not left at zero")

@@ -29,6 +29,7 @@ from evidence.tritons import ROOT
 from mxgemm import files
 from mxgemm.hip import fused
 from mxgemm.hip.fused_choice import candidates
+from mxgemm.hip.prepared import TILE, TILE_K
 from mxgemm.measure import LEADERBOARD, Shape, output
 from mxgemm.problem import Problem
 
@@ -129,7 +130,7 @@ def row_of(shape: Shape, config: fused.FusedConfig | None = None) -> dict[str, A
     turns = max(1, (fused.rounds(k, c) - 1) // 2)  # of the loop, which takes two rounds at a time
     kernel = dataclasses.asdict(figures)
     executed = executed_of(figures, turns)
-    tiles = c.block_m // fused.TILE * (k // fused.TILE_K // c.split_k // c.waves)
+    tiles = c.block_m // TILE * (k // TILE_K // c.split_k // c.waves)
     whole = figures.whole
     del kernel["whole"]
     return {

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -18,11 +19,15 @@ from typing import Any, Final
 
 from rich.console import Console
 
+from evidence.cross_compile import problem_of
 from evidence.gfx950_cases import Case, compile_cases
-from evidence.predict import table
-from evidence.predicted import executed, for_size
+from evidence.mx_cases import MXRun
+from evidence.predict import Figures, table
+from evidence.predicted import Prediction, executed, for_size, mx_chain, mx_figures
 from evidence.tritons import other_triton
-from mxgemm.measure import output
+from mxgemm.hip import mx
+from mxgemm.hip.mx import MXConfig
+from mxgemm.measure import Shape, output
 from mxgemm.triton.support import triton_version
 
 KIND: Final = "mxgemm-large-m"
@@ -69,6 +74,7 @@ def rows_of(triton: Path | None, console: Console) -> list[dict[str, Any]]:
         for _, k in WEIGHTS
     }  # fmt: skip
     rows: list[dict[str, Any]] = []
+    quantise: dict[int, Figures] = {}
     version = "3.6" if triton else ".".join(map(str, triton_version() or ()))
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
@@ -76,21 +82,36 @@ def rows_of(triton: Path | None, console: Console) -> list[dict[str, Any]]:
         for (name, k), case in cases.items():
             n = next(n for n, of_k in WEIGHTS if of_k == k)
             figures, tile = executed(case, folder)
+            if not triton:
+                quantise[k] = figures[0]
             for m in ROWS:
                 found = for_size(replace(case, m=m, n=n), figures, tile)
-                tflops = round(2 * m * n * k / found.us / 1e6)
-                head: dict[str, Any] = {
-                    "kernel": name,
-                    "triton": version,
-                    "m": m,
-                    "n": n,
-                    "k": k,
-                    "predicted_us": found.us,
-                }
-                rows.append({**head, "tflops": tflops, "of_peak": round(tflops / PEAK_TFLOPS, 3), "parts": found.parts})
-                console.print(f"{name:28} {version} {m:5},{n},{k} {found.us:8.1f} us  {tflops:5} TFLOPS")
+                rows.append(row_of(name, version, (m, n, k), found, console))
             rows[-1]["executed"] = [asdict(f) for f in found.figures]
-    return rows
+    return [*rows, *hip_rows(quantise, console)]
+
+
+def hip_rows(quantise: dict[int, Figures], console: Console) -> Iterator[dict[str, Any]]:
+    """Yield the rows of ``hip_mx``, in the blocks that the route would take; ``quantise`` by K, of its first launch."""
+    for n, k in (weight for weight in WEIGHTS if weight[1] in quantise):
+        multiply: dict[MXConfig, Figures] = {}
+        for m in ROWS:
+            problem = problem_of(m, n, k, "gfx950", weight_layout="preshuffled", scale_layout="shuffled")
+            config = mx.candidates(problem)[0]
+            if config not in multiply:
+                multiply[config] = mx_figures(MXRun(Case("mx", "hip_mx", config.block_m, config.block_n, k), config))
+            found = mx_chain(quantise[k], multiply[config], problem, config)
+            name = f"hip_mx {config.block_m}x{config.block_n}"
+            yield row_of(name, "", (m, n, k), found, console)
+
+
+def row_of(name: str, triton: str, size: Shape, found: Prediction, console: Console) -> dict[str, Any]:
+    """Return and print a row."""
+    m, n, k = size
+    tflops = round(2 * m * n * k / found.us / 1e6)
+    console.print(f"{name:28} {triton:5} {m:5},{n},{k} {found.us:8.1f} us  {tflops:5} TFLOPS")
+    head: dict[str, Any] = {"kernel": name, "triton": triton, "m": m, "n": n, "k": k, "predicted_us": found.us}
+    return {**head, "tflops": tflops, "of_peak": round(tflops / PEAK_TFLOPS, 3), "parts": found.parts}
 
 
 if __name__ == "__main__":

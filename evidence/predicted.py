@@ -19,12 +19,15 @@ from typing import Any
 from evidence.cross_compile import problem_of
 from evidence.gfx950_cases import Case, execute
 from evidence.hip_cases import FusedRun, problem_of_case
+from evidence.mx_cases import MXRun
 from evidence.predict import Figures, figures_of, predict, total
 from gfx950emu.api import load
 from gfx950emu.profile import Profile
-from mxgemm.hip import fused
+from mxgemm.hip import fused, mx
+from mxgemm.hip.mx import MXConfig
 from mxgemm.problem import Problem
 from mxgemm.routes import ROUTES
+from mxgemm.routes.quant_gemm_mx import quantizing_call
 from mxgemm.routes.triton_gemm import TritonGemm
 from mxgemm.triton.tile_config import TileConfig
 
@@ -68,6 +71,29 @@ def of_hip(run: FusedRun, problem: Problem | None = None) -> Prediction:
     return Prediction(total(parts), parts, (figures,))
 
 
+def mx_figures(run: MXRun) -> Figures:
+    """Return the figures of the kernel for many rows.
+
+    Raises:
+        RuntimeError: the result is wrong.
+    """
+    profile = Profile()
+    out, stats = run.launch(strict=True, observer=profile)
+    passed, detail = run.judge(out)
+    if not passed:
+        raise RuntimeError(f"{run.config}: {detail}")
+    workgroups, waves = mx.blocks(run.problem, run.config), mx.THREADS // 64
+    return figures_of(stats, profile, load(run.code), mx.KERNEL, workgroups, waves)
+
+
+def mx_chain(quantise: Figures, multiply: Figures, problem: Problem, config: MXConfig) -> Prediction:
+    """Predict a call of ``hip_mx``, whose A is floats, from figures of its two launches at the same K."""
+    rows = math.prod(quantizing_call(problem).grid)
+    found = replace(quantise, workgroups=rows), replace(multiply, workgroups=mx.blocks(problem, config))
+    parts = predict(found, problem)
+    return Prediction(total(parts), parts, found)
+
+
 def few_blocks(m: int, n: int, k: int, c: fused.FusedConfig) -> Prediction:
     """Predict a problem by executing one block of C on each XCD."""
     case = Case("fused", "hip_fused", min(m, c.block_m), fused.XCDS * c.block_n, k)
@@ -90,12 +116,13 @@ def executed(case: Case, folder: Path) -> tuple[list[Figures], TileConfig]:
     Raises:
         RuntimeError: the result is wrong.
     """
-    outcome = execute(case, folder, strict=True, profiled=True)
+    outcome = execute(case, folder, strict=True, observers=Profile)
     if not outcome.passed:
         raise RuntimeError(f"{case.name}: {outcome.detail}")
     launches = json.loads((folder / f"{case.name}.json").read_text(encoding="utf-8"))["launches"]
     figures = []
-    for launch, stats, profile in zip(launches, outcome.launches, outcome.profiles, strict=True):
+    for launch, stats, profile in zip(launches, outcome.launches, outcome.observers, strict=True):
+        assert isinstance(profile, Profile)
         program = load((folder / launch["code"]).read_bytes())
         waves, workgroups = launch["block"][0] // 64, math.prod(launch["grid"])
         figures.append(figures_of(stats, profile, program, launch["kernel"], workgroups, waves))

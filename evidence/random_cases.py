@@ -2,9 +2,11 @@
 
     python evidence/random_cases.py [--cases 100] [-o bench/results/random_gfx950.json]
 
+Half of the cases are of hip_fused, half of the Triton kernels; as many as of hip_fused are added for hip_mx.
+
 Needs triton, clang-22 and LLVM's objdump. Each case draws a kernel, sizes (odd N and tails of K where the kernel takes
 them, M from 1 on), a tile, scale rounding, dtypes, strides of A, NaN, infinity and zero blocks in A; weight scales are
-drawn over all bytes in every fourth case of the fused HIP kernel. A wrong result, or anything that strict mode raises,
+drawn over all bytes in every fourth case of the HIP kernels. A wrong result, or anything that strict mode raises,
 ends the run with the case.
 """
 
@@ -24,9 +26,11 @@ from rich.progress import track
 import mxgemm
 from evidence.gfx950_cases import Case, compile_cases, execute, spread
 from evidence.hip_cases import FusedRun, problem_of_case
+from evidence.mx_cases import MXRun
 from evidence.tritons import other_triton
 from gfx950emu.profile import by_class
 from mxgemm.hip.fused_choice import candidates
+from mxgemm.hip.mx import BLOCKS, MXConfig
 from mxgemm.measure import output
 from mxgemm.mx.formats import SCALE_ROUNDINGS
 
@@ -43,9 +47,12 @@ def main() -> None:
     keep = output.json_file(arguments, KIND)
     chance = random.Random(SEED)
     rows = [hip_row(chance, index) for index in track(range(arguments.cases // 2), "hip_fused")]
+    other = random.Random(SEED)
+    many = [mx_row(other, index) for index in track(range(arguments.cases // 2), "hip_mx")]
     drawn = [triton_case(chance, index) for index in range(arguments.cases - len(rows))]
     for installation, cases in ((None, drawn[::2]), (other_triton(), drawn[1::2])):
         rows += triton_rows(cases, installation)
+    rows += many
     if arguments.output:
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         keep(
@@ -73,16 +80,37 @@ def hip_row(chance: random.Random, index: int) -> dict[str, Any]:
     config = chance.choice(candidates(problem_of_case(case)))
     stride = k + 8 * chance.randint(0, 5)
     weight = all_scales(case, index) if index % 4 == 0 else None
-    run = FusedRun(case, config, row_stride=stride, weight=weight)
+    return judged(FusedRun(case, config, row_stride=stride, weight=weight), weight is not None, stride)
+
+
+def mx_row(chance: random.Random, index: int) -> dict[str, Any]:
+    """Draw and run a case of the kernel for many rows."""
+    k = 128 * chance.choice((1, 2, 3, 4, 5, 7, 10))
+    case = Case(
+        "mx", "hip_mx", chance.choice((1, 3, 17, 64, 129, 200, 257, 300)), 16 * chance.randint(1, 35), k,
+        rounding=chance.choice(SCALE_ROUNDINGS), out_dtype=chance.choice(("bfloat16", "float32")),
+        bias=chance.random() < 0.3, awkward=chance.random() < 0.3 and k >= 256,
+    )  # fmt: skip
+    if case.m < 3:
+        case = replace(case, awkward=False)
+    config = MXConfig(chance.choice(BLOCKS), chance.choice(BLOCKS), chance.randint(1, 9))
+    stride = k // 2 + 16 * chance.randint(0, 5)
+    weight = all_scales(case, index) if index % 4 == 0 else None
+    return judged(MXRun(case, config, row_stride=stride, weight=weight), weight is not None, stride)
+
+
+def judged(run: FusedRun | MXRun, all_scales: bool, stride: int) -> dict[str, Any]:
+    """Run a case of a HIP kernel and return its row.
+
+    Raises:
+        SystemExit: the result is wrong.
+    """
     out, stats = run.launch(strict=True)
-    if weight is None:
-        passed, detail = run.judge(out)
-    else:
-        passed, detail = judged_by_columns(run, out)
+    passed, detail = judged_by_columns(run, out) if all_scales else run.judge(out)
     if not passed:
-        raise SystemExit(f"{case} {config} stride {stride}: {detail}")
-    return {"kernel": "hip_fused", **described(case), "config": config.to_mapping(), "stride": stride,
-            "all_scales": weight is not None, "result": detail, "counts": by_class(stats.counts)}  # fmt: skip
+        raise SystemExit(f"{run.case} {run.config} stride {stride}: {detail}")
+    return {"kernel": run.case.route, **described(run.case), "config": run.config.to_mapping(), "stride": stride,
+            "all_scales": all_scales, "result": detail, "counts": by_class(stats.counts)}  # fmt: skip
 
 
 def all_scales(case: Case, index: int) -> mxgemm.MXTensor:
@@ -95,7 +123,7 @@ def all_scales(case: Case, index: int) -> mxgemm.MXTensor:
     return weight
 
 
-def judged_by_columns(run: FusedRun, out: torch.Tensor) -> tuple[bool, str]:
+def judged_by_columns(run: FusedRun | MXRun, out: torch.Tensor) -> tuple[bool, str]:
     """Judge each column by itself: NaN where its scale is, near float64 where fp32 holds all of the sum."""
     case, a = run.case, run.a
     quantized = mxgemm.quantize(a, scale_rounding=case.rounding)  # type: ignore[arg-type]

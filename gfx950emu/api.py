@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from gfx950emu.device_memory import Memory
 from gfx950emu.kernarg import pack_kernarg
 from gfx950emu.launch import Stats, launch, three
+from gfx950emu.pending import POISON
 from gfx950emu.program import Program
 from gfx950emu.waves import Observer
 
@@ -31,6 +32,7 @@ def run_code_object(
     strict: bool = False,
     read_only: Collection[str] = (),
     observer: Observer | None = None,
+    poison: int = POISON,
 ) -> tuple[dict[str, Array], Stats]:
     """Run one kernel and return what the arrays hold afterwards.
 
@@ -46,6 +48,7 @@ def run_code_object(
         strict: model ``s_waitcnt``, hazards and LDS races, and raise where a kernel relies on luck.
         read_only: names of arrays that the kernel may not write.
         observer: sees every memory access, for profiles.
+        poison: what strict mode puts where a load is still in flight (``gfx950emu/pending.py``).
     """
     program = load(code if isinstance(code, bytes) else Path(code).read_bytes())
     memory = Memory()
@@ -56,7 +59,16 @@ def run_code_object(
         values = [addresses[value] if isinstance(value, str) else value for value in args]
         kernarg = pack_kernarg(program.kernel(kernel), values, three(grid), three(block), dynamic_lds)
     stats = launch(
-        program, kernel, grid, block, kernarg, memory, dynamic_lds=dynamic_lds, strict=strict, observer=observer
+        program,
+        kernel,
+        grid,
+        block,
+        kernarg,
+        memory,
+        dynamic_lds=dynamic_lds,
+        strict=strict,
+        observer=observer,
+        poison=poison,
     )
     return {name: memory.get(name, array.dtype, array.shape) for name, array in arrays.items()}, stats
 

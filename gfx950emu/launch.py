@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 
+from gfx950emu import pending
 from gfx950emu.control import KEEP_SUBNORMALS, condition
 from gfx950emu.device_memory import Memory
 from gfx950emu.disassemble import Instruction
@@ -73,6 +74,7 @@ def launch(
     dynamic_lds: int = 0,
     strict: bool = False,
     observer: Observer | None = None,
+    poison: int = pending.POISON,
 ) -> Stats:
     """Run a kernel.
 
@@ -86,6 +88,7 @@ def launch(
         dynamic_lds: bytes of LDS beyond what the kernel declares.
         strict: model s_waitcnt, and check hazards, races in LDS and the order of device memory.
         observer: sees memory accesses.
+        poison: what strict mode puts where a load is still in flight.
     """
     kernel = program.kernel(kernel_name)
     check_mode(kernel)
@@ -93,7 +96,7 @@ def launch(
         hazard = first_hazard(program, kernel.entry)
         if hazard is not None:
             raise HazardError(f"kernel {kernel_name}: {hazard}")
-    batch = _Batch(program, kernel, three(grid), three(block), kernarg, memory, dynamic_lds, strict, observer)
+    batch = _Batch(program, kernel, three(grid), three(block), kernarg, memory, dynamic_lds, strict, observer, poison)
     stats = Stats(waves=batch.groups * batch.waves_per_group)
     start = time.perf_counter()
     per_batch = max(1, MAX_WAVES // batch.waves_per_group)
@@ -128,9 +131,10 @@ class _Batch:
     def __init__(
         self, program: Program, kernel: Kernel, grid: tuple[int, int, int], block: tuple[int, int, int],
         kernarg: bytes, memory: Memory, dynamic_lds: int, strict: bool, observer: Observer | None,
+        poison: int,
     ) -> None:  # fmt: skip
         self.program, self.kernel, self.grid, self.block = program, kernel, grid, block
-        self.memory, self.strict, self.observer = memory, strict, observer
+        self.memory, self.strict, self.observer, self.poison = memory, strict, observer, poison
         self.threads = block[0] * block[1] * block[2]
         self.waves_per_group = -(-self.threads // 64)
         self.groups = grid[0] * grid[1] * grid[2]
@@ -149,7 +153,7 @@ class _Batch:
             lds=np.full(count * stride, LDS_GARBAGE, np.uint8), lds_bytes=self.lds_bytes,
             scratch=np.zeros(-(-width * 64 * descriptor.scratch // 16) * 16, np.uint8),
             scratch_bytes=descriptor.scratch, strict=self.strict, observer=self.observer, order=self.order,
-            ieee=descriptor.ieee, dx10_clamp=descriptor.dx10_clamp,
+            ieee=descriptor.ieee, dx10_clamp=descriptor.dx10_clamp, poison=self.poison,
         )  # fmt: skip
         if self.strict:
             run.races = RaceChecker(run.lds.size)
@@ -203,6 +207,9 @@ class _Batch:
         g.update_exec()
 
 
+BARRIER_BYTES: Final = 4
+
+
 class _Scheduler:
     """Run groups, the one with the lowest pc first; groups that meet at a pc merge, a branch can split one."""
 
@@ -227,8 +234,12 @@ class _Scheduler:
     def _open_barrier(self) -> None:
         """No wave can run: every one that lives is at its barrier."""
         run = self.waiting[0].run
+        if run.observer is not None:
+            run.observer.barrier(self.waiting[0].pc - BARRIER_BYTES)
         if run.races is not None:
             run.races.barrier()
+            for g in self.waiting:
+                pending.note_unfinished_reads(g)
         if run.order is not None:
             run.order.barrier(self.waiting)
         self.ready, self.waiting = self.waiting, []

@@ -34,15 +34,11 @@ def load(g: Group, addresses: Array, size: int, lanes: Array | None) -> Array:
     """Read LDS, after the wave's own earlier writes."""
     if g.lgkm:
         pending.finish_own_lds(g)
-    if g.run.observer is not None:
-        g.run.observer.lds(addresses, size, lanes)
     return lds_memory.load(g, addresses, size, lanes)
 
 
 def store(g: Group, addresses: Array, values: Array, size: int, pc: int, lanes: Array | None, queue: str) -> None:
     """Write dwords ``[all lanes, n]`` to LDS: now, or in strict mode at the wait."""
-    if g.run.observer is not None:
-        g.run.observer.lds(addresses, size, lanes)
     if not g.run.strict:
         lds_memory.store(g, addresses, values, size, lanes)
         return

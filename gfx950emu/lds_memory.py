@@ -36,14 +36,25 @@ def place(g: Group, addresses: Array, size: int, lanes: Array | None) -> Array:
 def load(g: Group, addresses: Array, size: int, lanes: Array | None, *, again: bool = False) -> Array:
     """Read dwords of the lanes that take part; ``again``: a second look at what the race checker has seen."""
     where = place(g, addresses, size, lanes)
-    if g.run.races is not None and not again:
-        g.run.races.read(g, where, size, lanes)
+    if not again:
+        _observe(g, addresses, size, lanes, writes=False)
+        if g.run.races is not None:
+            g.run.races.read(g, where, size, lanes)
     return gather(g.run.lds, g.run.lds_dwords, where, size)
 
 
 def store(g: Group, addresses: Array, values: Array, size: int, lanes: Array | None) -> None:
     """Write dwords ``[all lanes, n]`` of the lanes that take part."""
     where = place(g, addresses, size, lanes)
+    _observe(g, addresses, size, lanes, writes=True)
     if g.run.races is not None:
         g.run.races.write(g, where, size, lanes)
     scatter(g.run.lds, g.run.lds_dwords, where, values if lanes is None else values[lanes], size)
+
+
+def _observe(g: Group, addresses: Array, size: int, lanes: Array | None, *, writes: bool) -> None:
+    run = g.run
+    if run.observer is not None:
+        run.observer.lds(
+            addresses, size, lanes, writes=writes, waves=g.wave_ids, waves_per_group=run.waves_per_group
+        )  # fmt: skip

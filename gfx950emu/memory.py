@@ -17,7 +17,7 @@ from gfx950emu.lds import store_direct
 from gfx950emu.memory_access import LOADS, STORES, finish_load, in_flight, observe, stored_values
 from gfx950emu.numeric import I64, U32, U64, Array, pair
 from gfx950emu.operands import Operand
-from gfx950emu.pending import POISON, Pending
+from gfx950emu.pending import Pending
 from gfx950emu.registers import Read, read, read_dword
 from gfx950emu.table import Step, define
 from gfx950emu.waves import Group
@@ -200,7 +200,7 @@ def _scalar_load(i: Instruction) -> Step:
                 g.run.order.load(g, address, 4 * count, g.lanes, scalar=True)
         if g.run.strict:
             pending.push(g, "lgkm", Pending(pc, "scalar", first, values=values))
-            g.s[first : first + count] = POISON
+            g.s[first : first + count] = U32(g.run.poison)
         else:
             g.s[first : first + count] = values.T
 

@@ -1,8 +1,9 @@
 """Strict mode: results of memory operations stay pending until the s_waitcnt that covers them.
 
-Until then a load's destination holds ``POISON``; a ds_write, or a load that goes to LDS, has not reached LDS. At the
-wait a ds_read is read again and must still give what it gave at issue, else the wave raced with a write. The counters
-follow gfx9 (CDNA3 ISA, section 4.4): vmcnt is one in-order queue of loads and stores; lgkmcnt counts LDS, in order, and
+Until then a load's destination holds ``Run.poison``; a ds_write, or a load that goes to LDS, has not reached LDS. At
+the wait a ds_read is read again and must still give what it gave at issue, else the wave raced with a write; one that
+is in flight at a barrier may take place behind it, and races with what other waves write there. The counters follow
+gfx9 (CDNA3 ISA, section 4.4): vmcnt is one in-order queue of loads and stores; lgkmcnt counts LDS, in order, and
 scalar loads, which are done only at lgkmcnt(0).
 """
 
@@ -18,7 +19,10 @@ from gfx950emu.errors import RaceError
 from gfx950emu.numeric import U32, Array
 from gfx950emu.waves import Group
 
-POISON: Final = U32(0x7FD0DEAD)
+POISON: Final = 0x7FD0DEAD
+"""A NaN, and one as bf16 and fp16 in its upper half: what it meets is spoilt, where no code looks for NaN itself."""
+FINITE_POISON: Final = 0x3DADDEAD
+"""Small finite numbers instead, for code that does."""
 VM_MAX, LGKM_MAX = 63, 15
 """Operations in flight; one more stalls until the oldest is done."""
 
@@ -82,7 +86,7 @@ class Pending:
 
 def push(g: Group, queue: str, entry: Pending) -> None:
     """Put an operation in flight, in the "vm" or the "lgkm" queue."""
-    if queue == "vm" and entry.kind == "vector":
+    if queue == "vm" and entry.kind in ("vector", "lds"):  # the latter is a load that goes to LDS
         entry.trips = g.trips + 1
     if queue == "vm":
         while len(g.vm) >= VM_MAX:
@@ -99,7 +103,7 @@ def push_load(g: Group, queue: str, entry: Pending) -> None:
     values, mask = entry.values, entry.mask
     assert values is not None
     for register in range(entry.first, entry.first + values.shape[2]):
-        poisoned = (g.v[register] & U32(entry.keep)) | (POISON & ~U32(entry.keep))
+        poisoned = (g.v[register] & U32(entry.keep)) | (U32(g.run.poison) & ~U32(entry.keep))
         np.copyto(g.v[register], poisoned, where=mask)
         g.versions[register] += 1
     push(g, queue, entry)
@@ -133,6 +137,16 @@ def finish_own_lds(g: Group) -> None:
             _apply(g, entry)
         elif entry.size:
             _check_unchanged(g, entry)
+
+
+def note_unfinished_reads(g: Group) -> None:
+    """Tell the race checker, at a barrier, of LDS reads that nothing has waited for: they may come after it too."""
+    assert g.run.races is not None
+    for entry in g.lgkm:
+        if entry.kind == "vector" and entry.size:
+            lanes = _lanes(entry)
+            where = lds_memory.place(g, _array(entry.addresses).reshape(-1), entry.size, lanes)
+            g.run.races.read(g, where, entry.size, lanes)
 
 
 def _apply(g: Group, entry: Pending) -> None:

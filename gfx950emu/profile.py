@@ -88,8 +88,14 @@ class Profile:
         if kind.startswith("load"):
             self.l1_cycles += l1_cycles(addresses, size, np.arange(addresses.size) if lanes is None else lanes)
 
-    def lds(self, addresses: Array, size: int, lanes: Array | None) -> None:
+    def barrier(self, pc: int) -> None:
+        """A barrier moves nothing."""
+
+    def lds(
+        self, addresses: Array, size: int, lanes: Array | None, *, writes: bool, waves: Array, waves_per_group: int
+    ) -> None:
         """Note an LDS access; the lanes of a wave go in groups that fill the banks."""
+        del writes, waves, waves_per_group
         active = np.ones(addresses.size, bool)
         if lanes is not None:
             active[:] = False

@@ -25,8 +25,16 @@ class Observer(Protocol):
     def device(self, kind: str, size: int, addresses: Array, lanes: Array | None) -> None:
         """Note a load, store or atomic of ``size`` bytes at each address of ``lanes`` (flat indices, None: all)."""
 
-    def lds(self, addresses: Array, size: int, lanes: Array | None) -> None:
-        """Note an LDS access at byte addresses of ``lanes`` (flat indices, None: all)."""
+    def lds(
+        self, addresses: Array, size: int, lanes: Array | None, *, writes: bool, waves: Array, waves_per_group: int
+    ) -> None:
+        """Note an LDS access at byte addresses of ``lanes`` (flat indices, None: all).
+
+        ``waves`` has the number of each wave. In strict mode a write is noted when it lands.
+        """
+
+    def barrier(self, pc: int) -> None:
+        """Note that the barrier at ``pc`` opens."""
 
 
 @dataclass(slots=True)
@@ -48,6 +56,7 @@ class Run:
         order: strict mode's record of stores to device memory, one for the launch.
         ieee: MODE.IEEE: minimum and maximum give a signalling NaN back, quieted.
         dx10_clamp: MODE.DX10_CLAMP: clamp makes NaN 0.
+        poison: what the destination of a load holds in strict mode until it is waited for.
     """
 
     memory: Memory
@@ -64,6 +73,7 @@ class Run:
     order: MemoryOrder | None = None
     ieee: bool = True
     dx10_clamp: bool = True
+    poison: int = 0
     lds_dwords: Array = field(init=False)
 
     def __post_init__(self) -> None:

@@ -14,6 +14,7 @@ from mxgemm.device import KNOWN_MACHINES
 from mxgemm.hip import fused
 from mxgemm.hip.build import build
 from mxgemm.hip.fused import FusedConfig
+from mxgemm.hip.prepared import ARCH
 from mxgemm.hip.shuffle import SOURCES
 from mxgemm.mx.formats import E2M1
 from mxgemm.mx.layouts import padded_scale_shape
@@ -38,7 +39,7 @@ class Built:
     seconds: float
 
 
-def build_ahead(shapes: Iterable[tuple[int, int, int]], arch: str = fused.ARCH) -> Iterator[Built]:
+def build_ahead(shapes: Iterable[tuple[int, int, int]], arch: str = ARCH) -> Iterator[Built]:
     """Build the shuffles and, for each (M, N, K), the fused GEMM in the configuration that a call would take.
 
     That is bf16 in and out, the default scale rule, no bias; the configuration comes from a table row
@@ -49,8 +50,8 @@ def build_ahead(shapes: Iterable[tuple[int, int, int]], arch: str = fused.ARCH) 
         ValueError: ``arch`` is not one that these kernels are for.
         RouteUnavailable: the fused GEMM does not take a shape.
     """
-    if arch != fused.ARCH:
-        raise ValueError(f"arch: got {arch!r}, want {fused.ARCH!r}")
+    if arch != ARCH:
+        raise ValueError(f"arch: got {arch!r}, want {ARCH!r}")
     for source in SOURCES:
         yield _timed(source, "", arch, {})
     for m, n, k in shapes:

@@ -8,7 +8,7 @@ ACTIVATION_FORMATS: Final = ("e2m1", "e4m3", "bf16")
 ROUTES: Final = (
     *("w4_mma", "a16wfp4", "w4a16", "gemm_mx", "quant_gemm_mx", "fused_asm", "ck_gemm", "fp8_fold", "w4_wgmma"),
     *("scaled_mm", "dequant_mm"),
-    *("cpu_native", "cpu_dequant_mm", "reference", "hip_fused"),
+    *("cpu_native", "cpu_dequant_mm", "reference", "hip_fused", "hip_mx"),
 )
 METRICS: Final = ("device", "eager", "host")
 SCALE_ROUNDINGS: Final = ("even", "floor", "ceil", "rceil")

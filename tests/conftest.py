@@ -21,6 +21,7 @@ SLOW_FOLDERS: Final = ("dispatcher", "evidence", "gfx950emu", "hip", "submission
 EXHAUSTIVE_FILES: Final = (
     "cpu/test_kernels.py",
     "dispatcher/test_schemes_emulated.py",
+    "evidence/test_hip_mx_large.py",
     "experts/test_compiled.py",
     "experts/test_grouped.py",
     "experts/test_moe.py",

@@ -111,8 +111,8 @@ FORMS = {
     "scaled_mm": Form("scaled_mm", routed("scaled_mm", machine=KNOWN_MACHINES["gfx950"]), (3, 32, 256)),
     "ck_gemm, padded pick": Form("ck_gemm", on_aiter("ck_gemm", CKGemmConfig("", "triton")), AITER, aiter="filled"),
 }
-ONE_LAUNCH_ROUTES = {"reference", "hip_fused"}
-"""Torch's own operations on memory of the call, and one HIP launch, whose scratch is of the call."""
+ONE_LAUNCH_ROUTES = {"reference", "hip_fused", "hip_mx"}
+"""Operations of torch's on memory of the call; one HIP launch, its scratch of the call; one behind quant_gemm_mx's."""
 ON_A_GPU_ALONE = {"w4_mma", "w4_wgmma"}
 """Nothing here runs them: bench/w4_mma.py calls the first from threads, on an H200; the second takes scratch alike."""
 ELSEWHERE = {"workspace", "cpu/elements", "native/module", "scaled/triton_gemm"}

@@ -13,6 +13,15 @@ import torch
 
 from mxgemm.device import KNOWN_MACHINES
 from mxgemm.errors import Refusal
+from mxgemm.hip.prepared import (
+    ARCH,
+    TILE,
+    TILE_K,
+    result_clauses,
+    result_defines,
+    result_row_bytes,
+    weight_clauses,
+)
 from mxgemm.mx.formats import E2M1, scale_addend
 from mxgemm.problem import Config, Problem, contiguity_refusal
 
@@ -22,11 +31,6 @@ ARGUMENTS: Final = "PPPPPIIIPP"
 """a, weight, scales, bias, c; m, and the bytes between rows of A and of C; partial sums and counters, which only a
 ``split_k`` above 1 looks at (letters of ``mxgemm.hip.kernarg``). The hardware can preload what lies before those."""
 
-ARCH: Final = "gfx950"
-TILE: Final = 16
-"""Rows and columns of the matrix instruction."""
-TILE_K: Final = 128
-"""Its depth."""
 XCDS: Final = KNOWN_MACHINES[ARCH].xcds
 """Dies among which the kernel deals the blocks along N."""
 LANES: Final = KNOWN_MACHINES[ARCH].wave_size
@@ -45,10 +49,10 @@ MAX_GRID_YZ: Final = 65535
 """Workgroups along y, and along z, that the driver takes."""
 REGISTERS: Final = KNOWN_MACHINES[ARCH].registers
 """Of a SIMD lane, for all its waves; one wave gets at most half of them."""
+MAX_LOADS: Final = 63
+"""Of a wave in flight: vmcnt has six bits."""
 _OTHER_REGISTERS: Final = 32
 """Scales and what a quantisation needs, besides 8 for each tile of rows: seen in compiled code."""
-
-C_TYPES: Final = {torch.bfloat16: "__bf16", torch.float16: "_Float16", torch.float32: "float"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,33 +98,11 @@ def _problem_clauses(p: Problem) -> Iterator[Refusal]:
         yield Refusal("a_format", p.a_format, '"e2m1"')
     if p.a_dtype != torch.bfloat16:
         yield Refusal("a.dtype", p.a_dtype, "torch.bfloat16: a dword of the kernel is two of them")
-    if p.b_format != "e2m1":
-        yield Refusal("b.format", p.b_format, '"e2m1"')
-    if p.weight_layout != "preshuffled":
-        yield Refusal("weight_layout", p.weight_layout, "preshuffled: a lane loads 16 bytes of it (call prepare())")
-    if p.scale_layout != "shuffled":
-        yield Refusal("scale_layout", p.scale_layout, "shuffled: a lane loads a dword of four scales (call prepare())")
-    if p.n % TILE:
-        yield Refusal("n", p.n, f"a multiple of {TILE}, the columns of a matrix instruction")
-    if p.k % TILE_K:
-        yield Refusal("k", p.k, f"a multiple of {TILE_K}, the depth of a matrix instruction")
-    if not p.aligned:
-        yield Refusal("alignment", "less than 16 bytes", "operands at multiples of 16 bytes")
-    if p.has_bias and p.bias_dtype not in C_TYPES:
-        yield Refusal("bias.dtype", p.bias_dtype, "bfloat16, float16 or float32")
-    if p.strides is not None:
-        yield from _stride_clauses(p)
-
-
-def _stride_clauses(p: Problem) -> Iterator[Refusal]:
+    yield from weight_clauses(p)
+    yield from result_clauses(p)
     s = p.strides
-    assert s is not None
-    if s.a[1] != 1 or (p.m > 1 and s.a[0] % 8):
+    if s is not None and (s.a[1] != 1 or (p.m > 1 and s.a[0] % 8)):
         yield Refusal("strides of a", s.a, "(a multiple of 8, 1): 16-byte loads along K")
-    if s.out[1] != 1 or (p.m > 1 and s.out[0] % 4):
-        yield Refusal("strides of out", s.out, "(a multiple of 4, 1): four columns are stored at once")
-    if p.has_bias and s.bias != 1:
-        yield Refusal("stride of bias", s.bias, "1: four values are loaded at once")
 
 
 def _config_clauses(p: Problem, c: FusedConfig) -> Iterator[Refusal]:
@@ -173,9 +155,9 @@ def _config_clauses(p: Problem, c: FusedConfig) -> Iterator[Refusal]:
 
 
 def lds_bytes(c: FusedConfig) -> int:
-    """Return the bytes of LDS that a workgroup declares: for each wave the codes of a step, then its sums, if more."""
+    """Return the bytes of LDS that a workgroup declares: for each wave the codes of a round, then its sums, if more."""
     tiles_m = c.block_m // TILE
-    return 1024 * c.waves * tiles_m * max(c.block_k // TILE_K, c.block_n // TILE)
+    return 1024 * c.waves * tiles_m * max(c.unroll * c.block_k // TILE_K, c.block_n // TILE)
 
 
 def rounds(k: int, c: FusedConfig) -> int:
@@ -184,27 +166,35 @@ def rounds(k: int, c: FusedConfig) -> int:
 
 
 def registers_needed(p: Problem, c: FusedConfig) -> int:
-    """Return a bound of the vector registers of a lane: sums and steps in flight, or in the end the parts' sums."""
+    """Return a bound of the vector registers of a lane.
+
+    A round in flight; or its sums and the weight, for A's registers are free by then; or, of several rounds, the sums
+    and two of them; or in the end the parts' sums.
+    """
     tiles_m, tiles_n, tiles_k = c.block_m // TILE, c.block_n // TILE, c.block_k // TILE_K
-    step = tiles_m * tiles_k * 16 + tiles_n * tiles_k * 4 + tiles_n // 2 + 1
-    held = c.unroll * step * min(2, rounds(p.k, c))
+    sums, a = 4 * tiles_m * tiles_n, c.unroll * tiles_m * tiles_k * 16
+    weight = c.unroll * (tiles_n * tiles_k * 4 + tiles_n // 2 + 1)
+    several = rounds(p.k, c) > 1
+    held = sums + 2 * (a + weight) if several else weight + max(a, sums)
     parts = 4 * -(-tiles_m * tiles_n // c.waves) * c.split_k if c.split_k > 1 else 0
-    return max(4 * tiles_m * tiles_n + held, parts) + 8 * tiles_m + _OTHER_REGISTERS
+    return max(held, parts) + 8 * tiles_m + _OTHER_REGISTERS
+
+
+def loads_in_flight(c: FusedConfig) -> int:
+    """Return how many loads of a wave a round is; the hardware counts to ``MAX_LOADS``, and then waits."""
+    tiles_m, tiles_n, tiles_k = c.block_m // TILE, c.block_n // TILE, c.block_k // TILE_K
+    return c.unroll * (tiles_k * (4 * tiles_m + tiles_n) + -(-tiles_n // 2))
 
 
 def row_bytes(p: Problem) -> tuple[int, int]:
     """Return the bytes from a row of A to the next, and from a row of the result to the next; 0 for a single row."""
-    if p.m == 1:  # the stride of a dimension of one element means nothing
-        return 0, 0
-    a, out = (p.k, p.n) if p.strides is None else (p.strides.a[0], p.strides.out[0])
-    return 2 * a, p.out_dtype.itemsize * out
+    a = 0 if p.m == 1 else p.k if p.strides is None else p.strides.a[0]
+    return 2 * a, result_row_bytes(p)
 
 
 def defines(p: Problem, c: FusedConfig) -> dict[str, int | str]:
     """Return the macros that make the kernel of one weight, one configuration and one set of dtypes."""
-    named: dict[str, int | str] = {
-        "GEMM_N": p.n,
-        "GEMM_K": p.k,
+    return {
         "BLOCK_M": c.block_m,
         "BLOCK_N": c.block_n,
         "BLOCK_K": c.block_k,
@@ -214,11 +204,8 @@ def defines(p: Problem, c: FusedConfig) -> dict[str, int | str]:
         "XCDS": XCDS,
         # The fp32 rule on the upper half of the bits: the lower half of a bf16 is zero and cannot carry.
         "SCALE_ADDEND": scale_addend(E2M1, p.scale_rounding) >> 16,
-        "OUT_TYPE": C_TYPES[p.out_dtype],
+        **result_defines(p),
     }
-    if p.has_bias:
-        named["BIAS_TYPE"] = C_TYPES[p.bias_dtype]
-    return named
 
 
 def grid(p: Problem, c: FusedConfig) -> tuple[int, int, int]:

@@ -13,17 +13,18 @@ from mxgemm.hip.fused import (
     BLOCKS_K,
     BLOCKS_M,
     BLOCKS_N,
+    MAX_LOADS,
     MAX_WAVES,
     SIMDS,
-    TILE,
-    TILE_K,
     FusedConfig,
     blocks,
     config_refusal,
     fused_refusal,
+    loads_in_flight,
     rounds,
     workspace,
 )
+from mxgemm.hip.prepared import TILE, TILE_K
 from mxgemm.problem import Problem
 
 SPLITS: Final = (1, 2, 3, 4, 7, 8, 14)
@@ -67,7 +68,7 @@ def _considered(p: Problem) -> Iterator[FusedConfig]:
 def _of_waves(c: FusedConfig, steps: int, split: int) -> Iterator[FusedConfig]:
     most = min(MAX_WAVES, steps)
     for waves in (w for w in range(1, most + 1) if steps % w == 0 or w == most):
-        for unroll in (u for u in (1, 2, 4) if steps // waves % u == 0):
+        for unroll in (u for u in (1, 2, 3, 4) if steps // waves % u == 0):
             yield FusedConfig(c.block_m, c.block_n, c.block_k, waves, unroll, split)
 
 
@@ -89,5 +90,6 @@ def estimate(p: Problem, c: FusedConfig) -> float:
     passed = on_one_cu * (a_bytes + b_bytes) / _L1_BYTES_A_CYCLE
     moved = p.traffic_bytes / _HBM_BYTES_A_CYCLE
     summed = 2 * workspace(p, c)[0] / _PARTIAL_BYTES_A_CYCLE
-    waited = max(1, -(-rounds(p.k, c) // 2)) * _MISS_CYCLES
+    first = -(-loads_in_flight(c) // MAX_LOADS)
+    waited = max(first, -(-rounds(p.k, c) // 2)) * _MISS_CYCLES
     return max(passed, moved) + summed + issued + waited + sharing * _HANDOVER_CYCLES

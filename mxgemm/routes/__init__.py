@@ -16,6 +16,7 @@ from mxgemm.routes.fp8_fold import FP8Fold
 from mxgemm.routes.fused_asm import FusedAsm
 from mxgemm.routes.gemm_mx import GemmMX
 from mxgemm.routes.hip_fused import HipFused
+from mxgemm.routes.hip_mx import HipMX
 from mxgemm.routes.quant_gemm_mx import QuantGemmMX
 from mxgemm.routes.reference import Reference
 from mxgemm.routes.scaled_mm import ScaledMM
@@ -30,7 +31,7 @@ ROUTES: Final[dict[str, Route]] = {
         *(ScaledMM(), DequantMM()),
         *(CpuNative(), CpuDequantMM(), Reference()),
         # Behind the one that takes everything: chosen by name or by a table's row only.
-        HipFused(),
+        *(HipFused(), HipMX()),
     )
 }
 """Every route by name, in the order in which the router tries them when neither table nor rule decides."""

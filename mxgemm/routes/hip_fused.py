@@ -15,6 +15,7 @@ from mxgemm.errors import Refusal
 from mxgemm.hip import fused, fused_choice
 from mxgemm.hip.fused import FusedConfig, fused_refusal
 from mxgemm.hip.kernarg import Layout
+from mxgemm.hip.prepared import ARCH
 from mxgemm.problem import Config, Problem
 from mxgemm.routes.base import Launch, Operands, Route
 from mxgemm.routes.preshuffled import PRESHUFFLED
@@ -38,13 +39,7 @@ class HipFused(Route):
 
     def missing(self, machine: Machine) -> Refusal | None:
         """A gfx950, and a compiler for it."""
-        if machine.arch != fused.ARCH:
-            needed = f"{fused.ARCH}: scaled MFMA and its convert to fp4"
-            return Refusal("arch", machine.arch, needed, "machine")
-        from mxgemm.hip.build import compiler_refusal
-
-        lacking = compiler_refusal(machine.arch)
-        return Refusal("compiler", "missing", str(lacking), "installation") if lacking else None
+        return hip_missing(machine)
 
     def can_implement(self, problem: Problem) -> Refusal | None:
         """Prepared e2m1 weights and bf16 activations."""
@@ -77,6 +72,16 @@ class HipFused(Route):
 
         build(fused.SOURCE, arch=problem.arch, defines=fused.defines(problem, config))
         return _Launch(problem, config)
+
+
+def hip_missing(machine: Machine) -> Refusal | None:
+    """Say what scaled MFMA kernels in HIP lack on a machine, or None."""
+    if machine.arch != ARCH:
+        return Refusal("arch", machine.arch, f"{ARCH}: scaled MFMA and its convert to fp4", "machine")
+    from mxgemm.hip.build import compiler_refusal
+
+    lacking = compiler_refusal(machine.arch)
+    return Refusal("compiler", "missing", str(lacking), "installation") if lacking else None
 
 
 class _Launch:

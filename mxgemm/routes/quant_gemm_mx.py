@@ -37,15 +37,7 @@ class QuantGemmMX(TritonGemm):
 
     def format_refusal(self, problem: Problem) -> Refusal | None:
         """A as floats, to be quantised to e2m1."""
-        if problem.a_quantized:
-            return Refusal("a", "quantised already", "bf16, fp16 or fp32 activations; route gemm_mx takes MX bytes")
-        if problem.a_format != "e2m1":
-            return Refusal("a_format", problem.a_format, '"e2m1"')
-        if problem.m > MAX_ROWS:
-            return Refusal("m", problem.m, f"at most {MAX_ROWS}, what one launch quantises")
-        if problem.k > MAX_COLUMNS:
-            return Refusal("k", problem.k, f"at most {MAX_COLUMNS}, what one launch quantises")
-        return None
+        return float_refusal(problem)
 
     def configs(self, problem: Problem) -> Sequence[TileConfig]:
         """Return a square tile on gfx950 where rows fill it: 32 matrix instructions for 34 others a step."""
@@ -79,21 +71,38 @@ class QuantGemmMX(TritonGemm):
 
     def bind(self, problem: Problem, config: Config) -> Launch:
         """Return the launcher of the chain."""
-        multiply = _GEMM.bind(quantized_problem(problem), config)
-        quantize = Launcher(quantizing_call(problem))
-        m, row_bytes = problem.m, problem.k // E2M1.pack
-        rows, columns = padded_scale_shape(m, problem.k)
-        scales_at = -(-m * row_bytes // _SCALES_AT) * _SCALES_AT
-        end = scales_at + rows * columns
+        return quantizing(problem, _GEMM.bind(quantized_problem(problem), config))
 
-        def launch(operands: Operands) -> None:
-            with workspace.take(end, operands.a.device) as arena:
-                data = arena.memory[: m * row_bytes].view(m, row_bytes)
-                scales = arena.memory[scales_at:end].view(rows, columns)
-                quantize(operands.a, data, scales)
-                multiply(operands._replace(a=data, a_scales=scales))
 
-        return launch
+def float_refusal(problem: Problem) -> Refusal | None:
+    """Say why the launch that quantises does not take A, or None if it does."""
+    if problem.a_quantized:
+        return Refusal("a", "quantised already", "bf16, fp16 or fp32 activations; route gemm_mx takes MX bytes")
+    if problem.a_format != "e2m1":
+        return Refusal("a_format", problem.a_format, '"e2m1"')
+    if problem.m > MAX_ROWS:
+        return Refusal("m", problem.m, f"at most {MAX_ROWS}, what one launch quantises")
+    if problem.k > MAX_COLUMNS:
+        return Refusal("k", problem.k, f"at most {MAX_COLUMNS}, what one launch quantises")
+    return None
+
+
+def quantizing(problem: Problem, multiply: Launch) -> Launch:
+    """Return the launcher of the chain: A to e2m1 with shuffled scales in the workspace, then ``multiply``."""
+    quantize = Launcher(quantizing_call(problem))
+    m, row_bytes = problem.m, problem.k // E2M1.pack
+    rows, columns = padded_scale_shape(m, problem.k)
+    scales_at = -(-m * row_bytes // _SCALES_AT) * _SCALES_AT
+    end = scales_at + rows * columns
+
+    def launch(operands: Operands) -> None:
+        with workspace.take(end, operands.a.device) as arena:
+            data = arena.memory[: m * row_bytes].view(m, row_bytes)
+            scales = arena.memory[scales_at:end].view(rows, columns)
+            quantize(operands.a, data, scales)
+            multiply(operands._replace(a=data, a_scales=scales))
+
+    return launch
 
 
 def quantized_problem(problem: Problem) -> Problem:

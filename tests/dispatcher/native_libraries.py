@@ -24,7 +24,7 @@ from mxgemm.dispatcher.native import DESCRIPTION
 from mxgemm.dispatcher.native_kernel import SCALES, element_type
 from mxgemm.dispatcher.rowcolquant import RowColQuantKernelConfig
 from mxgemm.dispatcher.tensor_quant import TensorQuantKernelConfig
-from tests.dispatcher.scheme_cases import REST, SCHEMES, SEVERAL
+from tests.dispatcher.scheme_cases import REST, SCHEMES, SEVERAL, SEVERAL_AQUANT
 
 _SQUARE: dict[str, Any] = {"tile_m": 64, "tile_k": 128, "warp_m": 2, "warp_n": 2, "warp_tile_m": 32, "warp_tile_n": 32}
 CONFIGS: dict[str, tuple[KernelConfig, str]] = {
@@ -50,7 +50,7 @@ CONFIGS: dict[str, tuple[KernelConfig, str]] = {
 SUM_SCALED = tuple(CONFIGS)
 """Those that tests of the first three operations go through; the others are in scheme_cases.py."""
 CONFIGS["mx-words"] = (MxGemmKernelConfig(datatype="fp4", tile_m=32, tile_n=32, tile_k=256), "gfx950")
-CONFIGS |= {name: (config, "gfx950") for name, config in (SCHEMES | REST | SEVERAL).items()}
+CONFIGS |= {name: (config, "gfx950") for name, config in (SCHEMES | REST | SEVERAL_AQUANT | SEVERAL).items()}
 
 
 BY_ITSELF = "tensor-fp8"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -63,8 +63,12 @@ REST: dict[str, KernelConfig] = {name: config for name, config in _SIXTEEN.items
 """Those of aquant's types by layouts that SCHEMES has not."""
 SEVERAL: dict[str, KernelConfig] = {
     "several-ab": ABQuantKernelConfig(**_AB, several=True),
+    "several-a-fp8-rcr": AQuantKernelConfig(several=True),
     "several-a-i4-crr": AQuantKernelConfig(variant_key="fp8i4", layout="crr", several=True),
     "several-mx": BQuantKernelConfig(**_MX, variant_key="mx_bf16fp4", quant_group_k=32, warp_tile_k=32, several=True),
+}
+SEVERAL_AQUANT: dict[str, KernelConfig] = {
+    f"several-{name}": replace(config, several=True) for name, config in _SIXTEEN.items() if "i4" not in name
 }
 
 

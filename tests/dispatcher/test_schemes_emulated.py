@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from gfx950emu.api import load
+from gfx950emu.hazards import find
 from mxgemm.dispatcher.execution import EmulatorExecution
 from mxgemm.dispatcher.native_kernel import blocks, wanted_instruction
 from tests.dispatcher.native_libraries import CONFIGS, built, description
-from tests.dispatcher.scheme_cases import REST, SCHEMES, drawn
+from tests.dispatcher.scheme_cases import REST, SCHEMES, SEVERAL_AQUANT, drawn
 from tests.emulator import require_objdump
 
 
@@ -49,3 +51,14 @@ def test_sizes_that_fill_the_tile(name: str, tmp_path_factory: pytest.TempPathFa
     case = drawn(SCHEMES[name], "gfx950", 2 * block.m, 2 * block.n, 2 * block.k)
     out, _ = EmulatorExecution().run(config, library, case.inputs)
     assert case.judge(out).passed
+
+
+@pytest.mark.parametrize("name", SEVERAL_AQUANT)
+def test_several_problems_wait_for_their_sums(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """On every path from a matrix instruction to what reads its sums, in each variant."""
+    require_objdump()
+    library = built(name, tmp_path_factory)
+    for variant in description(library)["variants"]:
+        program = load((library.parent / f"{variant['name']}.hsaco").read_bytes())
+        for kernel in program.kernels.values():
+            assert find(program, kernel.entry) == []

@@ -29,6 +29,7 @@ from tests.emulator import require_objdump
 
 SIZES = {
     "several-ab": [(1, 1, 32), (0, 64, 128), (33, 70, 288), (70, 130, 160), (5, 0, 32)],
+    "several-a-fp8-rcr": [(18, 65, 160), (1, 1, 32), (2, 3, 256)],
     "several-a-i4-crr": [(34, 65, 160), (2, 1, 32)],
     "several-mx": [(33, 70, 288), (0, 0, 0), (1, 1, 32)],
 }

@@ -7,6 +7,7 @@ import pytest
 
 from evidence import f4gemm_cases as f4gemm
 from gfx950emu import run_code_object
+from gfx950emu.idle import LdsTrace
 from gfx950emu.mutation import mutate
 from tests.emulator import compile_hip, require_objdump
 from tests.gfx950emu.conftest import HIP
@@ -32,6 +33,24 @@ def test_hip_kernels(kernel: str) -> None:
     mutants = mutate(code, [stats], lambda mutant: (run(mutant, strict=True)[0]["o"] == after["o"]).all())
     print(f"{kernel}: {mutants}")
     assert mutants.share >= 0.9, mutants
+
+
+def test_barriers_that_order_nothing() -> None:
+    """Those between accesses of each wave to its own bytes; mutants without them, or without the wait before, pass."""
+    x, trace = WORDS.reshape(-1)[:256], LdsTrace()
+    arrays = {"x": x, "o": np.zeros(256, np.uint32)}
+
+    def run(code: bytes, observer: LdsTrace | None = None):
+        return run_code_object(code, "own_parts", (1,), (256,), [*arrays], arrays, strict=True, observer=observer)
+
+    code = compile_hip(HIP / "strict.hip")
+    after, stats = run(code, trace)
+    assert (after["o"] == 3 * x[np.arange(256) ^ 64 ^ 63]).all()
+    assert len(trace.barriers) == 3
+    assert trace.idle_barriers() == set(trace.barriers[:2])
+    mutants = mutate(code, [stats], lambda mutant: (run(mutant)[0]["o"] == after["o"]).all(), trace.idle_barriers())
+    assert len([text for text in mutants.equivalent if "s_barrier" in text]) == 2
+    assert mutants.caught["RaceError"], mutants
 
 
 @pytest.mark.skipif(not f4gemm.available(), reason="no f4gemm code objects: see test_f4gemm.py")

@@ -41,6 +41,7 @@ def test_wait_states(kernel: str, arrays: list[np.ndarray], message: str) -> Non
         ("race", "reads LDS that wave [0-3] wrote since the last barrier"),
         ("race_write", "writes LDS that wave [0-3] wrote since the last barrier: byte 17"),
         ("race_loop", "writes LDS that wave [0-3] read since the last barrier"),
+        ("race_in_flight", "writes LDS that wave [0-3] read since the last barrier"),
     ],
 )
 def test_lds_races(kernel: str, message: str) -> None:

@@ -191,17 +191,17 @@ def test_a_measured_row_or_its_name_chooses_it(tmp_path: Path) -> None:
         router.choose(problem(weight_layout="row_major"), route="hip_fused", tables=())
 
 
-class _Recorder:
+class Recorder:
     """A module and its kernel, which remember what they are asked for."""
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
 
-    def module(self, *arguments: Any, **defines: Any) -> _Recorder:
+    def module(self, *arguments: Any, **defines: Any) -> Recorder:
         self.asked.append((arguments, defines))
         return self
 
-    def function(self, name: str) -> _Recorder:
+    def function(self, name: str) -> Recorder:
         self.asked.append(name)
         return self
 
@@ -211,7 +211,7 @@ class _Recorder:
 
 @pytest.mark.parametrize("with_bias", [False, True])
 def test_the_launch(monkeypatch: pytest.MonkeyPatch, with_bias: bool) -> None:
-    recorder = _Recorder()
+    recorder = Recorder()
     monkeypatch.setattr(loaded, "module", recorder.module)
     built: list[Any] = []
     monkeypatch.setattr(build, "build", lambda source, **options: built.append((source, options)))
@@ -268,6 +268,7 @@ def test_the_source_agrees_with_its_host() -> None:
         fused.SOURCE,
         "vectors.h",
         "buffer.h",
+        "fp4_block.h",
         "mfma.h",
         "quantize_bf16.h",
         "split_k.h",

@@ -252,7 +252,7 @@ def test_configurations_are_legal_and_sources_are_whole(module: ModuleType) -> N
         for config in configs:
             assert fused.config_refusal(problem, config) is None
     assert "#include" not in module.HIP_SOURCE
-    for name in (fused.SOURCE, "buffer.h", "mfma.h", "quantize_bf16.h", "split_k.h", "vectors.h"):
+    for name in (fused.SOURCE, "buffer.h", "fp4_block.h", "mfma.h", "quantize_bf16.h", "split_k.h", "vectors.h"):
         lines = (KERNELS / name).read_text(encoding="utf-8").splitlines()
         body = "\n".join(line for line in lines if not line.startswith(("#include", "#pragma once")))
         assert body.strip().split("\n\n")[-1] in module.HIP_SOURCE, name

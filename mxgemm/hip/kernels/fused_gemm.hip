@@ -34,9 +34,11 @@ constexpr u32 BLOCKS_N = ceil_div(GEMM_N, BLOCK_N), BLOCKS_N_OF_XCD = ceil_div(B
 constexpr u32 STEPS = GEMM_K / BLOCK_K / SPLIT_K;  // of a workgroup
 constexpr u32 ROUNDS = STEPS / (WAVES * UNROLL);   // in a round each wave takes UNROLL steps
 constexpr u32 STEPS_IN_ROUNDS = ROUNDS * WAVES * UNROLL;
+constexpr u32 WAVES_A_SIMD = ceil_div(WAVES, 4);
 constexpr u32 TILES_OF_WAVE = ceil_div(TILES, WAVES);  // in the end, when the waves share the block
 constexpr u32 HANDING_OVER = WAVES < TILES ? WAVES : TILES;  // waves that have sums of the block in the end
-constexpr u32 WAVE_KB = TILES > TILES_M * TILES_K ? TILES : TILES_M * TILES_K;  // of LDS: codes, and then sums
+constexpr u32 A_TILES = TILES_M * TILES_K;  // of a step
+constexpr u32 WAVE_KB = TILES > UNROLL * A_TILES ? TILES : UNROLL * A_TILES;  // of LDS: codes, and then sums
 
 using out_x4 = OUT_TYPE __attribute__((ext_vector_type(4)));
 #ifdef BIAS_TYPE
@@ -53,16 +55,16 @@ struct Operands {
   const void *later[SPLIT_K > 1 ? 3 : 1];  // arguments of the end
 };
 
-// What a lane holds of BLOCK_K elements.
+// What a lane holds of BLOCK_K elements of the weight.
 struct Step {
   u32x4 weight[TILES_N][TILES_K];
   u32 scales[SCALE_DWORDS];
-  Bf16Tile a[TILES_M * TILES_K];
 };
 
-// Steps whose loads are in flight together.
-struct Round {
-  Step steps[UNROLL];
+// Steps whose loads are in flight together, and A's part of them.
+template <u32 COUNT> struct Round {
+  Step steps[COUNT];
+  Bf16Tile a[COUNT * A_TILES];
 };
 
 struct Sums {
@@ -82,14 +84,14 @@ DEVICE u32 scale_tile_offset(const Operands &from, u32 pair) {
   return (pair < left ? pair : left) * SCALE_TILE_BYTES;
 }
 
-DEVICE void load(const Operands &from, u32 step, Step &to) {
+DEVICE void load(const Operands &from, u32 step, Step &to, Bf16Tile *a) {
   // The weight first: it comes from HBM. A is in L2, as soon as one workgroup has read it.
 #pragma unroll
   for (u32 n = 0; n < TILES_N; n++)
 #pragma unroll
     for (u32 k = 0; k < TILES_K; k++)
-      to.weight[n][k] = load_16(from.weight, from.lane * 16,
-                                weight_tile_offset(from, n) + (step * TILES_K + k) * (LANES * 16));
+      to.weight[n][k] = load_16(from.weight, from.lane * 16 + k * (LANES * 16),
+                                weight_tile_offset(from, n) + step * TILES_K * (LANES * 16));
 #pragma unroll
   for (u32 pair = 0; pair < SCALE_DWORDS; pair++)
     to.scales[pair] =
@@ -100,7 +102,7 @@ DEVICE void load(const Operands &from, u32 step, Step &to) {
     for (u32 k = 0; k < TILES_K; k++)
 #pragma unroll
       for (u32 i = 0; i < 4; i++)
-        to.a[m * TILES_K + k][i] = load_16(from.a, from.a_lane[m][i], step * (BLOCK_K * 2) + k * 256);
+        a[m * TILES_K + k][i] = load_16(from.a, from.a_lane[m][i] + k * 256, step * (BLOCK_K * 2));
 }
 
 // The scale bytes of tiles 2 pair and 2 pair + 1 of the block, at bytes 0 and 1 for the step's first 128 elements.
@@ -117,13 +119,13 @@ DEVICE u32 scales_of_pair(const Operands &from, const Step &step, u32 number, u3
   return scales >> shift;
 }
 
-// Tile K_TILE of a step.
+// Tile K_TILE of a step, whose first tile of A has number `first`.
 template <u32 K_TILE>
-DEVICE void multiply_tile(const Operands &from, const Step &step, const u32 (&scales)[SCALE_PAIRS],
-                          const u32 (&a_scales)[TILES_M * TILES_K], Sums &sums) {
+DEVICE void multiply_tile(const Operands &from, const Step &step, const u32 (&scales)[SCALE_PAIRS], const u32 *a_scales,
+                          u32 first, Sums &sums) {
 #pragma unroll
   for (u32 m = 0; m < TILES_M; m++) {
-    const u32 tile = m * TILES_K + K_TILE;
+    const u32 tile = first + m * TILES_K + K_TILE;
     const Fp4Block a = block_of(from.codes + tile * TILE_DWORDS, a_scales[tile], from.lanes);
 #pragma unroll
     for (u32 n = 0; n < TILES_N; n += 2) {
@@ -135,32 +137,34 @@ DEVICE void multiply_tile(const Operands &from, const Step &step, const u32 (&sc
   }
 }
 
-// Quantise A of a step, once for all tiles along N, and multiply.
-DEVICE void accumulate(const Operands &from, const Step &step, u32 number, Sums &sums) {
-  TileScales found[TILES_M * TILES_K];
-  u32 a_scales[TILES_M * TILES_K], scales[SCALE_PAIRS];
-  find_scales<SCALE_ADDEND>(step.a, found);
+// Quantise A of a round's steps, of which `number` is the first, once for all tiles along N; then multiply. A's
+// registers are free before the first product, whose sums need some.
+template <u32 COUNT>
+DEVICE void accumulate(const Operands &from, const Round<COUNT> &held, u32 number, Sums &sums) {
+  TileScales found[COUNT * A_TILES];
+  u32 a_scales[COUNT * A_TILES];
+  find_scales<SCALE_ADDEND>(held.a, found);
 #pragma unroll
-  for (u32 t = 0; t < TILES_M * TILES_K; t++)
-    a_scales[t] = quantize(step.a[t], found[t], from.lanes, from.codes + t * TILE_DWORDS);
+  for (u32 t = 0; t < COUNT * A_TILES; t++)
+    a_scales[t] = quantize(held.a[t], found[t], from.lanes, from.codes + t * TILE_DWORDS);
   between_lanes();
 #pragma unroll
-  for (u32 pair = 0; pair < SCALE_PAIRS; pair++) scales[pair] = scales_of_pair(from, step, number, pair);
-  multiply_tile<0>(from, step, scales, a_scales, sums);
-  if constexpr (TILES_K > 1) multiply_tile<1>(from, step, scales, a_scales, sums);
+  for (u32 i = 0; i < COUNT; i++) {
+    const Step &step = held.steps[i];
+    u32 scales[SCALE_PAIRS];
+#pragma unroll
+    for (u32 pair = 0; pair < SCALE_PAIRS; pair++) scales[pair] = scales_of_pair(from, step, number + i, pair);
+    multiply_tile<0>(from, step, scales, a_scales, i * A_TILES, sums);
+    if constexpr (TILES_K > 1) multiply_tile<1>(from, step, scales, a_scales, i * A_TILES, sums);
+  }
   between_lanes();
 }
 
-DEVICE u32 step_of(u32 first, u32 round, u32 wave, u32 i) { return first + (round * WAVES + wave) * UNROLL + i; }
+DEVICE u32 step_of(u32 first, u32 round, u32 wave) { return first + (round * WAVES + wave) * UNROLL; }
 
-DEVICE void load(const Operands &from, u32 first, u32 round, u32 wave, Round &to) {
+template <u32 COUNT> DEVICE void load(const Operands &from, u32 number, Round<COUNT> &to) {
 #pragma unroll
-  for (u32 i = 0; i < UNROLL; i++) load(from, step_of(first, round, wave, i), to.steps[i]);
-}
-
-DEVICE void accumulate(const Operands &from, const Round &held, u32 first, u32 round, u32 wave, Sums &sums) {
-#pragma unroll
-  for (u32 i = 0; i < UNROLL; i++) accumulate(from, held.steps[i], step_of(first, round, wave, i), sums);
+  for (u32 i = 0; i < COUNT; i++) load(from, number + i, to.steps[i], to.a + i * A_TILES);
 }
 
 // No load of what follows is issued before the sums are there. The compiler would put matrix instructions off until
@@ -179,31 +183,32 @@ DEVICE void fetched(const void *argument) { asm volatile("" : : "s"(argument)); 
 // One wave's part of the workgroup's steps, from `first` on. While a round is multiplied, the next one's loads are in flight.
 DEVICE void accumulate_wave(const Operands &from, u32 first, u32 wave, Sums &sums) {
   if constexpr (ROUNDS > 0) {
-    Round even, odd;
-    load(from, first, 0, wave, even);
+    Round<UNROLL> even, odd;
+    load(from, step_of(first, 0, wave), even);
 #pragma unroll
     for (const void *argument : from.later) fetched(argument);
+    __builtin_amdgcn_sched_barrier(0);  // however many registers that takes: a later load is another miss
 #pragma unroll 1
     for (u32 round = 0; round + 2 < ROUNDS; round += 2) {
-      load(from, first, round + 1, wave, odd);
-      accumulate(from, even, first, round, wave, sums);
+      load(from, step_of(first, round + 1, wave), odd);
+      accumulate(from, even, step_of(first, round, wave), sums);
       finish(sums);
-      load(from, first, round + 2, wave, even);
-      accumulate(from, odd, first, round + 1, wave, sums);
+      load(from, step_of(first, round + 2, wave), even);
+      accumulate(from, odd, step_of(first, round + 1, wave), sums);
       finish(sums);
     }
     if constexpr (ROUNDS % 2 == 0) {
-      load(from, first, ROUNDS - 1, wave, odd);
-      accumulate(from, even, first, ROUNDS - 2, wave, sums);
-      accumulate(from, odd, first, ROUNDS - 1, wave, sums);
+      load(from, step_of(first, ROUNDS - 1, wave), odd);
+      accumulate(from, even, step_of(first, ROUNDS - 2, wave), sums);
+      accumulate(from, odd, step_of(first, ROUNDS - 1, wave), sums);
     } else {
-      accumulate(from, even, first, ROUNDS - 1, wave, sums);
+      accumulate(from, even, step_of(first, ROUNDS - 1, wave), sums);
     }
   }
   if constexpr (STEPS_IN_ROUNDS < STEPS) {
 #pragma unroll 1
     for (u32 step = STEPS_IN_ROUNDS + wave; step < STEPS; step += WAVES) {
-      Step held;
+      Round<1> held;
       load(from, first + step, held);
       accumulate(from, held, first + step, sums);
     }
@@ -222,7 +227,8 @@ DEVICE void finish_tile(f32x4 sum, u32 tile, u32 lane, [[maybe_unused]] u32 bloc
     *(out_x4 *)(corner + row * c_stride + column * sizeof(OUT_TYPE)) = __builtin_convertvector(sum, out_x4);
 }
 
-KERNEL __attribute__((amdgpu_flat_work_group_size(WAVES * LANES, WAVES * LANES)))
+KERNEL __attribute__((amdgpu_flat_work_group_size(WAVES * LANES, WAVES * LANES),
+                      amdgpu_waves_per_eu(WAVES_A_SIMD, WAVES_A_SIMD)))
 void fused_gemm(const u8 *__restrict__ a, const u8 *__restrict__ weight, const u8 *__restrict__ scales,
                 [[maybe_unused]] const u8 *__restrict__ bias, u8 *__restrict__ c, u32 m, u32 a_stride, u32 c_stride,
                 [[maybe_unused]] u8 *partials, [[maybe_unused]] u32 *counters) {

@@ -1,5 +1,5 @@
 #pragma once
-#include "vectors.h"
+#include "fp4_block.h"
 
 // A tile of A, 16 rows x 128 columns of bf16, to e2m1 by one wave: loaded in whole rows, handed to the matrix unit.
 //
@@ -21,11 +21,6 @@ constexpr u16 E2M1_EMAX = 2;
 constexpr u32 TILE_DWORDS = 256;  // of codes
 
 using Bf16Tile = u32x4[4];
-
-struct Fp4Block {
-  u32x4 codes;  // element k in bits 4 * (k % 8) of dword k / 8
-  u32 scale;    // E8M0 byte; what the bytes above hold means nothing
-};
 
 // What a lane needs to know of the way from one layout to the other.
 struct Lanes {

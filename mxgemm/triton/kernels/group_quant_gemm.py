@@ -117,15 +117,21 @@ def group_quant_step(
     A_BY_GROUP: tl.constexpr = A_SCALE != "none" and A_GROUP > 0
     B_BY_GROUP: tl.constexpr = B_SCALE != "none" and B_SCALE != "e8m0" and B_GROUP > 0
     if A_BY_GROUP or B_BY_GROUP:
+        # Scales come first. Behind the product their load would be a branch between a matrix instruction and what
+        # reads its sums, and of the two ways through it LLVM counts wait states on one only.
+        if A_BY_GROUP:
+            scales_of_a = load_group_scale(
+                a_scales, pm, k, M, K, A_SCALE, A_ROWS, A_GROUP, A_K_SLOWEST, BLOCK_M, WIDE, INTERPRETED
+            )
+        if B_BY_GROUP:
+            scales_of_b = load_group_scale(
+                b_scales, pn, k, N, K, B_SCALE, B_ROWS, B_GROUP, B_K_SLOWEST, BLOCK_N, WIDE, INTERPRETED
+            )
         part = tl.dot(x, w)
         if A_BY_GROUP:
-            part *= load_group_scale(
-                a_scales, pm, k, M, K, A_SCALE, A_ROWS, A_GROUP, A_K_SLOWEST, BLOCK_M, WIDE, INTERPRETED
-            )[:, None]
+            part *= scales_of_a[:, None]
         if B_BY_GROUP:
-            part *= load_group_scale(
-                b_scales, pn, k, N, K, B_SCALE, B_ROWS, B_GROUP, B_K_SLOWEST, BLOCK_N, WIDE, INTERPRETED
-            )[None, :]
+            part *= scales_of_b[None, :]
         acc += part
     else:
         acc = tl.dot(x, w, acc)

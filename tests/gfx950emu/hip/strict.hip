@@ -78,6 +78,32 @@ KERNEL race_loop(const u32* x, u32* o) {
   o[t] = sum;
 }
 
+// What was read of another wave's part is waited for behind the barrier only, where that wave overwrites it.
+KERNEL race_in_flight(const u32* x, u32* o) {
+  SHARED u32 buf[256];
+  int t = THREAD;
+  u32 r;
+  ((volatile LDS u32*)buf)[t] = x[t];
+  SYNC();
+  asm volatile("ds_read_b32 %0, %1\ns_barrier\ns_waitcnt lgkmcnt(0)" : "=&v"(r) : "v"((LDS u32*)buf + (255 - t)) : "memory");
+  ((volatile LDS u32*)buf)[t] = 0;
+  SYNC();
+  o[t] = r + ((volatile LDS u32*)buf)[t];
+}
+
+// Lanes of a wave exchange what is theirs, twice, and then waves do: of three barriers the last orders something.
+KERNEL own_parts(const u32* x, u32* o) {
+  SHARED u32 buf[256];
+  int t = THREAD, mirrored = t ^ 63;
+  ((volatile LDS u32*)buf)[t] = x[t];
+  SYNC();
+  u32 r = ((volatile LDS u32*)buf)[mirrored];
+  SYNC();
+  ((volatile LDS u32*)buf)[t] = 3 * r;
+  SYNC();
+  o[t] = ((volatile LDS u32*)buf)[t ^ 64];
+}
+
 KERNEL no_wait(const u32* x, u32* o) {
   int t = THREAD;
   u32 r;
