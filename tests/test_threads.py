@@ -35,6 +35,7 @@ from mxgemm.triton.launch import Launcher
 from mxgemm.triton.tile_config import TileConfig
 from tests import aiter_double, torch_mx_double
 from tests.cases import Case, cpu_route, make, run_route, skip_without_kernels
+from tests.experts.cases import layer_of_two_experts, two_experts
 
 pytestmark = pytest.mark.slow
 
@@ -109,6 +110,10 @@ FORMS = {
     "quant_gemm_mx": Form("quant_gemm_mx", routed("quant_gemm_mx")),
     "quant_gemm_mx, split": Form("quant_gemm_mx", routed("quant_gemm_mx", config=SPLIT), launches=3),
     "scaled_mm": Form("scaled_mm", routed("scaled_mm", machine=KNOWN_MACHINES["gfx950"]), (3, 32, 256)),
+    "experts, a product": Form("experts", two_experts),
+    "experts, a layer": Form(
+        "experts", layer_of_two_experts, (3, 64, 256), launches=1
+    ),  # memory of its own between them
     "ck_gemm, padded pick": Form("ck_gemm", on_aiter("ck_gemm", CKGemmConfig("", "triton")), AITER, aiter="filled"),
 }
 ONE_LAUNCH_ROUTES = {"reference", "hip_fused", "hip_mx"}
@@ -252,7 +257,8 @@ def test_whole_calls_between_torchs_operations(form: Form, monkeypatch: pytest.M
             return result
 
     # A call that a mode looks at is one operator, which hides what is inside; here the inside is meant.
-    monkeypatch.setattr(sys.modules["mxgemm.gemm"], "is_observed", lambda *_: False)
+    for module in ("gemm", "experts.grouped", "experts.moe"):
+        monkeypatch.setattr(sys.modules[f"mxgemm.{module}"], "is_observed", lambda *_: False)
     with Mode():
         got = call()
     assert bool(run.got) is (form.route != "cpu_native")  # whose result is not made by way of torch's dispatcher
@@ -344,14 +350,16 @@ def test_a_launch_that_raises_leaves_nothing_behind(form: Form, monkeypatch: pyt
 
 
 def test_no_route_and_no_user_of_scratch_is_forgotten() -> None:
-    covered = {form.route for form in FORMS.values()}
+    covered = {form.route for form in FORMS.values()} - {"experts"}
     assert covered | ONE_LAUNCH_ROUTES | ON_A_GPU_ALONE == set(ROUTES)
     package = Path(mxgemm.__file__).parent
     sources = {path.relative_to(package).as_posix(): path.read_text(encoding="utf-8") for path in package.rglob("*.py")}
     users = {name.removesuffix(".py") for name, source in sources.items() if "workspace.take(" in source}
     shared = dict.fromkeys(("a16wfp4", "w4a16", "gemm_mx"), "routes/triton_gemm") | {"cpu_native": "cpu/launch"}
     with_scratch = (covered | ON_A_GPU_ALONE | {"hip_fused"}) - {"reference"}
-    assert users - ELSEWHERE == {shared.get(route, f"routes/{route}") for route in with_scratch}
+    assert users - ELSEWHERE == {"experts/triton_gemm"} | {
+        shared.get(route, f"routes/{route}") for route in with_scratch
+    }
     assert users >= ELSEWHERE
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -13,7 +14,7 @@ import mxgemm
 from mxgemm.experts import oracle as experts_oracle
 from mxgemm.mx import oracle
 from mxgemm.mx.accuracy import compare
-from tests.cases import cpu_route, skip_without_kernels, spread
+from tests.cases import Case, cpu_route, skip_without_kernels, spread
 
 GPT_OSS = mxgemm.SwiGLU()
 DEEPSEEK = mxgemm.SwiGLU.plain()
@@ -124,3 +125,20 @@ def layer(
     b2 = torch.randn(experts, out or hidden, generator=made).bfloat16() if bias else None
     x = (torch.randn(tokens, hidden, generator=made) * 0.3).bfloat16()
     return Layer(x, w13, w2, ids, weights, activation, b13, b2)
+
+
+def two_experts(case: Case) -> Callable[[], Tensor]:
+    """A call for some rows, as many as the data say, by a case's weight, for the others by its negative."""
+    m, weight = case.a.shape[0], case.weight.dequantize()
+    first = int(case.a.double().abs().sum()) % (m + 1)
+    w, offsets = mxgemm.quantize(torch.stack((weight, -weight))), ends(first, m - first)
+    return lambda: mxgemm.grouped_gemm(case.a, w, offsets, route="triton")
+
+
+def layer_of_two_experts(case: Case) -> Callable[[], Tensor]:
+    """A call for each row by both of two such experts."""
+    m, weight = case.a.shape[0], case.weight.dequantize()
+    n, k = weight.shape
+    w13, w2 = mxgemm.quantize(torch.stack((weight, -weight))), stack(2, k, n // 2)
+    ids, weights = torch.tensor([[0, 1]]).expand(m, 2), torch.tensor([[0.75, 0.25]]).expand(m, 2)
+    return lambda: mxgemm.moe(case.a, w13, w2, ids, weights, activation=DEEPSEEK, route="triton")
