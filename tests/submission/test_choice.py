@@ -158,6 +158,18 @@ def test_a_wrong_form_is_never_timed_however_fast(
         module.choose_form(*SHAPE, CPU)
 
 
+def test_a_form_that_cannot_even_list_its_tiles_makes_way(
+    module: ModuleType, forms: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def tiles(m: int, n: int, k: int, arch: str) -> dict[str, Any]:
+        raise OSError("libmodule.so: undefined symbol")
+
+    forms["aiter"] = module.FormKind(tiles, product())
+    forms["triton"] = module.FormKind(named("a"), product())
+    assert chosen(module) == chosen(module) == "a"
+    assert capsys.readouterr().err.count("mxfp4: aiter is not used: OSError: libmodule.so: undefined symbol") == 1
+
+
 def test_a_form_that_turns_wrong_is_not_used(
     module: ModuleType, forms: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,6 +87,9 @@ def right_forms(
             tiles.append([(f"{form} {tile}".strip(), kind, tiled) for tile, tiled in kind.tiles(m, n, k, arch).items()])
         except NotHere as error:
             reasons.append(f"{form}: {error}")
+        except Exception as error:  # as of an AITER that is there and does not load
+            reasons.append(f"{form}: {type(error).__name__}: {error}")
+            say_once(f"mxfp4: {form} is not used: {type(error).__name__}: {error}")
     for name, kind, tile in (candidate for turn in zip_longest(*tiles) for candidate in turn if candidate):
         if right and (not can_be_timed(device) or time.monotonic() > deadline):
             break
