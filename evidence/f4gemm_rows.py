@@ -54,7 +54,7 @@ def _operands(preshuffled: bool, m: int, n: int, k: int) -> f4gemm.Operands:
 
 
 def sweep(kernel: F4GemmKernel, n: int, k: int) -> dict[str, Any]:
-    """Run every M; return counts, the M that are not right with their wrong rows, and whether the contract knew."""
+    """Run every M; return counts, the M that are not right, how many rows are wrong, and whether the contract knew."""
     rows = ROWS if (kernel.whole_columns and kernel.preshuffled) or kernel == _SMALLEST else EDGES
     found = {m: outcome(kernel, m, n, k) for m in rows}
     legal = [m for m in rows if kernel.broken(m, n, k) is None]
@@ -63,7 +63,7 @@ def sweep(kernel: F4GemmKernel, n: int, k: int) -> dict[str, Any]:
         "counts": dict(Counter(what for what, _ in found.values())),
         "legal_and_not_right": [m for m in legal if found[m][0] != "right"],
         "refused_and_right": [m for m in rows if m not in legal and found[m][0] == "right"],
-        "wrong_rows": {str(m): rows for m, (_, rows) in found.items() if rows},
+        "wrong_rows": {str(m): len(wrong) for m, (_, wrong) in found.items() if wrong},
     }
 
 
