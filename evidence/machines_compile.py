@@ -140,7 +140,7 @@ def table_of(counts: dict[str, dict[str, dict[str, dict[str, int]]]]) -> str:
 
 
 def _cell(counted: dict[str, int]) -> str:
-    return ", ".join(f"{number} {what}" for what, number in sorted(counted.items()))
+    return ", ".join(f"{number} {what}" for what, number in sorted(counted.items())) or "-"
 
 
 _SHOWN: Final = ("block_m", "block_n", "block_k", "num_warps", "transposed", "fast_accumulation")

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from evidence import f4gemm_cases as f4gemm
+from evidence.f4gemm_rows import outcome
 from gfx950emu import run_code_object
 from gfx950emu.errors import MemoryFault
 from mxgemm import workspace
@@ -88,6 +89,16 @@ def test_what_the_predicate_refuses_is_wrong(tile: str, m: int, n: int, k: int) 
     except MemoryFault:  # it reads or stores past an operand
         return
     assert not accuracy.passed
+
+
+@pytest.mark.parametrize("tile, m", [("256x256", 2), ("256x256", 32), ("192x256", 33), ("192x256", 64)])
+def test_what_aiter_picks_for_few_columns_spoils_every_row_behind_another(tile: str, m: int) -> None:
+    """By its heuristic at e4048607, for N <= 128: zeros at the start of the next row (docs/aiter.md)."""
+    kernel = kernel_of(f"BpreShuffle_{tile}")
+    what, rows = outcome(kernel, m, 96, 512)
+    assert (what, 0 in rows) == ("wrong", False)
+    assert len(rows) >= m // 2
+    assert outcome(kernel, 1, 96, 512) == ("right", [])
 
 
 class EmulatedModule:
