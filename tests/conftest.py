@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import re
@@ -14,6 +15,8 @@ import torch
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # which must be chosen before import
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # triton 3.9 warns unless it is set
+with contextlib.suppress(ImportError):
+    import triton  # noqa: F401  # now, ahead of tests that choose otherwise for a while: its own functions would keep that
 
 ADDRESS: Final = re.compile(r"\bat 0x[0-9a-f]+")
 SLOW_FOLDERS: Final = ("dispatcher", "evidence", "gfx950emu", "hip", "submission")
