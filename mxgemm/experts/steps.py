@@ -121,10 +121,12 @@ def bind_steps(problems: tuple[GroupedProblem, GroupedProblem], routing: Routing
         RouteUnavailable: the route that is named cannot run here.
     """
     chosen = choose(problems, route)
+    block_rows = chosen.block_rows(problems[0])
+    assert block_rows == chosen.block_rows(problems[1]), "one tile list serves both products"
     return Steps(
         problems,
         routing,
-        chosen.bind_sort(routing, chosen.block_rows(problems[0])),
+        chosen.bind_sort(routing, block_rows),
         (chosen.bind(problems[0]), chosen.bind(problems[1])),
         chosen.bind_combine(routing),
     )
