@@ -16,8 +16,8 @@ import torch
 from evidence.scaled_compile import figures_of
 from mxgemm.device import KNOWN_MACHINES
 from mxgemm.experts.activation import SwiGLU
-from mxgemm.experts.layer import LayerOptions, describe
 from mxgemm.experts.problem import GroupedProblem, Routing
+from mxgemm.experts.steps import LayerOptions, describe
 from mxgemm.experts.triton_gemm import list_call, product_call, sort_call, sum_call, tile_for
 from mxgemm.mx.tensor import MXTensor
 from mxgemm.triton.compile import compile_call

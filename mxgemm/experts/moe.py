@@ -9,7 +9,8 @@ from mxgemm.ambient import check_no_grad, is_observed
 from mxgemm.arguments import as_int
 from mxgemm.experts import ops
 from mxgemm.experts.activation import SwiGLU
-from mxgemm.experts.layer import LayerOptions, run
+from mxgemm.experts.layer import run
+from mxgemm.experts.steps import LayerOptions
 from mxgemm.experts.validation import check_weight
 from mxgemm.mx.formats import ActivationFormat, ScaleRounding
 from mxgemm.mx.tensor import MXTensor

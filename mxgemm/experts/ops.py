@@ -14,6 +14,7 @@ from mxgemm import batching
 from mxgemm.experts import layer, plan
 from mxgemm.experts.activation import SwiGLU
 from mxgemm.experts.problem import Options
+from mxgemm.experts.steps import LayerOptions
 from mxgemm.mx.parts import describe
 from mxgemm.mx.tensor import MXTensor
 
@@ -124,7 +125,7 @@ def call_moe(
     b2: Tensor | None,
     expert_map: Tensor | None,
     out: Tensor | None,
-    options: layer.LayerOptions,
+    options: LayerOptions,
 ) -> Tensor:
     """Call the operator of a layer and return the result."""
     o, s = options, options.activation
@@ -160,6 +161,6 @@ def _layer(
     scale_rounding: str,
     out_dtype: torch.dtype | None,
     route: str | None,
-) -> layer.LayerOptions:
+) -> LayerOptions:
     activation = SwiGLU(alpha, limit, interleaved, offset)
-    return layer.LayerOptions(activation, first_expert, a_format, scale_rounding, out_dtype or torch.bfloat16, route)
+    return LayerOptions(activation, first_expert, a_format, scale_rounding, out_dtype or torch.bfloat16, route)

@@ -23,7 +23,7 @@ from mxgemm.device import machine_of
 from mxgemm.experts import SwiGLU, moe
 from mxgemm.experts import oracle as experts_oracle
 from mxgemm.experts.choice import NOT_ON_A_CPU, ROUTES, check_route, choose
-from mxgemm.experts.layer import LayerOptions, describe
+from mxgemm.experts.steps import LayerOptions, describe
 from mxgemm.measure import timing
 from mxgemm.measure.environment import clocks, describe_environment
 from mxgemm.measure.floor import Roof, measure_roof

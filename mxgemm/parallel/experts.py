@@ -10,7 +10,8 @@ from torch import Tensor
 
 from mxgemm.ambient import check_no_grad
 from mxgemm.experts import SwiGLU
-from mxgemm.experts.layer import LayerOptions, combine, results
+from mxgemm.experts.apart import combine, results
+from mxgemm.experts.steps import LayerOptions
 from mxgemm.experts.validation import check_moe
 from mxgemm.mx.formats import ActivationFormat, ScaleRounding
 from mxgemm.mx.tensor import MXTensor

@@ -12,8 +12,8 @@ from torch import Tensor
 import mxgemm
 from mxgemm.experts import oracle as experts_oracle
 from mxgemm.experts.choice import ROUTES as EXPERTS_ROUTES
-from mxgemm.experts.layer import LayerOptions, describe
 from mxgemm.experts.problem import Operands
+from mxgemm.experts.steps import LayerOptions, describe
 from mxgemm.mx import oracle
 from tests.experts.cases import CPU_ROUTES, DEEPSEEK, GPT_OSS, ends, layer, need, stack, values
 

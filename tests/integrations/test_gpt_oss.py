@@ -95,6 +95,13 @@ def test_it_is_saved_as_ours_and_loads_again(tmp_path: Path) -> None:
     assert tokens[0] == tokens[1]
 
 
+def test_the_model_is_one_graph(tmp_path: Path) -> None:
+    path = published(tmp_path / "theirs")
+    model = load(path, config=adopt(AutoConfig.from_pretrained(path)))
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    assert torch.equal(logits(compiled), logits(model))
+
+
 def experts() -> tuple[MXGptOssExperts, GptOssExperts]:
     """Ours with random weights of different scales, and transformers' with the same values in float64."""
     with torch.device("meta"):

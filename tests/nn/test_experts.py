@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import mxgemm
 from mxgemm.checkpoints import experts_state, load_experts
 from mxgemm.nn import MXExperts
+from tests.checkpoints import made
 from tests.experts.cases import DEEPSEEK, GPT_OSS, layer, stack
 
 
@@ -76,6 +79,44 @@ def test_layouts_there_and_back(layout: str) -> None:
     if layout != "gpt-oss":
         alone = state["mlp.experts.2." + ("up_proj" if layout == "deepseek" else "w3") + ".weight"]
         assert torch.equal(alone.data, one.w13.data[2, 64:])
+
+
+def test_published_files(tmp_path: Path) -> None:
+    """Stacks as gpt-oss publishes them, and single weights in Quark's files with activations of their own."""
+    pytest.importorskip("safetensors", reason="pip install 'mxgemm[checkpoints]'")
+    stacks = {"mlp.experts.gate_up_proj": made.weight(3, 128, 96), "mlp.experts.down_proj": made.weight(3, 96, 64)}
+    bias = {
+        "mlp.experts.gate_up_proj_bias": np.ones((3, 128), np.float32),
+        "mlp.experts.down_proj_bias": np.ones((3, 96), np.float32),
+    }
+    folder = made.folder(tmp_path / "a", {**made.gpt_oss(stacks), **bias}, made.GPT_OSS_CONFIG)
+    ours = load_experts(mxgemm.checkpoints.open(folder), "mlp.experts")
+    assert ours.a_format == "bf16"
+    assert ours.activation == GPT_OSS
+    got = ours.gate_up_proj.mx_tensor().dequantize().double().numpy()
+    assert np.array_equal(got, stacks["mlp.experts.gate_up_proj"].values)
+    assert ours.gate_up_proj_bias is not None
+
+    sizes = {"gate_proj": (64, 96), "up_proj": (64, 96), "down_proj": (96, 64)}
+    single = {
+        f"mlp.experts.{e}.{name}.weight": made.weight(*shape, seed=10 * e + i)
+        for e in range(3)
+        for i, (name, shape) in enumerate(sizes.items())
+    }
+    folder = made.folder(tmp_path / "b", made.quark(single), made.quark_config("fp4"))
+    ours = load_experts(mxgemm.checkpoints.open(folder), "mlp.experts")
+    assert ours.a_format == "e2m1"
+    assert ours.activation == DEEPSEEK
+    whole = ours.gate_up_proj.mx_tensor().dequantize().double().numpy()
+    assert np.array_equal(whole[2, 64:], single["mlp.experts.2.up_proj.weight"].values)
+    assert ours(torch.randn(4, 96), torch.zeros(4, 1, dtype=torch.int64), torch.ones(4, 1)).shape == (4, 96)
+
+
+def test_compiled_in_one_graph() -> None:
+    ours, one = module()
+    compiled = torch.compile(ours, fullgraph=True, backend="aot_eager")
+    with torch.no_grad():
+        assert torch.equal(compiled(one.x, one.ids, one.weights), ours(one.x, one.ids, one.weights))
 
 
 def test_what_does_not_belong_together_is_refused() -> None:
