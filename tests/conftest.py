@@ -13,6 +13,7 @@ import torch
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # which must be chosen before import
+os.environ["MXGEMM_TABLES"] = ""  # no test shall depend on what somebody has tuned on this machine
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # triton 3.9 warns unless it is set
 
 ADDRESS: Final = re.compile(r"\bat 0x[0-9a-f]+")
@@ -80,3 +81,12 @@ def escaped(text: str) -> str:
 @pytest.fixture(autouse=True)
 def _no_grad_and_seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _no_table_of_this_user(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor where a test names tables of its own in ``MXGEMM_TABLES``."""
+    from mxgemm.routing import tables
+
+    nowhere = tmp_path_factory.getbasetemp() / "no cache"
+    monkeypatch.setattr(tables, "own_path", lambda arch: nowhere / f"{arch}.json")

@@ -37,6 +37,7 @@ class Explanation:
         config: its configuration.
         reason: the table row or rule that decided, in words.
         source: where that row or rule comes from.
+        table: path of a table of the user's own that it is in, "" for one that comes with the package.
         us: microseconds that the row gives, None without one.
         grade: "measured" or "predicted", None without a row.
         scope: whether they are those of a whole "call" or of the GEMM "kernel" alone.
@@ -51,6 +52,7 @@ class Explanation:
     config: Config
     reason: str
     source: str
+    table: str
     us: float | None
     grade: str | None
     scope: Scope
@@ -68,6 +70,8 @@ class Explanation:
             f"  because   {self.reason}",
             f"  source    {self.source}",
         ]
+        if self.table:
+            lines.append(f"  table     {self.table}")
         if self.us is not None:
             alone = " (the GEMM kernel alone)" if self.scope == "kernel" else ""
             lines.append(f"  time      {self.us:g} us{alone}, {self.grade}: {self.covers}")
@@ -111,7 +115,8 @@ def explain(
             otherwise it comes as loose tensors.
         derived: ``prepared.kind`` of the weight, where it is known: of a form that is read beside its bytes, or "".
         route: as in ``gemm``: explain this one.
-        tables: paths of routing tables to put before the shipped ones.
+        tables: paths of routing tables to put before the shipped ones, in place of those that ``MXGEMM_TABLES`` names
+            and of the one that ``mxgemm tune`` keeps in the user's cache folder.
 
     Raises:
         TypeError: an argument of a wrong type.
@@ -159,6 +164,7 @@ def explain(
         config=choice.config,
         reason=choice.reason,
         source=choice.source,
+        table=choice.table,
         us=row.us if row else None,
         grade=row.grade if row else None,
         scope=choice.scope,
