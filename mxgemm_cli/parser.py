@@ -192,8 +192,10 @@ def _doctor(commands: Any) -> None:
 
 def _tune(commands: Any) -> None:
     parser = _command(
-        commands, "tune", "Measure what promises most of every route's configurations, and keep what was right and fast "
-        "in a routing table. A run that was stopped goes on where it was.",
+        commands,
+        "tune",
+        "Measure what promises most of every route's configurations, and keep what was right and fast in a routing "
+        "table. A run that was stopped goes on where it was.",
     )
     tuning.add_options(parser)
     _add_sizes(parser)

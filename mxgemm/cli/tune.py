@@ -16,7 +16,7 @@ from mxgemm.cli.terminal import progress, say, say_table
 from mxgemm.device import Machine, machine_named, machine_of
 from mxgemm.measure import text, tuned, tuner, unfinished, workers
 from mxgemm.measure.search import ordered
-from mxgemm.measure.tune import Task, candidates
+from mxgemm.measure.tune import Task, Timing, candidates
 from mxgemm.routing import tables
 from mxgemm.routing.explain import problem_of
 
@@ -58,9 +58,7 @@ def run(options: Namespace) -> int:
     return 0
 
 
-def _measure(
-    options: Namespace, request: tuner.Request, devices: Sequence[torch.device], path: Path
-) -> tuner.Found:
+def _measure(options: Namespace, request: tuner.Request, devices: Sequence[torch.device], path: Path) -> tuner.Found:
     with progress(len(request.tasks)) as shown:
 
         def tell(event: tuner.Event) -> None:
@@ -119,7 +117,10 @@ def _devices(names: Sequence[str]) -> list[torch.device]:
         if not count:
             raise ValueError('--device: got "all", and torch sees no GPU; want "cpu", or nothing')
         return [torch.device("cuda", index) for index in range(count)]
-    devices = [device_for(name) for name in names] or [device_for(None)]
+    found = [device_for(name) for name in names] or [device_for(None)]
+    here = torch.cuda.current_device() if any(device.type == "cuda" for device in found) else 0
+    indices = [here if device.index is None else device.index for device in found]
+    devices = list(dict.fromkeys(torch.device(one.type, index) for one, index in zip(found, indices, strict=True)))
     machines = {(machine_of(device).arch, machine_of(device).cu_count) for device in devices}
     if len(machines) > 1:
         raise ValueError(f"--device: got {', '.join(names)}, which are of several kinds; want one at a time")
@@ -153,7 +154,7 @@ def _say_what_is_done(request: tuner.Request, device: torch.device, path: Path) 
         say(f"goes on where it stopped, after {len(before.timings)} configurations; --anew forgets them")
 
 
-def _left_out(timings: Sequence[tuner.Timing]) -> Counter[str]:
+def _left_out(timings: Sequence[Timing]) -> Counter[str]:
     return Counter(f"{timing.route}: {timing.reason}" for timing in timings if timing.us is None)
 
 

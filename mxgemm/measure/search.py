@@ -43,7 +43,6 @@ class Search:
     """The search over one problem.
 
     Attributes:
-        best: of each route, microseconds and the candidate, the fastest route first.
         measured: how many were taken.
         known: how many there are.
     """
@@ -63,6 +62,7 @@ class Search:
 
     @property
     def best(self) -> dict[str, tuple[float, Candidate]]:
+        """Return of each route microseconds and the candidate, the fastest route first."""
         return dict(sorted(self._best.items(), key=lambda item: item[1][0]))
 
     def next(self) -> Candidate | None:

@@ -54,7 +54,7 @@ class Request:
 
 
 class Event(NamedTuple):
-    """How far a task is: sent when it is begun, after each configuration, and when it is left.
+    """How far a task is: sent when it is begun, after each configuration, and when all of it is in the table.
 
     Attributes:
         task: its name.
@@ -146,14 +146,23 @@ def gathered(request: Request, device: torch.device, table: Path) -> Found:
 def _work(
     request: Request, task: Task, device: torch.device, kept: Unfinished, growing: _Growing, left: Budget, tell: Tell
 ) -> End:
+    last = Event(str(task))
+
+    def heard(event: Event) -> None:
+        nonlocal last
+        last = event
+        tell(event)
+
     try:
-        end = _tune(request, task, device, kept, left, tell)
+        end = _tune(request, task, device, kept, left, heard)
     except KeyboardInterrupt:
         kept.leave(finished=False)  # it was not the configuration that ended the process
         raise
     finally:
         growing.take(task, kept.timings)
     kept.leave(finished=end == "finished")
+    if end == "finished":
+        tell(last._replace(done=True))
     return end
 
 
@@ -165,7 +174,6 @@ def _tune(request: Request, task: Task, device: torch.device, kept: Unfinished, 
         if not answers(device):
             return "device"
         kept.failure = f"{type(error).__name__}: {error}"
-        tell(Event(str(task), done=True))
         return "finished"
     search = Search(bench.candidates, request.patience)
     known = {(candidate.route, candidate.config): candidate for candidate in bench.candidates}
@@ -186,7 +194,6 @@ def _tune(request: Request, task: Task, device: torch.device, kept: Unfinished, 
         tell(Event(str(task), False, search.measured, search.known, _best(search)))
         if timing.us is None and not refused and not answers(device):
             return "device"
-    tell(Event(str(task), True, search.measured, search.known, _best(search)))
     return "finished"
 
 

@@ -71,7 +71,8 @@ class Unfinished:
         self._task, self._about, self._path = task, dict(about), path
         old = None if path is None else _read(path, self._about)
         self.timings = [_timing(task, entry) for entry in old["timings"]] if old else []
-        self.finished, self.failure = (old["finished"], old["failure"]) if old else (False, "")
+        self.finished: bool = old["finished"] if old else False
+        self.failure: str = old["failure"] if old else ""
         self._attempts, self._running = Attempts(old["running"] if old else None), None
         self._keeper: Keeper | None = None
 
@@ -174,6 +175,4 @@ def _read(path: Path, about: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _timing(task: Task, entry: Mapping[str, Any]) -> Timing:
     config = ROUTES[entry["route"]].config_type.from_mapping(entry["config"])
-    return Timing(
-        task.shape, entry["route"], config, entry["us"], entry["reason"], task.a_format, entry.get("derived")
-    )
+    return Timing(task.shape, entry["route"], config, entry["us"], entry["reason"], task.a_format, entry.get("derived"))

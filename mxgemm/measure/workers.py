@@ -95,9 +95,7 @@ def run(
     return found._replace(failures=[*found.failures, *(found.end != "finished") * failures])
 
 
-def work(
-    request: Request, device: str, table: Path, budget: float | None, force: bool, events: Any
-) -> None:
+def work(request: Request, device: str, table: Path, budget: float | None, force: bool, events: Any) -> None:
     """Tune on one device, and send what happens: events, then how it ended and which error ended it."""
     try:
         end = tuner.run(

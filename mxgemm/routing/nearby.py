@@ -7,6 +7,7 @@ between two rows as well.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -99,7 +100,7 @@ def us_at(points: Sequence[tuple[int, float]], m: int) -> float:
     points = sorted(points)
     if m <= points[0][0]:
         return points[0][1]
-    for (low, low_us), (high, high_us) in zip(points, points[1:], strict=False):
+    for (low, low_us), (high, high_us) in itertools.pairwise(points):
         if m <= high:
             share = math.log(m / low) / math.log(high / low)
             return math.exp((1 - share) * math.log(low_us) + share * math.log(high_us))
