@@ -92,7 +92,7 @@ def test_the_choice_changes_a_few_times_along_m_for_many_weights(
 ) -> None:
     if installed:
         request.getfixturevalue("all_installed")
-    for n, k in weights(40, SEED + 1):
+    for n, k in weights(10, SEED + 1):
         check(arch, a_format, prepared, n, k)
 
 
@@ -121,6 +121,13 @@ def test_a_size_that_no_row_names_goes_as_its_neighbours_do(all_installed: None)
             for m in (2, 3, 4, 8)
         }
         assert {choice.route.name for choice in at.values()} == {"w4_mma"}, at
+
+
+def test_where_a_route_ends_the_fastest_of_the_others_takes_over(all_installed: None) -> None:
+    """33 rows are too many for w4_mma; w4_wgmma takes 64 in less time than fp8_fold, by its rows, takes 32."""
+    for n, k in ((7168, 2048), (8192, 28672), (4096, 1024)):
+        problem = problem_of(33, n, k, KNOWN_MACHINES["sm_90"], prepared=True)
+        assert router.choose(problem).route.name == "w4_wgmma"
 
 
 def test_a_hole_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
