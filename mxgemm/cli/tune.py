@@ -24,7 +24,7 @@ _ROW = ("M,N,K", "A", "time", "route", "configuration")
 
 
 def run(options: Namespace) -> int:
-    """Measure, print and write; 1 where nothing was found or something is left."""
+    """Measure, print and write; 1 where nothing was found."""
     if options.merge:
         return _merge(options)
     if options.dry_run:

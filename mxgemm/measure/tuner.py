@@ -159,8 +159,8 @@ def _work(
         kept.leave(finished=False)  # it was not the configuration that ended the process
         raise
     finally:
-        growing.take(task, kept.timings)
-    kept.leave(finished=end == "finished")
+        written = growing.take(task, kept.timings)
+    kept.leave(finished=end == "finished" and written)
     if end == "finished":
         tell(last._replace(done=True))
     return end
@@ -215,22 +215,23 @@ class _Growing:
         self._named = {prepared: tuned.source_of(device, prepared) for prepared in (True, False)}
         self._told = False
 
-    def take(self, task: Task, timings: Sequence[Timing]) -> None:
-        """Add what was measured of a task."""
+    def take(self, task: Task, timings: Sequence[Timing]) -> bool:
+        """Add what was measured of a task; say whether it is in the table now."""
         name, source = self._named[task.prepared]
         self._places |= {tuned.place_of(timing, self._machine.cu_count) for timing in timings}
         self._rows += tuned.rows(timings, self._device, name)
         self._sources[name] = source
         if not self._places:
-            return
+            return True
         try:
             tuned.add(*self._what(), replaced=self._places, force=self._force)
         except (FileError, OSError) as error:
             if not self._told:
                 logger.warning("%s; the run goes on, and the table is written at the end", error)
             self._told = True
-        else:
-            self._clear()
+            return False
+        self._clear()
+        return True
 
     def finish(self) -> None:
         """Write what could not be written before."""

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import os
 import queue
+import signal
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -19,11 +22,13 @@ import torch
 from mxgemm.files import FileError
 from mxgemm.measure import tuner
 from mxgemm.measure.spread import Clock
-from mxgemm.measure.step import End
+from mxgemm.measure.step import ATTEMPTS, End
 from mxgemm.measure.tuner import Event, Found, Request, Tell
 
 WAIT: Final = 0.2
 """Seconds between two looks at the processes."""
+PATIENCE: Final = 10.0
+"""Seconds that processes get to end by themselves, where this one is interrupted."""
 
 logger = logging.getLogger("mxgemm")
 
@@ -56,10 +61,10 @@ def run(
     """
     context = context or multiprocessing.get_context("spawn")
     events, start = context.Queue(), clock()
-    heard, ended, failures = set[str](), dict[str, tuple[End | None, str]](), list[str]()
+    ended, silent, failures = dict[str, tuple[End | None, str]](), Counter[str](), list[str]()
 
     def begin(device: str) -> Any:
-        heard.discard(device)
+        silent[device] += 1
         ended.pop(device, None)
         left = None if budget is None else max(0.0, budget - (clock() - start))
         process = context.Process(target=work, args=(request, device, table, left, force, events), daemon=True)
@@ -69,30 +74,39 @@ def run(
     at_work = {str(device): begin(str(device)) for device in devices}
     try:
         while at_work:
+            gone = [device for device, process in at_work.items() if not process.is_alive()]
             try:
                 device, message = events.get(timeout=WAIT)
-            except queue.Empty:
-                for device in [name for name, process in at_work.items() if not process.is_alive()]:
-                    process = at_work.pop(device)
-                    end, error = ended.get(device, ("device", f"its process ended with status {process.exitcode}"))
-                    if error:
-                        failures.append(f"{device}: {error}")
-                    if end == "device" and device in heard:
+            except queue.Empty:  # so what is gone has nothing more to say
+                for device in gone:
+                    status = at_work.pop(device).exitcode
+                    end, error = ended.get(device, ("device", f"its process ended with status {status}"))
+                    failures += [f"{device}: {error}"] if error else []
+                    if end == "device" and silent[device] <= ATTEMPTS:
                         logger.warning("%s: it is begun anew in another process", device)
                         at_work[device] = begin(device)
                 continue
-            if isinstance(message, Event):
-                heard.add(device)
-                tell(message)
-            else:
+            if not isinstance(message, Event):
                 ended[device] = message
+                continue
+            if message.measured:
+                silent[device] = 0
+            tell(message)
     finally:
-        for process in at_work.values():
-            process.join()
-    found = tuner.gathered(request, devices[0], table)
-    if found.end != "finished" and any(end is None for end, _ in ended.values()):
+        _end(list(at_work.values()))
+    if any(end is None for end, _ in ended.values()):
         raise FileError("; ".join(failures))
+    found = tuner.gathered(request, devices[0], table)
     return found._replace(failures=[*found.failures, *(found.end != "finished") * failures])
+
+
+def _end(processes: Sequence[Any]) -> None:
+    """Have processes write what they have: a terminal's Ctrl-C reaches them too, another signal this one alone."""
+    for process in processes:
+        process.join(PATIENCE)
+        if process.is_alive() and getattr(process, "pid", None):
+            os.kill(process.pid, signal.SIGINT)
+            process.join()
 
 
 def work(request: Request, device: str, table: Path, budget: float | None, force: bool, events: Any) -> None:

@@ -162,7 +162,21 @@ def test_a_full_disk_ends_no_run_and_loses_nothing(
     (kept,) = elsewhere.iterdir()
     assert best(kept) == {3: 20.0, 5: 20.0}
     assert not path.exists()
-    monkeypatch.undo()
+
+
+def test_what_did_not_get_into_the_table_gets_there_without_being_measured_again(
+    delayed: Delayed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "t.json"
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with monkeypatch.context() as patch:
+        patch.setattr(tuned, "add", lambda *_, **__: (_ for _ in ()).throw(FileError("no room")))
+        with pytest.raises(FileError, match="no room"):
+            tuner.run(REQUEST, CPU, path)
+    assert tuner.gathered(REQUEST, CPU, path).end == "budget"
+    assert tuner.run(REQUEST, CPU, path).end == "finished"
+    assert delayed.bound == EVERY
+    assert best(path) == {3: 20.0, 5: 20.0}
 
 
 def test_a_disk_that_is_full_for_a_while_costs_nothing(

@@ -13,6 +13,7 @@ import torch
 from mxgemm import notices
 from mxgemm.files import FileError
 from mxgemm.measure import trial, tuner, unfinished, workers
+from mxgemm.measure.step import ATTEMPTS
 from mxgemm.measure.tune import Bench, Task
 from mxgemm.measure.tuner import Event, Request
 from mxgemm.routes import ROUTES
@@ -101,9 +102,9 @@ def test_a_device_that_never_answers_is_given_up_and_the_others_go_on(
     monkeypatch.setattr(tuner, "run", run)
     context = Threads()
     found = workers.run(REQUEST, TWO, tmp_path / "t.json", context=context)
-    assert (found.end, found.failures, len(context.begun)) == ("finished", [], 2)
+    assert (found.end, found.failures, len(context.begun)) == ("finished", [], 2 + ATTEMPTS)
     alone = workers.run(REQUEST, TWO[1:], tmp_path / "u.json", context=Threads())
-    assert (alone.end, alone.failures) == ("budget", ["cpu:1: its process ended with status -9"])
+    assert (alone.end, alone.failures) == ("budget", ["cpu:1: its process ended with status -9"] * (1 + ATTEMPTS))
 
 
 def test_a_table_that_cannot_be_written_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
