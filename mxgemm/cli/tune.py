@@ -15,7 +15,7 @@ from mxgemm.cli.sizes import device_for, fitting, sizes_of
 from mxgemm.cli.terminal import progress, say, say_table
 from mxgemm.device import Machine, machine_named, machine_of
 from mxgemm.measure import text, tuned, tuner, unfinished, workers
-from mxgemm.measure.search import ordered
+from mxgemm.measure.search import Candidate, ordered
 from mxgemm.measure.tune import Task, Timing, candidates
 from mxgemm.routing import tables
 from mxgemm.routing.explain import problem_of
@@ -88,7 +88,10 @@ def _dry_run(options: Namespace) -> int:
         problem = problem_of(*task.shape, machine, a_format=task.a_format, prepared=task.prepared)
         found = ordered(candidates(problem, options.route))
         counts = Counter(candidate.route for candidate in found)
-        for candidate in {one.route: one for one in reversed(found)}.values():
+        first: dict[str, Candidate] = {}
+        for candidate in found:
+            first.setdefault(candidate.route, candidate)
+        for candidate in first.values():
             about = text.duration(candidate.estimate_us), candidate.route, str(counts[candidate.route])
             rows.append((",".join(map(str, task.shape)), task.a_format, *about, str(candidate.config)))
     columns = ("M,N,K", "A", "estimate", "route", "known", "tried first")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 
@@ -17,6 +18,9 @@ from mxgemm.mx.prepared import wanted_on
 from mxgemm.routes import ROUTES
 from mxgemm.routing import tables
 from mxgemm.triton.support import interpreting, triton_failure, triton_version
+
+OWN_TABLE: Final = "what mxgemm tune found"
+"""Name of the fact that is about the table in the user's cache folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,7 @@ def examine() -> Findings:
         ("prepare() makes of a weight", "nothing: row-major serves" if form is None else str(form)),
         ("routing tables", ", ".join(f"{os.path.basename(t.path)} ({len(t.rows)} rows)" for t in shipped) or "none"),
         (f"own tables ({tables.TABLES_VARIABLE})", ", ".join(table.path for table in named) or "none"),
-        ("what mxgemm tune found", _own_table(machine.arch)),
+        (OWN_TABLE, _own_table(machine.arch)),
     )
     return Findings(machine.arch, facts, abilities(machine), routes)
 

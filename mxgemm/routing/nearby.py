@@ -21,6 +21,9 @@ NEAREST_M_OCTAVES: Final = 2.0
 NEAREST_WEIGHT_OCTAVES: Final = 1.0
 """Rows of another weight speak for an N, a K and an M up to this many powers of two away each."""
 
+PRESHUFFLED: Final = "preshuffled"
+"""The order of a weight's bytes that is a form of its own to rows; rows of row-major ones speak for it too."""
+
 
 class Found(NamedTuple):
     """A row that speaks for a problem, and where it stands."""
@@ -112,12 +115,13 @@ def ranked(problem: Problem, rows: Iterable[Row]) -> list[Row]:
 
     The same CU count is a tie-break, never a condition; so is that a row names the form.
     """
+    form = form_of(problem)
 
     def rank(row: Row) -> tuple[float, bool, bool, bool, float]:
         distance = _octaves(row.m, problem.m) + _octaves(row.n, problem.n) + _octaves(row.k, problem.k)
         other_machine = row.cu_count not in (0, problem.machine.cu_count)
         us = row.us if row.us is not None else math.inf
-        return distance, other_machine, row.grade != "measured", row.derived is None, us
+        return distance, other_machine, row.grade != "measured", row.derived != form, us
 
     return sorted(rows, key=rank)
 
@@ -134,7 +138,7 @@ def form_of(problem: Problem) -> str:
     """
     if problem.weight_layout == FRAGMENTS:
         return "bf16"
-    return problem.derived or ("preshuffled" if problem.weight_layout == "preshuffled" else "")
+    return problem.derived or (PRESHUFFLED if problem.weight_layout == PRESHUFFLED else "")
 
 
 def title_of(table: Table, source: str) -> str:
@@ -148,9 +152,10 @@ def _of_weight(problem: Problem, table: Table) -> Iterator[Found]:
 
 
 def _fitting(problem: Problem, rows: Iterable[Row]) -> list[Row]:
-    """Return the rows of the same formats and form."""
+    """Return the rows of the same formats and form; of the row-major one too where another order has none nearer."""
     formats, form = (problem.a_format, problem.b_format), form_of(problem)
-    return [row for row in rows if (row.a_format, row.b_format) == formats and row.derived in (None, form)]
+    forms = (None, form, "") if form == PRESHUFFLED else (None, form)
+    return [row for row in rows if (row.a_format, row.b_format) == formats and row.derived in forms]
 
 
 def _spans(rows: Iterable[Row]) -> dict[str, tuple[int, int]]:
