@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from mxgemm_cli import USAGE, names, values
+from mxgemm_cli import USAGE, names, tuning, values
 from mxgemm_cli.light import load
 
 _SHAPES: Final = "a size; repeat for more; default: the leaderboard's six"
@@ -66,6 +66,8 @@ def _check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None
     elif options.command == "bench" and (moe := [name for name in options.set if name in values.moe_sets()]):
         if len(moe) < len(options.set) or options.shape or options.plot or options.compare:
             parser.error(f"--set: got {moe[0]} beside other sizes, --plot or --compare, want layers of experts alone")
+    elif options.command == "tune":
+        tuning.check(options, parser)
     elif options.command == "plot" and not (options.results or options.map):
         parser.error("results: got none, want a file that mxgemm bench --json wrote, or --map")
 
@@ -193,14 +195,13 @@ def _doctor(commands: Any) -> None:
 
 def _tune(commands: Any) -> None:
     parser = _command(
-        commands, "tune", "Measure every legal configuration of every route that is right, and write a routing table."
+        commands,
+        "tune",
+        "Measure what promises most of every route's configurations, and keep what was right and fast in a routing "
+        "table. A run that was stopped goes on where it was.",
     )
-    parser.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="FILE", help="the table to write or to add to"
-    )
+    tuning.add_options(parser)
     _add_sizes(parser)
-    _add_device(parser)
-    _add_a_format(parser)
     _add_choice(parser, "--route", names.ROUTES, "only this route; repeat for more", action="append", default=[])
     _add_prepared(parser)
     _add_seconds(parser, 0.2, "time to spend on one configuration")

@@ -14,6 +14,7 @@ import torch
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # which must be chosen before import
+os.environ["MXGEMM_TABLES"] = ""  # no test shall depend on what somebody has tuned on this machine
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # triton 3.9 warns unless it is set
 with contextlib.suppress(ImportError):
     import triton  # noqa: F401  # now, ahead of tests that choose otherwise for a while: its own functions would keep that
@@ -87,3 +88,12 @@ def escaped(text: str) -> str:
 @pytest.fixture(autouse=True)
 def _no_grad_and_seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _no_table_of_this_user(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor where a test names tables of its own in ``MXGEMM_TABLES``."""
+    from mxgemm.routing import tables
+
+    nowhere = tmp_path_factory.getbasetemp() / "no cache"
+    monkeypatch.setattr(tables, "own_path", lambda arch: nowhere / f"{arch}.json")

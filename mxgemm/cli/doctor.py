@@ -12,7 +12,7 @@ import torch
 from mxgemm.cli.sizes import device_for, sizes_for
 from mxgemm.cli.terminal import progress, say, say_table
 from mxgemm.errors import Refused, by_reason
-from mxgemm.measure import Shape, checkup, report, text, tune
+from mxgemm.measure import Shape, checkup, report, text, tuned
 from mxgemm.measure.doctor import Findings, examine
 from mxgemm.routing import tables
 
@@ -43,8 +43,7 @@ def _read(options: Namespace) -> int:
         if found["table"] is None:
             raise ValueError(f"--table: got {options.read}, in which nothing was tuned; want a report with --tune")
         table = tables.parse(found["table"], str(options.read))
-        name, source = next(iter(table.sources.items()))
-        tune.write(options.table, table.arch, name, dict(source), table.rows, force=options.force)
+        tuned.write(options.table, table.arch, table.sources, table.rows, force=options.force)
     say_table(("this report", "is of"), list(found["found"].items()), left=("this report",), wrapped=("is of",))
     say()
     status = _say_report(found)

@@ -33,7 +33,15 @@ def sizes_for(device: torch.device, shapes: Sequence[Shape], sets: Sequence[str]
     Raises:
         ValueError: the device cannot hold the operands.
     """
-    sizes = sizes_of(shapes, sets)
+    return fitting(device, sizes_of(shapes, sets))
+
+
+def fitting(device: torch.device, sizes: list[Shape]) -> list[Shape]:
+    """Return sizes whose operands a device can hold.
+
+    Raises:
+        ValueError: it cannot hold one.
+    """
     memory = _memory(device)
     for m, n, k in sizes:
         needed = 2 * (m * k + n * k + m * n)  # A, B before it is quantised, and C, in bf16

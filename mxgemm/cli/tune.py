@@ -1,53 +1,174 @@
-"""``mxgemm tune``: measure every configuration of every route, and write a routing table."""
+"""``mxgemm tune``: measure what promises most of every route's configurations, and keep it in a routing table."""
 
 from __future__ import annotations
 
 from argparse import Namespace
+from collections import Counter
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
 
-from mxgemm.cli.sizes import device_for, sizes_for
+import torch
+
+from mxgemm.cli.model_sizes import model_sizes
+from mxgemm.cli.sizes import device_for, fitting, sizes_of
 from mxgemm.cli.terminal import progress, say, say_table
-from mxgemm.device import machine_of
-from mxgemm.measure import text
-from mxgemm.measure import tune as tuning
-from mxgemm.routing.tables import TABLES_VARIABLE
+from mxgemm.device import Machine, machine_named, machine_of
+from mxgemm.measure import text, tuned, tuner, unfinished, workers
+from mxgemm.measure.search import Candidate, ordered
+from mxgemm.measure.tune import Task, Timing, candidates
+from mxgemm.routing import tables
+from mxgemm.routing.explain import problem_of
+
+_ROW = ("M,N,K", "A", "time", "route", "configuration")
 
 
 def run(options: Namespace) -> int:
     """Measure, print and write; 1 where nothing was found."""
-    device = device_for(options.device)
-    shapes = sizes_for(device, options.shape, options.set)
-    arch = machine_of(device).arch
-    tuning.check_writable(options.output, arch, force=options.force)  # before the work, not after it
-    done: list[tuning.Timing] = []
-    with progress(len(shapes)) as shown:
-        for shape in shapes:
-            size = ",".join(map(str, shape))
-            for timing in tuning.tune(
-                [shape], device=device, a_format=options.a_format, prepared=options.prepared,
-                routes=options.route, seconds=options.seconds,
-            ):  # fmt: skip
-                done.append(timing)
-                shown.now(f"{size}: {len(done)} measured; {timing.route}: {timing.config}")
-            shown.done(size)
-    name, source = tuning.source_of(device, options.prepared)
-    found = tuning.rows(done, device, options.a_format, name)
-    for timing in done:
-        if timing.us is None:
-            say(f"left out: {timing.route} ({timing.config}) on {timing.shape}: {timing.reason}")
-    if not found:
+    if options.merge:
+        return _merge(options)
+    if options.dry_run:
+        return _dry_run(options)
+    devices = _devices(options.device)
+    machine = machine_of(devices[0])
+    request = tuner.Request(
+        _tasks(options, devices), options.route, options.seconds, 0 if options.every else options.patience
+    )
+    path = _output(options, machine.arch)
+    tuned.check_writable(path, machine.arch, force=options.force)  # before the work, not after it
+    folder = unfinished.folder_of(path)
+    if options.anew:
+        unfinished.forget(folder, request.tasks)
+    _say_what_is_done(request, devices[0], path)
+    found = _measure(options, request, devices, path)
+    for timing, count in _left_out(found.timings).items():
+        say(f"left out {count}: {timing}")
+    for failure in found.failures:
+        say(f"not tuned: {failure}")
+    _say_rows(found, devices[0])
+    if found.end == "finished":
+        unfinished.forget(folder, request.tasks)
+    else:
+        why = "the time is over" if found.end == "budget" else "the device answers no longer"
+        say(f"unfinished: {why}; the same command again goes on")
+    if not any(timing.us for timing in found.timings):
         say("nothing was measured: no route that was asked for took a shape and passed")
         return 1
-    configs = {(*timing.shape, timing.route, str(timing.config.to_mapping())): str(timing.config) for timing in done}
+    say(f"{len(found.timings)} configurations measured; wrote {path}{_how_to_use(options)}")
+    return 0
+
+
+def _measure(options: Namespace, request: tuner.Request, devices: Sequence[torch.device], path: Path) -> tuner.Found:
+    with progress(len(request.tasks)) as shown:
+
+        def tell(event: tuner.Event) -> None:
+            best = f"; best {event.best}" if event.best else ""
+            shown.now(f"{event.task}: {event.measured} of at most {event.known}{best}")
+            if event.done:
+                shown.done(f"{event.task}{best}")
+
+        if len(devices) > 1:
+            return workers.run(request, devices, path, budget=options.budget, force=options.force, tell=tell)
+        return tuner.run(request, devices[0], path, budget=options.budget, force=options.force, tell=tell)
+
+
+def _merge(options: Namespace) -> int:
+    first = tables.load(options.merge[0])
+    path = _output(options, first.arch)
+    table = tuned.merge(path, options.merge, force=options.force)
+    say(f"{len(options.merge)} tables merged: {len(table.rows)} rows for {table.arch}; wrote {path}"
+        f"{_how_to_use(options)}")  # fmt: skip
+    return 0
+
+
+def _dry_run(options: Namespace) -> int:
+    machine = _named_machine(options.device)
+    rows = []
+    for task in _tasks(options, []):
+        problem = problem_of(*task.shape, machine, a_format=task.a_format, prepared=task.prepared)
+        found = ordered(candidates(problem, options.route))
+        counts = Counter(candidate.route for candidate in found)
+        first: dict[str, Candidate] = {}
+        for candidate in found:
+            first.setdefault(candidate.route, candidate)
+        for candidate in first.values():
+            about = text.duration(candidate.estimate_us), candidate.route, str(counts[candidate.route])
+            rows.append((",".join(map(str, task.shape)), task.a_format, *about, str(candidate.config)))
+    columns = ("M,N,K", "A", "estimate", "route", "known", "tried first")
+    say_table(columns, rows, left=("M,N,K", "A", "route"), wrapped=("tried first",), shared=("M,N,K",))
+    say(f"nothing was measured; estimates for {machine.name} order what tuning measures, and say no more")
+    return 0
+
+
+def _tasks(options: Namespace, devices: Sequence[torch.device]) -> list[Task]:
+    of_models = [size for folder in options.model for size in model_sizes(folder, options.rows)]
+    named = options.shape or options.set or not of_models
+    sizes = list(dict.fromkeys((*(sizes_of(options.shape, options.set) if named else ()), *of_models)))
+    for device in devices:
+        fitting(device, sizes)
+    return [Task(size, a_format, options.prepared) for size, a_format in product(sizes, options.a_format or ["e2m1"])]
+
+
+def _devices(names: Sequence[str]) -> list[torch.device]:
+    """Return the devices to tune on, all of one kind.
+
+    Raises:
+        ValueError: there is no such device, or they are of several kinds.
+    """
+    if list(names) == ["all"]:
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if not count:
+            raise ValueError('--device: got "all", and torch sees no GPU; want "cpu", or nothing')
+        return [torch.device("cuda", index) for index in range(count)]
+    found = [device_for(name) for name in names] or [device_for(None)]
+    here = torch.cuda.current_device() if any(device.type == "cuda" for device in found) else 0
+    indices = [here if device.index is None else device.index for device in found]
+    devices = list(dict.fromkeys(torch.device(one.type, index) for one, index in zip(found, indices, strict=True)))
+    machines = {(machine_of(device).arch, machine_of(device).cu_count) for device in devices}
+    if len(machines) > 1:
+        raise ValueError(f"--device: got {', '.join(names)}, which are of several kinds; want one at a time")
+    return devices
+
+
+def _named_machine(names: Sequence[str]) -> Machine:
+    if len(names) > 1:
+        raise ValueError(f"--device: got {', '.join(names)} with --dry-run, want one")
+    named = machine_named(names[0]) if names else None
+    return named or machine_of(device_for(names[0] if names else None))
+
+
+def _output(options: Namespace, arch: str) -> Path:
+    if options.output:
+        return Path(options.output)
+    path = tables.own_path(arch)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _how_to_use(options: Namespace) -> str:
+    if options.output:
+        return f"; to use it: {tables.TABLES_VARIABLE}={options.output}"
+    return f", which calls use from now on; {tables.TABLES_VARIABLE}= (set to nothing) leaves it out"
+
+
+def _say_what_is_done(request: tuner.Request, device: torch.device, path: Path) -> None:
+    before = tuner.gathered(request, device, path)
+    if before.timings:
+        say(f"goes on where it stopped, after {len(before.timings)} configurations; --anew forgets them")
+
+
+def _left_out(timings: Sequence[Timing]) -> Counter[str]:
+    return Counter(f"{timing.route}: {timing.reason}" for timing in timings if timing.us is None)
+
+
+def _say_rows(found: tuner.Found, device: torch.device) -> None:
+    configs = {(timing.route, str(timing.config.to_mapping())): str(timing.config) for timing in found.timings}
     rows = [
         (
-            f"{row.m},{row.n},{row.k}",
-            text.duration(row.us),
-            row.route,
-            configs[row.m, row.n, row.k, row.route, str(dict(row.config))],
+            *(f"{row.m},{row.n},{row.k}", row.a_format, text.duration(row.us), row.route),
+            configs[row.route, str(dict(row.config))],
         )
-        for row in found
+        for row in tuned.rows(found.timings, device, "")
     ]
-    say_table(("M,N,K", "time", "route", "configuration"), rows, left=("M,N,K", "route"), wrapped=("configuration",))
-    tuning.write(options.output, arch, name, source, found, force=options.force)
-    say(f"{len(done)} configurations measured; wrote {options.output}; to use it: {TABLES_VARIABLE}={options.output}")
-    return 0
+    if rows:
+        say_table(_ROW, rows, left=("M,N,K", "A", "route"), wrapped=("configuration",), shared=("M,N,K",))

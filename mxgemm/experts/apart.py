@@ -9,10 +9,11 @@ from torch import Tensor
 
 from mxgemm.device import machine_of
 from mxgemm.experts.choice import adder
-from mxgemm.experts.plan import find, keep, on
+from mxgemm.experts.plan import on
 from mxgemm.experts.problem import Routing
 from mxgemm.experts.steps import LayerOptions, Steps, bind_steps, describe, pair_results
 from mxgemm.mx.tensor import MXTensor
+from mxgemm.plan import find, keep
 
 _results: dict[Hashable, Steps] = {}
 

@@ -6,17 +6,14 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import torch
 
 from mxgemm.measure import Shape, tune, verify
 from mxgemm.measure.report import Report, Request
 from mxgemm.measure.spread import Clock
-from mxgemm.measure.step import Step
-
-End = Literal["finished", "budget", "device"]
-"""Nothing is left; the time is over; the device answers no longer, and a new process is wanted."""
+from mxgemm.measure.step import Budget, End, Step, answers
 
 Tell = Callable[[str, str], None]
 """Called with the part of the run that is begun, and with each step of it."""
@@ -52,29 +49,20 @@ def run(
         KeyboardInterrupt: the report is written before.
     """
     tell = tell or (lambda part, step: None)
-    start = clock()
+    time_left = Budget(budget, clock)
     report.begin()
     try:
-        end = _run(request, report, device, start, budget, tell, clock)
+        end = _run(request, report, device, time_left, tell)
     except KeyboardInterrupt:
-        report.worked(clock() - start)
+        report.worked(time_left.spent())
         report.end("interrupted")
         raise
-    report.worked(clock() - start)
+    report.worked(time_left.spent())
     report.end(end)
     return end
 
 
-def _run(
-    request: Request,
-    report: Report,
-    device: torch.device,
-    start: float,
-    budget: float | None,
-    tell: Tell,
-    clock: Clock,
-) -> End:
-    begun = False
+def _run(request: Request, report: Report, device: torch.device, budget: Budget, tell: Tell) -> End:
     for part, shape, steps in _parts(request, device):
         tell(part, "")
         operands = _operands(part, shape)
@@ -88,11 +76,10 @@ def _run(
             if report.has(step):
                 continue
             if not step.decided:
-                if begun and budget is not None and clock() - start >= budget:
+                if not budget.allows():
                     return "budget"
-                begun = True
                 tell(part, step.name)
-                report.worked(clock() - start)
+                report.worked(budget.spent())
                 refused = report.start(step)
             outcome = _failed(refused) if refused else _measured(step)
             report.add(step, outcome)
@@ -139,14 +126,6 @@ def _measured(step: Step) -> dict[str, Any]:
 
 def _failed(reason: str) -> dict[str, Any]:
     return {"state": "failed", "reason": reason}
-
-
-def answers(device: torch.device) -> bool:
-    """Say whether a device still computes: after a fault every call on it fails, whoever makes it."""
-    try:
-        return bool(torch.ones(1, dtype=torch.float32, device=device).add_(1).item() == 2)
-    except RuntimeError:
-        return False
 
 
 def _name(shape: Shape) -> str:

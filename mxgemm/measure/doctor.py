@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 
@@ -17,6 +18,9 @@ from mxgemm.mx.prepared import wanted_on
 from mxgemm.routes import ROUTES
 from mxgemm.routing import tables
 from mxgemm.triton.support import interpreting, triton_failure, triton_version
+
+OWN_TABLE: Final = "what mxgemm tune found"
+"""Name of the fact that is about the table in the user's cache folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,7 @@ def examine() -> Findings:
     form = wanted_on(machine.arch)
     units = f", {machine.cu_count} compute units" if machine.cu_count else ""
     shipped = tables.shipped(machine.arch)
-    own = tables.from_environment(machine.arch)
+    named = tables.from_environment(machine.arch)
     facts = (
         ("mxgemm", __version__),
         ("python", platform.python_version()),
@@ -69,9 +73,23 @@ def examine() -> Findings:
         ("device", f"{machine.name} ({machine.arch}{units})"),
         ("prepare() makes of a weight", "nothing: row-major serves" if form is None else str(form)),
         ("routing tables", ", ".join(f"{os.path.basename(t.path)} ({len(t.rows)} rows)" for t in shipped) or "none"),
-        (f"own tables ({tables.TABLES_VARIABLE})", ", ".join(table.path for table in own) or "none"),
+        (f"own tables ({tables.TABLES_VARIABLE})", ", ".join(table.path for table in named) or "none"),
+        (OWN_TABLE, _own_table(machine.arch)),
     )
     return Findings(machine.arch, facts, abilities(machine), routes)
+
+
+def _own_table(arch: str) -> str:
+    found = tables.own(arch)
+    if found:
+        return f"{found[0].path} ({len(found[0].rows)} rows)"
+    if os.environ.get(tables.TABLES_VARIABLE) == "":
+        return f"left out: {tables.TABLES_VARIABLE} is set to nothing"
+    try:
+        path = tables.own_path(arch)
+        return f"none that can be used: {path} is damaged, or not for {arch}" if path.exists() else "none"
+    except OSError as error:
+        return f"none: {error}"
 
 
 def _triton() -> str:

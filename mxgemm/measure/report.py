@@ -19,11 +19,11 @@ import torch
 from mxgemm import files
 from mxgemm.fields import Check, anything, document, each, every, flag, integer, number, one_of, optional, record, text
 from mxgemm.files import FileError, Name
-from mxgemm.measure import Shape, tune
-from mxgemm.measure.doctor import Findings
+from mxgemm.measure import Shape, tune, tuned
+from mxgemm.measure.doctor import OWN_TABLE, Findings
 from mxgemm.measure.document import Keeper
 from mxgemm.measure.environment import clocks, describe_environment
-from mxgemm.measure.step import Section, Step
+from mxgemm.measure.step import ATTEMPTS, Attempts, Section, Step
 from mxgemm.measure.timing import CALL_METHOD
 from mxgemm.measure.verify import State
 from mxgemm.mx.accuracy import NORM_GATE
@@ -31,15 +31,14 @@ from mxgemm.routing import tables
 
 KIND: Final = "mxgemm-verification"
 VERSION: Final = 2
-ATTEMPTS: Final = 2
-"""Times that a step is begun where the process ends in it."""
 STATES: Final = get_args(State)
 
 _WORDS: Final = text("text", empty=True, lines=True)
 _NAME: Final = text("a name")
 _SIZE: Final[dict[str, Check]] = dict.fromkeys(("m", "n", "k"), integer(1, 1 << 40))
 _TIME: Final[dict[str, Check]] = dict.fromkeys(("us", "us_low", "us_high"), number(0))
-_MORE: Final[dict[str, Check]] = {"reason": _WORDS, "config": each(anything), **_TIME}
+_FORM: Final = optional(text("the form of a weight", empty=True))
+_MORE: Final[dict[str, Check]] = {"reason": _WORDS, "config": each(anything), "derived": _FORM, **_TIME}
 _RESULT: Final = record(
     {"step": _NAME, **_SIZE, "route": _NAME, "weight": _NAME, "state": one_of(STATES)},
     {**_MORE, **dict.fromkeys(("norm_error", "element_error", "norm_limit", "element_limit"), number(-1))},
@@ -129,9 +128,7 @@ class Report:
         self._keeper = None if path is None else Keeper(path, kind=KIND, force=force)
         old = None if path is None or force or not _holds_something(path) else _same(path, fresh)
         self.document = old or fresh
-        self._attempts: dict[str, int] = {}
-        if old and old["running"]:
-            self._attempts[old["running"]["step"]] = old["running"]["attempts"]
+        self._attempts = Attempts(old["running"] if old else None)
         for session in self.document["sessions"]:
             session["ended"] = "killed" if session["ended"] == "running" else session["ended"]
         self._done = {entry["step"] for part in get_args(Section) for entry in self.document[part]}
@@ -152,12 +149,11 @@ class Report:
 
     def start(self, step: Step) -> str:
         """Note in the file what is about to run, and what came before; return why it had better not run, or ""."""
-        attempts = self._attempts.get(step.name, 0) + 1
-        if attempts > ATTEMPTS:
-            return f"the process ended while this ran, {ATTEMPTS} times"
-        self.document["running"] = {"step": step.name, "attempts": attempts}
-        self._keep()
-        return ""
+        refused = self._attempts.refusal(step.name)
+        if not refused:
+            self.document["running"] = self._attempts.note(step.name)
+            self._keep()
+        return refused
 
     def add(self, step: Step, outcome: dict[str, Any]) -> None:
         """Take in what a step gave. It is in the file when the next one starts, or the run ends."""
@@ -192,11 +188,11 @@ class Report:
         self.document["counts"] = {state: states.count(state) for state in STATES}
         if not self.document["request"]["tune"]:
             return
-        name, source = tune.source_of(self._device, self._prepared, datetime.fromisoformat(self.document["date"]))
+        name, source = tuned.source_of(self._device, self._prepared, datetime.fromisoformat(self.document["date"]))
         timings = [tune.timing_of(entry) for entry in self.document["tuned"]]
-        rows = tune.rows(timings, self._device, "e2m1", name)
+        rows = tuned.rows(timings, self._device, name)
         arch = self.document["environment"]["arch"]
-        self.document["table"] = tune.document_of(arch, name, source, rows, None) if rows else None
+        self.document["table"] = tuned.document_of(arch, {name: source}, rows, None) if rows else None
         of_mm = {size_of(entry): entry.get("us") for entry in self.document["baselines"]}
         best: dict[Shape, tables.Row] = {}
         for row in rows:  # of each shape the fastest first
@@ -249,7 +245,7 @@ def _same(path: Path, fresh: dict[str, Any]) -> dict[str, Any]:
         raise FileError(f"{error}; want {anew}") from error
     for part in ("environment", "request", "found"):
         for name, value in fresh[part].items():
-            if old[part].get(name) != value:
+            if old[part].get(name) != value and name != OWN_TABLE:  # it decides nothing here, and grows meanwhile
                 got = files.shown(old[part].get(name))
                 raise FileError(f"{path}: a report with {name} {got}, want {files.shown(value)} as here; {anew}")
     return old

@@ -14,7 +14,7 @@ from mxgemm.arguments import as_int, as_path, check_bool, check_type, shown
 from mxgemm.device import KNOWN_MACHINES, Machine, default_device, device_of, machine_named, machine_of
 from mxgemm.errors import Refused, by_reason
 from mxgemm.mx.formats import BLOCK, E2M1, ActivationFormat
-from mxgemm.mx.layouts import Layout, ScaleLayout, WeightLayout, scale_shape
+from mxgemm.mx.layouts import ROW_MAJOR, Layout, ScaleLayout, WeightLayout, scale_shape
 from mxgemm.mx.prepared import wanted
 from mxgemm.problem import Options, Problem, contiguous_strides
 from mxgemm.routes import ROUTES, Config
@@ -37,6 +37,7 @@ class Explanation:
         config: its configuration.
         reason: the table row or rule that decided, in words.
         source: where that row or rule comes from.
+        table: path of a table of the user's own that it is in, "" for one that comes with the package.
         us: microseconds that the row gives, None without one.
         grade: "measured" or "predicted", None without a row.
         scope: whether they are those of a whole "call" or of the GEMM "kernel" alone.
@@ -51,6 +52,7 @@ class Explanation:
     config: Config
     reason: str
     source: str
+    table: str
     us: float | None
     grade: str | None
     scope: Scope
@@ -68,6 +70,8 @@ class Explanation:
             f"  because   {self.reason}",
             f"  source    {self.source}",
         ]
+        if self.table:
+            lines.append(f"  table     {self.table}")
         if self.us is not None:
             alone = " (the GEMM kernel alone)" if self.scope == "kernel" else ""
             lines.append(f"  time      {self.us:g} us{alone}, {self.grade}: {self.covers}")
@@ -111,7 +115,8 @@ def explain(
             otherwise it comes as loose tensors.
         derived: ``prepared.kind`` of the weight, where it is known: of a form that is read beside its bytes, or "".
         route: as in ``gemm``: explain this one.
-        tables: paths of routing tables to put before the shipped ones.
+        tables: paths of routing tables to put before the shipped ones, in place of those that ``MXGEMM_TABLES`` names
+            and of the one that ``mxgemm tune`` keeps in the user's cache folder.
 
     Raises:
         TypeError: an argument of a wrong type.
@@ -131,22 +136,16 @@ def explain(
         check_type("derived", derived, str, "the kind of a prepared weight")
     tables = None if tables is None else _paths(tables)
     machine = _machine(device)
-    given = Layout(weight_layout, scale_layout)
-    form = next(wanted(machine.arch, "fast", E2M1, n, k), None) if prepared else None
-    layout = given if form is None or form.layout is None else form.layout
-    if derived is None:
-        derived = "" if form is None or form.layout is not None else form.kind
-    if derived or layout != given:
-        weight = f"prepared ({derived or layout})"
+    problem = problem_of(
+        m, n, k, machine, a_format=a_format, given=Layout(weight_layout, scale_layout), prepared=prepared,
+        derived=derived,
+    )  # fmt: skip
+    layout = Layout(problem.weight_layout, problem.scale_layout)  # type: ignore[arg-type]
+    if problem.derived or layout != Layout(weight_layout, scale_layout):
+        weight = f"prepared ({problem.derived or layout})"
     else:
         what = f"prepare() makes nothing of it on {machine.arch}" if prepared else None
         weight = f"{layout}: {what}" if what else f"{layout}, as loose tensors"
-    columns = scale_shape(layout.scales, n, k)[1]
-    problem = Problem(
-        m, n, k, machine,
-        Options(a_format, weight_layout=layout.data, scale_layout=layout.scales, derived=derived),
-        strides=contiguous_strides(n, k, E2M1, columns),
-    )  # fmt: skip
     choice = choose(problem, route=route, tables=tables)
     refusals, possible = list(choice.refusals), []
     for name, other in ROUTES.items():
@@ -165,6 +164,7 @@ def explain(
         config=choice.config,
         reason=choice.reason,
         source=choice.source,
+        table=choice.table,
         us=row.us if row else None,
         grade=row.grade if row else None,
         scope=choice.scope,
@@ -172,6 +172,41 @@ def explain(
         refusals=tuple(refusals),
         also_possible=tuple(possible),
     )
+
+
+def problem_of(
+    m: int,
+    n: int,
+    k: int,
+    machine: Machine,
+    *,
+    a_format: str = "e2m1",
+    given: Layout = ROW_MAJOR,
+    prepared: bool = False,
+    derived: str | None = None,
+) -> Problem:
+    """Describe the call of a size on a machine that need not be here: contiguous operands, bf16 in and out.
+
+    Args:
+        m: rows of A.
+        n: rows of B.
+        k: elements along K.
+        machine: where it would run.
+        a_format: as in ``gemm``.
+        given: layout of the weight before it is prepared.
+        prepared: as in :func:`explain`.
+        derived: as in :func:`explain`.
+    """
+    form = next(wanted(machine.arch, "fast", E2M1, n, k), None) if prepared else None
+    layout = given if form is None or form.layout is None else form.layout
+    if derived is None:
+        derived = "" if form is None or form.layout is not None else form.kind
+    columns = scale_shape(layout.scales, n, k)[1]
+    return Problem(
+        m, n, k, machine,
+        Options(a_format, weight_layout=layout.data, scale_layout=layout.scales, derived=derived),
+        strides=contiguous_strides(n, k, E2M1, columns),
+    )  # fmt: skip
 
 
 def _size(name: str, value: Any, least: int) -> int:

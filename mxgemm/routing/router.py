@@ -1,9 +1,10 @@
 """From a problem to a route and a configuration, with the reason for the choice and of every refusal.
 
 Order of the look-up: the route that the caller named; table rows for exactly this size; rows for the same weight
-(N, K) at the nearest M; rows for the nearest weight; rules; every route in registry order. User tables go before
-shipped ones at each step. A row counts only if nothing that its route needs is missing, its route can take the problem
-and its configuration is legal.
+(N, K) at other M; rows for the nearest weight; rules; every route in registry order (``nearby.py``). User tables go
+before shipped ones at each step. The nearest row whose route can take the problem names a weight: of the routes that
+have rows for it, the one that is the fastest at this M is taken, by its rows below and above. So along M the choice
+changes where times cross, and nowhere else.
 
 A row whose microseconds are those of the GEMM kernel alone cannot be compared with what times or rules a whole call. It
 never turns a choice to another route: it gives its configuration to its own one, where a rule or the row of a whole
@@ -14,24 +15,19 @@ call speaks is the row's route taken, before registry order.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final, NamedTuple
+from typing import Final
 
 from mxgemm.errors import Refusal, Refused, RouteUnavailable
-from mxgemm.mx.layouts import FRAGMENTS
 from mxgemm.notices import say_once
 from mxgemm.problem import Problem
 from mxgemm.routes import ROUTES, Config, Route
-from mxgemm.routing.tables import Row, Scope, Table, from_environment, from_user, shipped
+from mxgemm.routing.nearby import Found, kept_as, near_weight, of_one_weight, same_size, same_weight, title_of, us_at
+from mxgemm.routing.tables import Row, Scope, Table, from_user, of_user, shipped
 
-NEAREST_M_OCTAVES: Final = 2.0
-"""Rows of the same weight speak for an M up to this many powers of two away."""
-NEAREST_WEIGHT_OCTAVES: Final = 1.0
-"""Rows of another weight speak for an N, a K and an M up to this many powers of two away each."""
 LAST_RESORT: Final = "reference"
 """The route that takes everything, slowly."""
 
@@ -48,6 +44,7 @@ class Choice:
         row: the table row behind the choice or its configuration, if one was.
         covers: what the row's microseconds include.
         scope: whether they are those of a whole call or of the GEMM kernel alone.
+        table: path of the table whose row or rule that is, "" for those that come with the package.
         refusals: what was considered before and could not be taken.
     """
 
@@ -58,27 +55,8 @@ class Choice:
     row: Row | None = None
     covers: str = ""
     scope: Scope = "call"
+    table: str = ""
     refusals: tuple[Refused, ...] = ()
-
-
-class _Found(NamedTuple):
-    """A row that speaks for the problem, where it stands, and why it speaks."""
-
-    table: Table
-    row: Row
-    reason: str
-
-    @property
-    def scope(self) -> Scope:
-        return self.table.scope_of(self.row)
-
-    @property
-    def title(self) -> str:
-        return _title(self.table, self.row.source)
-
-    @property
-    def covers(self) -> str:
-        return self.table.sources[self.row.source].get("covers", "")
 
 
 @dataclass
@@ -86,13 +64,19 @@ class _Search:
     """One look-up: the problem, the tables, and the refusals met so far, each once."""
 
     problem: Problem
-    tables: tuple[Table, ...]
+    own: tuple[Table, ...]
+    shipped: tuple[Table, ...]
     refusals: dict[tuple[str, str, str], Refused] = field(default_factory=dict)
     routes: dict[str, Route | None] = field(default_factory=dict)
 
-    def rows(self) -> Iterator[_Found]:
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """All of them, the user's first."""
+        return *self.own, *self.shipped
+
+    def rows(self) -> Iterator[Found]:
         """Yield the rows that speak for the problem: the nearest step first, in it whole calls first."""
-        for step in (_same_size, _same_weight, _near_weight):
+        for step in (same_size, same_weight, near_weight):
             found = [found for table in self.tables for found in step(self.problem, table)]
             yield from sorted(found, key=lambda found: found.scope != "call")
 
@@ -102,10 +86,10 @@ class _Search:
         p = self.problem
         for table in self.tables:
             for rule in table.rules:
-                if rule.applies(p.m, p.n, p.k, p.a_format, _kept_as(p)):
+                if rule.applies(p.m, p.n, p.k, p.a_format, kept_as(p)):
                     route = self.usable(rule.route)
                     if route:
-                        return self.configured(route, f"rule: {rule}", _title(table, rule.source))
+                        return self.configured(route, f"rule: {rule}", title_of(table, rule.source), table)
         return None
 
     def refuse(self, route: str, refusal: Refusal) -> None:
@@ -124,7 +108,7 @@ class _Search:
             self.routes[name] = None if refusal else route
         return self.routes[name]
 
-    def config_of(self, found: _Found, route: Route) -> Config | None:
+    def config_of(self, found: Found, route: Route) -> Config | None:
         """Return the legal configuration that a row names for its route, None where it names none or another."""
         row = found.row
         try:
@@ -138,27 +122,71 @@ class _Search:
             self.refuse(route.name, refusal)
         return None if refusal else config
 
-    def take_row(self, found: _Found, reason: str) -> Choice | None:
-        row = found.row
+    def take_call(self, found: Found) -> Choice | None:
+        """Choose by the row of a whole call and those beside it: the route that is the fastest at this M by its rows.
+
+        Its configuration is that of its nearest row whose configuration is legal. Where none is, and the nearest is one
+        of another size, the route's guess serves: what does not fit here is the tile, and not the route.
+        """
+        if self.usable(found.row.route) is None:
+            return None
+        if found.row.us is None:
+            return self.take_row(found, found.reason)
+        points: dict[str, dict[int, float]] = {}
+        beside = of_one_weight(self.problem, found)
+        for other in beside:
+            if other.row.us is not None and self.usable(other.row.route):
+                points.setdefault(other.row.route, {}).setdefault(other.row.m, other.row.us)
+        fastest = min(points, key=lambda name: us_at(list(points[name].items()), self.problem.m))
+        of_route = [other for other in beside if other.row.route == fastest]
+        for other in of_route:
+            chosen = self.take_row(other, other.reason)
+            if chosen:
+                return chosen
+        route, first = self.usable(fastest), of_route[0]
+        size = self.problem.m, self.problem.n, self.problem.k
+        if route is None or size == (first.row.m, first.row.n, first.row.k) or not self.reads(first, route):
+            return None
+        reason = f"{first.reason}, whose configuration is for another size: the route's guess"
+        chosen = self.configured(route, reason, first.title, first.table)
+        return replace(chosen, row=first.row, covers=first.covers, scope=first.scope)
+
+    def reads(self, found: Found, route: Route) -> bool:
+        """Say whether a row's configuration is one of this release, whatever it is for."""
+        try:
+            route.config_type.from_mapping(found.row.config)
+        except ValueError:
+            return False
+        return True
+
+    def take_row(self, found: Found, reason: str) -> Choice | None:
+        row, where = found.row, self.named(found.table)
         route = self.usable(row.route)
         if route is None:
             return None
         if row.config:
             config = self.config_of(found, route)
-            return Choice(route, config, reason, found.title, row, found.covers, found.scope) if config else None
-        chosen = self.configured(route, reason, found.title)
+            if config is None:
+                return None
+            return Choice(route, config, reason, found.title, row, found.covers, found.scope, where)
+        chosen = self.configured(route, reason, found.title, found.table)
         return replace(chosen, row=row, covers=found.covers, scope=found.scope)
 
-    def configured(self, route: Route, reason: str, source: str) -> Choice:
+    def configured(self, route: Route, reason: str, source: str, table: Table | None = None) -> Choice:
         """Choose a route for a reason that names no configuration: the nearest kernel row's, or the route's guess."""
+        where = "" if table is None else self.named(table)
         for found in self.rows():
             if found.scope == "kernel" and found.row.route == route.name and found.row.config:
                 config = self.config_of(found, route)
                 if config:
                     reason = f"{reason}; config from the kernel-only {found.reason}"
                     source = f"{source}; config: {found.title}"
-                    return Choice(route, config, reason, source, found.row, found.covers, "kernel")
-        return Choice(route, route.configs(self.problem)[0], reason, source)
+                    return Choice(route, config, reason, source, found.row, found.covers, "kernel", where)
+        return Choice(route, route.configs(self.problem)[0], reason, source, table=where)
+
+    def named(self, table: Table) -> str:
+        """Return a table's path, "" where it came with the package."""
+        return table.path if any(table is one for one in self.own) else ""
 
     def done(self, choice: Choice) -> Choice:
         return replace(choice, refusals=tuple(self.refusals.values()))
@@ -172,21 +200,22 @@ def choose(
     Args:
         problem: what to compute, and where.
         route: a route's name to force it.
-        tables: paths of tables that go before the shipped ones, instead of those in ``MXGEMM_TABLES``.
+        tables: paths of tables that go before the shipped ones, instead of those in ``MXGEMM_TABLES`` and of the one
+            in the user's cache folder.
 
     Raises:
         RouteUnavailable: ``route`` was named and cannot take the problem.
     """
     arch = problem.arch
-    own = from_environment(arch) if tables is None else from_user(arch, tables)
-    search = _Search(problem, (*own, *shipped(arch)))
+    own = of_user(arch) if tables is None else from_user(arch, tables)
+    search = _Search(problem, own, shipped(arch))
     return search.done(_free(search) if route is None else _forced(search, route))
 
 
 def _free(search: _Search) -> Choice:
     for found in search.rows():
         if found.scope == "call":
-            chosen = search.take_row(found, found.reason)
+            chosen = search.take_call(found)
             if chosen:
                 return chosen
         elif search.rule and search.rule.row is found.row:
@@ -215,68 +244,6 @@ def _forced(search: _Search, name: str) -> Choice:
             if chosen:
                 return chosen
     return Choice(route, route.configs(search.problem)[0], "asked for", "the caller")
-
-
-def _same_size(problem: Problem, table: Table) -> Iterator[_Found]:
-    for row in _ranked(problem, table.by_weight.get((problem.n, problem.k), ())):
-        if row.m == problem.m:
-            yield _Found(table, row, f"{row.grade} row for exactly this size")
-
-
-def _same_weight(problem: Problem, table: Table) -> Iterator[_Found]:
-    for row in _ranked(problem, table.by_weight.get((problem.n, problem.k), ())):
-        if row.m != problem.m and _octaves(row.m, problem.m) <= NEAREST_M_OCTAVES:
-            yield _Found(table, row, f"{row.grade} row for the same weight at the nearest M = {row.m}")
-
-
-def _near_weight(problem: Problem, table: Table) -> Iterator[_Found]:
-    others = [
-        row
-        for (n, k), rows in table.by_weight.items()
-        if (n, k) != (problem.n, problem.k)
-        and max(_octaves(n, problem.n), _octaves(k, problem.k)) <= NEAREST_WEIGHT_OCTAVES
-        for row in rows
-        if _octaves(row.m, problem.m) <= NEAREST_WEIGHT_OCTAVES
-    ]
-    for row in _ranked(problem, others):
-        yield _Found(table, row, f"{row.grade} row for the nearest size (M, N, K) = ({row.m}, {row.n}, {row.k})")
-
-
-def _ranked(problem: Problem, rows: Iterable[Row]) -> list[Row]:
-    """Sort the rows of the same formats and form by distance in octaves; measured before predicted.
-
-    The same CU count is a tie-break, never a condition; so is that a row names the form.
-    """
-
-    def rank(row: Row) -> tuple[float, bool, bool, bool, float]:
-        distance = _octaves(row.m, problem.m) + _octaves(row.n, problem.n) + _octaves(row.k, problem.k)
-        other_machine = row.cu_count not in (0, problem.machine.cu_count)
-        us = row.us if row.us is not None else math.inf
-        return distance, other_machine, row.grade != "measured", row.derived is None, us
-
-    formats = problem.a_format, problem.b_format
-    fitting = (
-        row for row in rows if (row.a_format, row.b_format) == formats and row.derived in (None, _form_of(problem))
-    )
-    return sorted(fitting, key=rank)
-
-
-def _kept_as(problem: Problem) -> str:
-    """Return the prepared form that rules name: fragment order alone is one, which few routes multiply."""
-    return FRAGMENTS if problem.weight_layout == FRAGMENTS else problem.derived
-
-
-def _form_of(problem: Problem) -> str:
-    """Return the prepared form whose rows speak for a weight: its fragment order alone is read as "bf16" brings it."""
-    return "bf16" if problem.weight_layout == FRAGMENTS else problem.derived
-
-
-def _title(table: Table, source: str) -> str:
-    return table.sources[source].get("title", source)
-
-
-def _octaves(a: int, b: int) -> float:
-    return abs(math.log2(a / b))
 
 
 def tell(choice: Choice, problem: Problem) -> None:

@@ -12,7 +12,8 @@ A source's ``scope`` is "call" where its microseconds are those of a whole call,
 "kernel" where they are those of the GEMM kernel alone: such rows do not choose between routes (see ``router.py``).
 Rows may name ``a_format``, ``b_format`` (default "e2m1"), ``cu_count`` and ``derived``, the kind of prepared weight
 that they speak for ("" is none; without the field any, behind rows of the kind). Rules are tried in order when no row
-fits. Tables that a user names in ``MXGEMM_TABLES`` (paths, separated like PATH) go before the shipped ones.
+fits. Tables that a user names in ``MXGEMM_TABLES`` (paths, separated like PATH) go first, then the one that ``mxgemm
+tune`` keeps in the user's cache folder, then the shipped ones. ``MXGEMM_TABLES=""`` leaves the shipped ones alone.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
+from mxgemm import build_cache
 from mxgemm.device import cpu_features
 from mxgemm.fields import Check, anything, document, each, every, integer, number, one_of, optional, record, text
 from mxgemm.files import FileError, read_json
@@ -163,6 +165,35 @@ def from_environment(arch: str) -> tuple[Table, ...]:
     """Return the tables named by ``MXGEMM_TABLES``, read once per architecture and process."""
     paths = [path for path in os.environ.get(TABLES_VARIABLE, "").split(os.pathsep) if path]
     return from_user(arch, paths)
+
+
+def own_path(arch: str) -> Path:
+    """Return where ``mxgemm tune`` keeps the user's table of an architecture: ``tables`` in the cache folder.
+
+    Raises:
+        CacheUnusable: an OSError: there is no cache folder, see ``mxgemm.build_cache.folder``.
+    """
+    return build_cache.folder() / "tables" / f"{arch}.json"
+
+
+@cache
+def own(arch: str) -> tuple[Table, ...]:
+    """Return the user's table, read once per architecture and process; none where ``MXGEMM_TABLES`` is set to nothing.
+
+    One that cannot be used is named in a warning and left out.
+    """
+    if os.environ.get(TABLES_VARIABLE) == "":
+        return ()
+    try:
+        path = own_path(arch)
+        return from_user(arch, [path]) if os.path.lexists(path) else ()
+    except OSError:  # no home folder, or one that may not be entered: there is no table
+        return ()
+
+
+def of_user(arch: str) -> tuple[Table, ...]:
+    """Return the tables that go before the shipped ones, the first first."""
+    return (*from_environment(arch), *own(arch))
 
 
 def parse(raw: Any, path: str) -> Table:

@@ -27,7 +27,8 @@ ROOT = Path(__file__).resolve().parents[2]
 SHELL = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "PYTHONPATH")}
 LINES = [
     *(["--help"], ["--version"], [], ["bench", "--help"], ["dispatcher", "selftest", "--help"], ["nonsense"]),
-    *(["bench", "--shape", "3"], ["explain", "1", "1", "33"], ["bench", "--route", "quantum"], ["tune"]),
+    *(["bench", "--shape", "3"], ["explain", "1", "1", "33"], ["bench", "--route", "quantum"]),
+    *(["tune", "--rows", "4"], ["tune", "--dry-run", "-o", "x"]),
     *(["bench", "--set", "moon"], ["doctor", "--json", "x"], ["plot", "-o", "p"]),
 ]  # fmt: skip
 
@@ -94,7 +95,8 @@ def test_one_pair_of_flags_says_how_the_weight_comes(command: list[str]) -> None
 
 def test_every_command_is_a_file() -> None:
     files = {path.stem for path in (ROOT / "mxgemm" / "cli").glob("*.py")}
-    assert set(parser._parser()[1]) == files - {"__init__", "app", "dispatcher_kernels", "sizes", "terminal"}
+    no_commands = {"__init__", "app", "dispatcher_kernels", "model_sizes", "sizes", "terminal"}
+    assert set(parser._parser()[1]) == files - no_commands
 
 
 def test_status_of_a_line_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from mxgemm import files, measure
 from mxgemm.files import FileError
-from mxgemm.measure import output, parity, tune
+from mxgemm.measure import output, parity, tuned
 from mxgemm.routing import tables
 from mxgemm.routing.tables import Row
 from tests.command import command as command_line
@@ -28,7 +28,7 @@ CALLS = ["--warm-up", "1", "--repeats", "2"]
 COMMANDS = {
     "bench": (["bench", *QUICK, "--json"], "mxgemm.measure.run"),
     "doctor": (["doctor", "--verify", *QUICK, "--json"], "mxgemm.measure.checkup.run"),
-    "tune": (["tune", *QUICK, "--route", "reference", "-o"], "mxgemm.measure.tune.tune"),
+    "tune": (["tune", *QUICK, "--route", "reference", "-o"], "mxgemm.measure.tuner.run"),
     "submission": (["submission", "--form", "aiter", "-o"], "mxgemm.submission.generate.render"),
     "parity": (["parity", "route:auto", "peer:torch_mm", *QUICK[:4], *CALLS, "--csv"], "mxgemm.measure.parity.parity"),
 }
@@ -152,7 +152,7 @@ def test_pictures_of_somebody_else_stay(tmp_path: Path, monkeypatch: pytest.Monk
 def add_rows(path: Path, worker: int, count: int) -> None:
     for index in range(count):
         row = Row(1 + worker, 32, 32 * (1 + index), "reference", f"run {worker}", "measured", 1.5)
-        tune.write(path, "cpu", f"run {worker}", {"title": f"run {worker}"}, [row])
+        tuned.write(path, "cpu", {f"run {worker}": {"title": f"run {worker}"}}, [row])
 
 
 WRITERS, ROWS = 6, 10

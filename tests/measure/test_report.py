@@ -12,7 +12,7 @@ import torch
 
 from mxgemm.files import FileError
 from mxgemm.measure import checkup, report, trial
-from mxgemm.measure.doctor import examine
+from mxgemm.measure.doctor import OWN_TABLE, examine
 from mxgemm.measure.report import Report, Request
 from mxgemm.measure.spread import Spread, spread_of
 from mxgemm.mx.tensor import MXTensor
@@ -267,3 +267,12 @@ def test_the_command(tmp_path: Path) -> None:
     assert "want --read too" in output("doctor", "--table", str(table), code=2)
     path.write_text("{}")
     assert "report.json" in output("doctor", "--read", str(path), code=1)
+
+
+def test_a_report_goes_on_whatever_was_tuned_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "r.json"
+    go(path, budget=0.0)
+    monkeypatch.setattr("mxgemm.measure.doctor._own_table", lambda arch: "cpu.json (3 rows)")
+    end, document = go(path)
+    assert end == "finished"
+    assert document["found"][OWN_TABLE] == "none" or document["found"][OWN_TABLE].startswith("left out")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -14,124 +12,105 @@ import torch
 
 import mxgemm
 from mxgemm.device import KNOWN_MACHINES
-from mxgemm.errors import Refusal
 from mxgemm.files import FileError
-from mxgemm.measure import trial, tune
-from mxgemm.measure.spread import Spread, spread_of
+from mxgemm.measure import trial, tuned, tuner, unfinished
+from mxgemm.measure.search import PATIENCE
+from mxgemm.measure.tune import Task, Timing
 from mxgemm.problem import Problem
-from mxgemm.routes import ROUTES, Config, Launch, Operands, Route
-from mxgemm.routes.reference import Reference
+from mxgemm.routes import ROUTES, Config
 from mxgemm.routing import tables
 from mxgemm.routing.router import choose
 from mxgemm.triton.tile import tile_refusal
+from mxgemm_cli import tuning
 from tests.command import output
+from tests.measure.delayed import Delay, Delayed, call_us
 
 CPU = torch.device("cpu")
 SHAPE = (3, 32, 64)
 NOW = datetime(2026, 1, 2, tzinfo=timezone.utc)
-
-
-@dataclass(frozen=True, slots=True)
-class Delay(Config):
-    us: int = 30
-
-
-class Delayed(Reference):
-    """The reference, with configurations that are fast, slow, illegal, broken and wrong."""
-
-    name = "delayed"
-    config_type = Delay
-
-    def can_implement(self, problem: Problem) -> Refusal | None:
-        return Refusal("k", problem.k, "64") if problem.k != 64 else None
-
-    def candidates(self, problem: Problem) -> Sequence[Delay]:
-        return [Delay(us) for us in (40, 20, 30, -1, 7, 13)]
-
-    def check_config(self, problem: Problem, config: Config) -> Refusal | None:
-        assert isinstance(config, Delay)
-        return Refusal("us", config.us, "a positive delay") if config.us < 0 else None
-
-    def bind(self, problem: Problem, config: Config) -> Launch:
-        assert isinstance(config, Delay)
-        right = super().bind(problem, Config())
-
-        def launch(operands: Operands) -> None:
-            if config.us == 7:
-                raise RuntimeError("does not fit")
-            right(operands)
-            launch.us = config.us  # type: ignore[attr-defined]
-            if config.us == 13:
-                operands.out[-1, -1] += 1
-
-        return launch
+BOTH = ("delayed", "reference")
 
 
 @pytest.fixture
-def delayed(monkeypatch: pytest.MonkeyPatch) -> Route:
-    def call_us(call: Callable[[], object], device: torch.device, seconds: float) -> Spread:
-        call()
-        launch = call.__closure__[0].cell_contents  # type: ignore[attr-defined]  # the launcher that is timed
-        return spread_of([float(getattr(launch, "us", 99))] * 5, "wall")
-
+def delayed(monkeypatch: pytest.MonkeyPatch) -> Delayed:
     monkeypatch.setattr(trial, "call_us", call_us)
     route = Delayed()
     monkeypatch.setitem(ROUTES, "delayed", route)
     return route
 
 
-def test_the_fastest_right_configuration_of_each_route_is_kept(delayed: Route) -> None:
-    timings = list(tune.tune([SHAPE, (3, 32, 32)], device=CPU, routes=["delayed", "reference"]))
+def go(path: Path, *shapes: tuple[int, int, int], routes: tuple[str, ...] = BOTH) -> list[Timing]:
+    request = tuner.Request([Task(shape) for shape in shapes], routes, 0.0)
+    found = tuner.run(request, CPU, path)
+    assert found.end == "finished"
+    unfinished.forget(unfinished.folder_of(path), request.tasks)
+    return found.timings
+
+
+def test_the_fastest_right_configuration_of_each_route_is_kept(delayed: Delayed, tmp_path: Path) -> None:
+    timings = go(tmp_path / "t.json", SHAPE, (3, 32, 32))
     measured = {(t.shape, t.route, t.config): (t.us, t.reason) for t in timings}
     assert measured[SHAPE, "delayed", Delay(7)] == (None, "RuntimeError: does not fit")
     assert measured[SHAPE, "delayed", Delay(13)] == (None, "an error beyond its gate")
     assert (SHAPE, "delayed", Delay(-1)) not in measured
     assert len(timings) == len(measured) == 5 + 2
-    rows = tune.rows(timings, CPU, "e2m1", "me")
-    assert [(row.m, row.n, row.k, row.route, row.us, row.config) for row in rows] == [
-        (3, 32, 32, "reference", 99.0, {}),
-        (3, 32, 64, "delayed", 20.0, {"us": 20}),
-        (3, 32, 64, "reference", 99.0, {}),
-    ]
-    assert {row.grade for row in rows} == {"measured"}
+    rows = tables.load(tmp_path / "t.json").rows
+    assert {(row.m, row.n, row.k, row.route, row.us, tuple(row.config.items())) for row in rows} == {
+        (3, 32, 32, "reference", 99.0, ()),
+        (3, 32, 64, "delayed", 20.0, (("us", 20),)),
+        (3, 32, 64, "reference", 99.0, ()),
+    }
+    assert {(row.grade, row.derived, row.a_format) for row in rows} == {("measured", "", "e2m1")}
 
 
-def test_the_router_takes_what_was_tuned(delayed: Route, tmp_path: Path) -> None:
+def test_a_route_that_is_beaten_is_left(delayed: Delayed, tmp_path: Path) -> None:
+    delayed.tried = tuple(range(100, 200))
+    assert len(go(tmp_path / "t.json", SHAPE, routes=("delayed",))) == 1 + PATIENCE
+
+
+def test_the_router_takes_what_was_tuned(delayed: Delayed, tmp_path: Path) -> None:
     path = tmp_path / "deep" / "mine.json"
-    name, source = tune.source_of(CPU, True, NOW)
-    timings = list(tune.tune([SHAPE], device=CPU, routes=["delayed", "reference"]))
-    tune.write(path, "cpu", name, source, tune.rows(timings, CPU, "e2m1", name))
+    go(path, SHAPE)
+    choice = choose(Problem(*SHAPE, KNOWN_MACHINES["cpu"]), tables=[path])
+    assert (choice.route, choice.config, choice.table) == (delayed, Delay(20), str(path))
+    assert choice.reason == "measured row for exactly this size"
+    assert f"  table     {path}" in str(mxgemm.explain(*SHAPE, device="cpu", tables=[path]))
+    name, source = tuned.source_of(CPU, True, NOW)
+    assert name == "tune 2026-01-02T00:00:00+00:00"
     for part in ("mxgemm tune on CPU", "2026-01-02", f"torch {torch.__version__}", f"mxgemm {mxgemm.__version__}"):
         assert part in source["title"]
-    choice = choose(Problem(*SHAPE, KNOWN_MACHINES["cpu"]), tables=[path])
-    assert (choice.route, choice.config) == (delayed, Delay(20))
-    assert choice.reason == "measured row for exactly this size"
-    assert choice.source == source["title"]
 
 
-def test_a_table_grows(delayed: Route, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_grows_and_keeps_other_routes_of_a_size(
+    delayed: Delayed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path.parent))
     path = tmp_path / "mine.json"
-
-    def add(shape: tuple[int, int, int], name: str, route: str) -> None:
-        timings = list(tune.tune([shape], device=CPU, routes=[route]))
-        tune.write(path, "cpu", name, {"title": name}, tune.rows(timings, CPU, "e2m1", name))
-
-    add(SHAPE, "first", "reference")
-    add((5, 32, 64), "second", "reference")
-    add(SHAPE, "third", "delayed")
-    table = tables.load(path)
-    assert {(row.m, row.route, row.source) for row in table.rows} == {
-        (3, "delayed", "third"),
-        (5, "reference", "second"),
-    }
-    assert set(table.sources) == {"second", "third"}
+    go(path, SHAPE, (5, 32, 64), routes=("reference",))
+    go(path, SHAPE, routes=("delayed",))
+    delayed.tried = (25,)
+    monkeypatch.setattr(Delayed, "configs", lambda self, problem: [])
+    go(path, SHAPE, routes=("delayed",))
+    rows = {(row.m, row.route, row.us) for row in tables.load(path).rows}
+    assert rows == {(3, "delayed", 25.0), (3, "reference", 99.0), (5, "reference", 99.0)}
+    delayed.tried = (13,)  # right no longer: what the table says of it goes, and of nothing else
+    go(path, SHAPE, (5, 32, 64), routes=("delayed",))
+    assert {(row.m, row.route) for row in tables.load(path).rows} == {(3, "reference"), (5, "reference")}
     assert [file.name for file in tmp_path.iterdir()] == ["mine.json"]
     with pytest.raises(ValueError, match="got a table for cpu, want one for gfx950"):
-        tune.write(path, "gfx950", "x", {}, [])
+        tuned.write(path, "gfx950", {}, [])
     path.write_text("{")
     with pytest.raises(FileError, match="not JSON"):
-        tune.write(path, "cpu", "x", {}, [])
+        tuned.write(path, "cpu", {}, [])
+
+
+def test_formats_and_forms_have_rows_of_their_own(delayed: Delayed, tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    for prepared, a_format in ((True, "e2m1"), (False, "bf16"), (False, "e2m1")):
+        tuner.run(tuner.Request([Task(SHAPE, a_format, prepared)], ["reference"], 0.0), CPU, path)  # type: ignore[arg-type]
+    table = tables.load(path)
+    assert sorted(row.a_format for row in table.rows) == ["bf16", "e2m1"]  # a CPU has one form of a weight
+    assert all("not prepared" in table.sources[row.source]["covers"] for row in table.rows)
 
 
 def test_triton_candidates_are_legal_and_many() -> None:
@@ -157,9 +136,20 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "nothing was measured" in output(*arguments, "--route", "fp8_fold", code=1)
     document = json.loads(path.read_text())
     path.write_text(json.dumps(document | {"arch": "gfx950"}))
-    monkeypatch.setattr(tune, "tune", lambda *_, **__: pytest.fail("measured for a table that it cannot add to"))
+    monkeypatch.setattr(tuner, "run", lambda *_, **__: pytest.fail("measured for a table that it cannot add to"))
     refused = output(*arguments, "--route", "reference", code=1)
     assert "got a table for gfx950, want one for cpu" in refused
     monkeypatch.undo()
     path.unlink()
     assert "--route: got 'quantum'" in output(*arguments, "--route", "quantum", code=2)
+    assert tuning.PATIENCE == PATIENCE
+
+
+def test_a_dry_run_measures_nothing_and_needs_no_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuner, "run", lambda *_, **__: pytest.fail("measured"))
+    monkeypatch.setenv("COLUMNS", "200")
+    text = output("tune", "--dry-run", "--device", "sm_100", "--shape", "16,4096,4096", "--a-format", "bf16")
+    assert "nothing was measured; estimates for NVIDIA B200" in text
+    assert "reference" in text
+    assert "16,4096,4096" in text
+    assert "--dry-run: got it with --output" in output("tune", "--dry-run", "-o", tmp_path / "t.json", code=2)

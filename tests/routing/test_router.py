@@ -84,6 +84,15 @@ def test_rows_of_the_form_go_before_those_of_any_and_others_do_not_speak(table) 
     assert block_n(router.choose(problem(16, 2048, 1024, derived="bf16"), tables=paths)) == 16
 
 
+def test_a_preshuffled_weight_has_rows_of_its_own_before_those_of_row_major_ones(table) -> None:
+    row_major, own = rows_at((16, 2048, 1024), (16, 2048, 1024))
+    row_major, own = {**row_major, "derived": ""}, {**own, "derived": "preshuffled", "us": 9.0}
+    order = {"weight_layout": "preshuffled"}
+    assert block_n(router.choose(problem(16, 2048, 1024, **order), tables=table([row_major, own]))) == 32
+    assert block_n(router.choose(problem(16, 2048, 1024, **order), tables=table([row_major]))) == 16
+    assert router.choose(problem(16, 2048, 1024), tables=table([own])).row is None
+
+
 def test_non_power_of_two_m_is_found(table) -> None:
     paths = table(rows_at((96, 2048, 1024)))
     assert router.choose(problem(96, 2048, 1024), tables=paths).row is not None

@@ -23,7 +23,7 @@ from mxgemm import measure, plan
 from mxgemm.device import KNOWN_MACHINES
 from mxgemm.errors import RouteUnavailable
 from mxgemm.files import FileError
-from mxgemm.measure import tune
+from mxgemm.measure import tuned
 from mxgemm.problem import Problem
 from mxgemm.routing import tables
 from mxgemm.routing.explain import explain
@@ -188,7 +188,7 @@ def test_tune_adds_to_no_damaged_table(tmp_path: Path) -> None:
     taken = 0
     for mutant in [*swaps(GOOD), *flips(GOOD, 600, seed=2)]:
         path.write_bytes(mutant)
-        said = complaint(lambda: tune.check_writable(path, "cpu"))
+        said = complaint(lambda: tuned.check_writable(path, "cpu"))
         assert not said or str(path) in said
         taken += not said
         assert path.read_bytes() == mutant

@@ -1,0 +1,88 @@
+"""In which order configurations are measured, and when enough were: a search that knows nothing of devices or clocks.
+
+The most promising configuration of each route comes first, then all others, by the estimates of ``cost.py``. A route is
+left when :data:`PATIENCE` of its configurations, one after the other, were no faster than its best: estimates choose
+what is measured first, never what is fastest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from mxgemm.problem import Config
+
+PATIENCE: Final = 12
+"""Configurations of a route in a row that were not faster than its best, after which the others are not measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """What may be measured.
+
+    Attributes:
+        route: its name.
+        config: legal for the problem.
+        estimate_us: about how long it takes.
+    """
+
+    route: str
+    config: Config
+    estimate_us: float
+
+
+def ordered(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Sort candidates: of each route the most promising one, then the rest; equal ones stay as they come."""
+    by_estimate = sorted(candidates, key=lambda candidate: candidate.estimate_us)
+    first = {candidate.route: candidate for candidate in reversed(by_estimate)}
+    return sorted(by_estimate, key=lambda candidate: first[candidate.route] is not candidate)
+
+
+class Search:
+    """The search over one problem.
+
+    Attributes:
+        measured: how many were taken.
+        known: how many there are.
+    """
+
+    def __init__(self, candidates: Sequence[Candidate], patience: int = PATIENCE) -> None:
+        """Begin.
+
+        Args:
+            candidates: each once.
+            patience: see :data:`PATIENCE`; 0 measures all of them.
+        """
+        self._left = ordered(candidates)
+        self._patience = patience
+        self._beaten: dict[str, int] = {}
+        self._best: dict[str, tuple[float, Candidate]] = {}
+        self.measured, self.known = 0, len(self._left)
+
+    @property
+    def best(self) -> dict[str, tuple[float, Candidate]]:
+        """Return of each route microseconds and the candidate, the fastest route first."""
+        return dict(sorted(self._best.items(), key=lambda item: item[1][0]))
+
+    def next(self) -> Candidate | None:
+        """Return what is to be measured now, None where nothing is left."""
+        self._left = [candidate for candidate in self._left if not self._is_left_out(candidate.route)]
+        return self._left[0] if self._left else None
+
+    def take(self, candidate: Candidate, us: float | None) -> None:
+        """Take in a candidate's time, None where it did not pass: such a one neither wins nor beats the others."""
+        if candidate not in self._left:
+            return  # of an earlier run, whose candidates were others
+        self._left.remove(candidate)
+        self.measured += 1
+        if us is None:
+            return
+        route = candidate.route
+        if route in self._best and self._best[route][0] <= us:
+            self._beaten[route] += 1
+        else:
+            self._best[route], self._beaten[route] = (us, candidate), 0
+
+    def _is_left_out(self, route: str) -> bool:
+        return 0 < self._patience <= self._beaten.get(route, 0)

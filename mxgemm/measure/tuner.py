@@ -1,0 +1,246 @@
+"""A run of tuning: many tasks on one device, within a time, killed at any moment and taken up again.
+
+Of each task configurations are measured in the order of ``search.py``; what was found goes into the table whenever a
+task is left, finished or not.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import torch
+
+from mxgemm.device import machine_of
+from mxgemm.files import FileError
+from mxgemm.measure import text, tuned, unfinished
+from mxgemm.measure.environment import describe_environment
+from mxgemm.measure.search import PATIENCE, Search
+from mxgemm.measure.spread import Clock
+from mxgemm.measure.step import Budget, End, answers
+from mxgemm.measure.tune import Bench, Task, Timing
+from mxgemm.measure.unfinished import Unfinished
+from mxgemm.routing.tables import Row
+
+logger = logging.getLogger("mxgemm")
+
+SECONDS: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is tuned.
+
+    Attributes:
+        tasks: each once.
+        routes: names of the routes to measure; none for all.
+        seconds: to spend on timing a configuration.
+        patience: see ``mxgemm.measure.search``; 0 measures every configuration.
+    """
+
+    tasks: Sequence[Task]
+    routes: Sequence[str] = ()
+    seconds: float = SECONDS
+    patience: int = PATIENCE
+
+    def about(self, device: torch.device) -> dict[str, Any]:
+        """Return what must be the same for two runs to be one."""
+        request = {"routes": list(self.routes), "seconds": self.seconds, "patience": self.patience}
+        return {"environment": describe_environment(device), "request": request}
+
+
+class Event(NamedTuple):
+    """How far a task is: sent when it is begun, after each configuration, and when all of it is in the table.
+
+    Attributes:
+        task: its name.
+        done: nothing is left of it.
+        measured: configurations that were measured.
+        known: those that there are; not all of them will be.
+        best: the fastest route and configuration so far, with its time; "" before there is one.
+    """
+
+    task: str
+    done: bool = False
+    measured: int = 0
+    known: int = 0
+    best: str = ""
+
+
+class Found(NamedTuple):
+    """What a run found.
+
+    Attributes:
+        end: how it ended.
+        timings: of this run, and of the unfinished one that it took up.
+        failures: tasks of which nothing could be measured, each with the reason.
+    """
+
+    end: End
+    timings: list[Timing]
+    failures: list[str]
+
+
+Tell = Callable[[Event], None]
+
+
+def run(
+    request: Request,
+    device: torch.device,
+    table: Path,
+    *,
+    budget: float | None = None,
+    force: bool = False,
+    tell: Tell = lambda event: None,
+    clock: Clock = time.monotonic,
+) -> Found:
+    """Tune what no other process works at and nobody has finished; write the table as it goes.
+
+    Args:
+        request: what to do.
+        device: where.
+        table: to write or to add to; beside it the unfinished run is kept.
+        budget: seconds after which no configuration is begun, but for the first; None for no end.
+        force: replace a file that is no table.
+        tell: called as it goes.
+        clock: seconds.
+
+    Raises:
+        FileError: the table cannot be written; the message says where the rows are instead.
+        KeyboardInterrupt: the table is written before.
+    """
+    left, growing = Budget(budget, clock), _Growing(table, device, force)
+    folder, about = unfinished.folder_of(table), request.about(device)
+    timings, failures = list[Timing](), list[str]()
+    end: End = "finished"
+    try:
+        for task in request.tasks:
+            with unfinished.claimed(folder, task, about) as kept:
+                if kept is None:
+                    continue
+                if not kept.finished:
+                    end = _work(request, task, device, kept, growing, left, tell)
+                timings += kept.timings
+                failures += [f"{task}: {kept.failure}"] if kept.failure else []
+            if end != "finished":
+                break
+    finally:
+        unfinished.forget(folder, ())  # the folder, where nothing could be kept in it
+        growing.finish()
+    return Found(end, timings, failures)
+
+
+def gathered(request: Request, device: torch.device, table: Path) -> Found:
+    """Return what unfinished runs of a request have found, whoever made them: "budget" where something is left."""
+    kept = unfinished.found(unfinished.folder_of(table), request.tasks, request.about(device))
+    timings = [timing for _, one in kept for timing in one.timings]
+    failures = [f"{task}: {one.failure}" for task, one in kept if one.failure]
+    whole = len(kept) == len(request.tasks) and all(one.finished for _, one in kept)
+    return Found("finished" if whole else "budget", timings, failures)
+
+
+def _work(
+    request: Request, task: Task, device: torch.device, kept: Unfinished, growing: _Growing, left: Budget, tell: Tell
+) -> End:
+    last = Event(str(task))
+
+    def heard(event: Event) -> None:
+        nonlocal last
+        last = event
+        tell(event)
+
+    try:
+        end = _tune(request, task, device, kept, left, heard)
+    except KeyboardInterrupt:
+        kept.leave(finished=False)  # it was not the configuration that ended the process
+        raise
+    finally:
+        written = growing.take(task, kept.timings)
+    kept.leave(finished=end == "finished" and written)
+    if end == "finished":
+        tell(last._replace(done=True))
+    return end
+
+
+def _tune(request: Request, task: Task, device: torch.device, kept: Unfinished, left: Budget, tell: Tell) -> End:
+    tell(Event(str(task)))
+    try:
+        bench = Bench(task, device, request.routes)
+    except Exception as error:  # memory, prepare(): whatever it is, the others' turn comes
+        if not answers(device):
+            return "device"
+        kept.failure = f"{type(error).__name__}: {error}"
+        return "finished"
+    search = Search(bench.candidates, request.patience)
+    known = {(candidate.route, candidate.config): candidate for candidate in bench.candidates}
+    for timing in kept.timings:
+        if (timing.route, timing.config) in known:
+            search.take(known[timing.route, timing.config], timing.us)
+    while (candidate := search.next()) is not None:
+        if not left.allows():
+            return "budget"
+        refused = kept.refusal(candidate)
+        if refused:
+            who = candidate.route, candidate.config
+            timing = Timing(task.shape, *who, None, refused, task.a_format, bench.form)
+        else:
+            timing = bench.measure(candidate, request.seconds)
+        kept.take(timing)
+        search.take(candidate, timing.us)
+        tell(Event(str(task), False, search.measured, search.known, _best(search)))
+        if timing.us is None and not refused and not answers(device):
+            return "device"
+    return "finished"
+
+
+def _best(search: Search) -> str:
+    for route, (us, candidate) in search.best.items():
+        return f"{route} {text.duration(us)} ({candidate.config})"
+    return ""
+
+
+class _Growing:
+    """The table of a run: a failure to write it does not end the run, and nothing is lost by it."""
+
+    def __init__(self, path: Path, device: torch.device, force: bool) -> None:
+        self._path, self._device, self._force = path, device, force
+        self._machine = machine_of(device)
+        self._sources: dict[str, dict[str, str]] = {}
+        self._rows: list[Row] = []
+        self._places: set[tuned.Place] = set()
+        self._named = {prepared: tuned.source_of(device, prepared) for prepared in (True, False)}
+        self._told = False
+
+    def take(self, task: Task, timings: Sequence[Timing]) -> bool:
+        """Add what was measured of a task; say whether it is in the table now."""
+        name, source = self._named[task.prepared]
+        self._places |= {tuned.place_of(timing, self._machine.cu_count) for timing in timings}
+        self._rows += tuned.rows(timings, self._device, name)
+        self._sources[name] = source
+        if not self._places:
+            return True
+        try:
+            tuned.add(*self._what(), replaced=self._places, force=self._force)
+        except (FileError, OSError) as error:
+            if not self._told:
+                logger.warning("%s; the run goes on, and the table is written at the end", error)
+            self._told = True
+            return False
+        self._clear()
+        return True
+
+    def finish(self) -> None:
+        """Write what could not be written before."""
+        if self._rows:
+            tuned.write(*self._what(), replaced=self._places, force=self._force)
+            self._clear()
+
+    def _what(self) -> tuple[Any, ...]:
+        return self._path, self._machine.arch, self._sources, self._rows
+
+    def _clear(self) -> None:
+        self._rows, self._places = [], set()

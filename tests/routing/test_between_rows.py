@@ -1,0 +1,154 @@
+"""Between the rows of the shipped tables: along M the choice changes a few times at most, and times do not fall."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mxgemm.device import KNOWN_MACHINES, Machine
+from mxgemm.errors import Refusal
+from mxgemm.problem import Problem
+from mxgemm.routes import ROUTES
+from mxgemm.routing import nearby, router, tables
+from mxgemm.routing.explain import problem_of
+from mxgemm.routing.nearby import us_at
+
+MOST_CHANGES = 3
+FALL = 0.8
+"""The least share of a smaller M's time that a larger M may take."""
+ARCHS = ("sm_90", "gfx950", "cpu")
+FORMATS = ("e2m1", "e4m3", "bf16")
+SEED = 24
+ONLY_INSTALLED = ("scaled_mm",)
+"""Routes that cannot say what they take where what they call is not there."""
+
+
+@pytest.fixture
+def all_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every compiler and every library: which route is chosen is then the tables' matter alone."""
+    for route in ROUTES.values():
+        if route.name not in ONLY_INSTALLED:
+            real = route.missing
+
+            def missing(machine: Machine, real: object = real) -> Refusal | None:
+                found = real(machine)  # type: ignore[operator]
+                return None if found is not None and found.about == "installation" else found
+
+            monkeypatch.setattr(route, "missing", missing)
+
+
+def every_m(most: int = 1 << 14, finer: int = 4) -> list[int]:
+    """A few M an octave, and those around every power of two."""
+    grid = {round(2 ** (step / finer)) for step in range(finer * (most.bit_length() - 1) + 1)}
+    return sorted(grid | {m + near for m in (8, 16, 32, 64, 128, 256) for near in (-1, 1)})
+
+
+def weights(count: int, seed: int) -> Iterator[tuple[int, int]]:
+    """Random ones, some near those that tables have rows of, behind one that had five changes of the choice once."""
+    yield 4096, 16384
+    rng = random.Random(seed)
+    shipped = sorted({(row.n, row.k) for arch in ARCHS for table in tables.shipped(arch) for row in table.rows})
+    for _ in range(count):
+        n, k = rng.choice(shipped)
+        yield rng.choice([n, rng.randrange(1, 1000) * 16]), rng.choice([k, rng.randrange(1, 600) * 32])
+
+
+def changes(problems: list[Problem]) -> list[tuple[int, str, str]]:
+    """Where the choice changes: M, route, reason."""
+    found = list[tuple[int, str, str]]()
+    for problem in problems:
+        choice = router.choose(problem)
+        if not found or found[-1][1] != choice.route.name:
+            found.append((problem.m, choice.route.name, choice.reason))
+    return found
+
+
+def check(arch: str, a_format: str, prepared: bool, n: int, k: int) -> None:
+    machine = KNOWN_MACHINES[arch]
+    found = changes([problem_of(m, n, k, machine, a_format=a_format, prepared=prepared) for m in every_m()])
+    assert len(found) <= 1 + MOST_CHANGES, (n, k, found)
+
+
+@pytest.mark.parametrize("prepared", [True, False], ids=["prepared", "raw"])
+@pytest.mark.parametrize("a_format", FORMATS)
+@pytest.mark.parametrize("arch", ARCHS)
+def test_the_choice_changes_a_few_times_along_m(arch: str, a_format: str, prepared: bool, all_installed: None) -> None:
+    for n, k in weights(1, SEED):
+        check(arch, a_format, prepared, n, k)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("installed", [True, False], ids=["all", "as here"])
+@pytest.mark.parametrize("prepared", [True, False], ids=["prepared", "raw"])
+@pytest.mark.parametrize("a_format", FORMATS)
+@pytest.mark.parametrize("arch", ARCHS)
+def test_the_choice_changes_a_few_times_along_m_for_many_weights(
+    arch: str, a_format: str, prepared: bool, installed: bool, request: pytest.FixtureRequest
+) -> None:
+    if installed:
+        request.getfixturevalue("all_installed")
+    for n, k in weights(10, SEED + 1):
+        check(arch, a_format, prepared, n, k)
+
+
+@pytest.mark.parametrize("a_format, form", [("e2m1", ""), ("e2m1", "fp8_fold"), ("bf16", "bf16")])
+def test_the_time_that_rows_promise_does_not_fall_when_m_grows(a_format: str, form: str, all_installed: None) -> None:
+    """By the rows of the weight that decides, at any M between the least and the largest of them."""
+    (table,) = tables.shipped("sm_90")
+    for n, k in sorted(table.by_weight):
+        most, longest = 0, 0.0
+        for m in every_m(1 << 12, 2):
+            problem = problem_of(m, n, k, KNOWN_MACHINES["sm_90"], a_format=a_format, derived=form)
+            chosen = router.choose(problem)
+            if chosen.row is None or chosen.row.us is None or (chosen.row.n, chosen.row.k) != (n, k):
+                continue
+            beside = nearby.of_one_weight(problem, nearby.Found(table, chosen.row, ""))
+            points = {one.row.m: one.row.us for one in reversed(beside) if one.row.route == chosen.route.name}
+            us = us_at([(at, time) for at, time in points.items() if time is not None], m)
+            assert us >= FALL * longest, (n, k, most, longest, m, us, chosen.route.name)
+            most, longest = (m, us) if us > longest else (most, longest)
+
+
+def test_a_size_that_no_row_names_goes_as_its_neighbours_do(all_installed: None) -> None:
+    for prepared, a_format in itertools.product((True, False), FORMATS):
+        at = {
+            m: router.choose(problem_of(m, 4096, 1024, KNOWN_MACHINES["sm_90"], a_format=a_format, prepared=prepared))
+            for m in (2, 3, 4, 8)
+        }
+        assert {choice.route.name for choice in at.values()} == {"w4_mma"}, at
+
+
+def test_where_a_route_ends_the_fastest_of_the_others_takes_over(all_installed: None) -> None:
+    """33 rows are too many for w4_mma; w4_wgmma takes 64 in less time than fp8_fold, by its rows, takes 32."""
+    for n, k in ((7168, 2048), (8192, 28672), (4096, 1024)):
+        problem = problem_of(33, n, k, KNOWN_MACHINES["sm_90"], prepared=True)
+        assert router.choose(problem).route.name == "w4_wgmma"
+
+
+def test_a_hole_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the first test is for: a table whose routes take turns."""
+    names = ("reference", "cpu_dequant_mm")
+    same = {"n": 64, "k": 64, "grade": "measured", "us": 1.0, "source": "t", "a_format": "bf16"}
+    rows = [{**same, "m": 4**step, "route": names[step % 2], "us": 10.0**step} for step in range(7)]
+    path = tmp_path / "t.json"
+    document = {"kind": tables.KIND, "version": 1, "arch": "cpu", "sources": {"t": {}}, "rows": rows}
+    path.write_text(json.dumps(document))
+    table = tables.load(path)
+    monkeypatch.setattr(router, "shipped", lambda arch: (table,))
+    for route in names:
+        monkeypatch.setattr(ROUTES[route], "missing", lambda machine: None)
+    with pytest.raises(AssertionError, match="cpu_dequant_mm"):
+        check("cpu", "bf16", False, 64, 64)
+
+
+def test_times_between_rows_are_powers_of_m_and_beyond_them_bounds() -> None:
+    points = [(16, 8.0), (4, 4.0), (64, 8.0)]
+    assert [us_at(points, m) for m in (1, 4, 16, 32, 64, 128)] == pytest.approx([4.0, 4.0, 8.0, 8.0, 8.0, 16.0])
+    assert us_at(points, 8) == pytest.approx(4 * 2**0.5)
+    for one, other in itertools.pairwise(us_at([(4, 3.0)], m) for m in range(1, 40)):
+        assert one <= other
