@@ -20,6 +20,7 @@ from mxgemm.cuda.w4_wgmma import WgmmaConfig
 from mxgemm.hip import fused_choice
 from mxgemm.hip.fused import FusedConfig
 from mxgemm.problem import Config, Problem
+from mxgemm.triton.tile import split_steps, tiles
 from mxgemm.triton.tile_config import TileConfig
 
 
