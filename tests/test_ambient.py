@@ -333,7 +333,7 @@ PRODUCTS = {
     "mm", "matmul", "bmm", "addmm", "baddbmm", "addbmm", "addmv", "mv", "dot", "einsum", "linear", "chain_matmul",
     "multi_dot", "conv1d", "conv2d", "tensordot", "vecdot", "_scaled_mm", "_int_mm", "inner", "bilinear",
 }  # fmt: skip
-NUMPY_PRODUCTS = {"mx/oracle.py", "mx/accuracy.py", "dispatcher/schemes.py"}
+NUMPY_PRODUCTS = {"mx/oracle.py", "mx/accuracy.py", "dispatcher/schemes.py", "experts/oracle.py"}
 
 
 def sources() -> Iterator[tuple[str, ast.Module]]:

@@ -56,7 +56,7 @@ class CpuNative(ExpertsRoute):
                 multiply(o.a, o.a_scales, o, groups, 0, o.out)
             elif whole.start < whole.stop:
                 a, scales, absent = rows_of_a(p, o, whole)
-                sums = torch.empty((a.shape[0], p.n), dtype=torch.float32)
+                sums = torch.empty((a.shape[0], p.n), dtype=torch.float32, device=a.device)
                 multiply(a, scales, o, groups, whole.start, sums)
                 if p.activation is not None:
                     s = p.activation

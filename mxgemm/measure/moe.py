@@ -111,7 +111,7 @@ def make_tokens(one: ExpertsSet, tokens: int, device: torch.device, seed: int = 
     """Make tokens, the ids of their experts and the router's weights."""
     made = torch.Generator(device).manual_seed(1000 + seed)
     x = torch.randn(tokens, one.hidden, generator=made, dtype=torch.bfloat16, device=device)
-    scores = torch.rand(tokens, one.experts, generator=made, device=device)
+    scores = torch.rand(tokens, one.experts, generator=made, dtype=torch.float32, device=device)
     best = scores.topk(one.top_k, dim=-1)
     return x, best.indices, torch.softmax(best.values, -1)
 
