@@ -90,10 +90,12 @@ def _no_grad_and_seed() -> None:
     torch.manual_seed(0)
 
 
-@pytest.fixture(autouse=True)
-def _no_table_of_this_user(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="session")
+def _no_table_of_this_user(tmp_path_factory: pytest.TempPathFactory) -> Generator[None, None, None]:
     """Nor where a test names tables of its own in ``MXGEMM_TABLES``."""
     from mxgemm.routing import tables
 
     nowhere = tmp_path_factory.getbasetemp() / "no cache"
-    monkeypatch.setattr(tables, "own_path", lambda arch: nowhere / f"{arch}.json")
+    with pytest.MonkeyPatch.context() as patch:  # the tests' own is theirs to undo, before other fixtures end
+        patch.setattr(tables, "own_path", lambda arch: nowhere / f"{arch}.json")
+        yield
