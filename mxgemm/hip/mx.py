@@ -123,11 +123,12 @@ def grid(p: Problem, c: MXConfig) -> tuple[int, int, int]:
 def candidates(p: Problem) -> list[MXConfig]:
     """Return every block, the one first that should be fastest: fewest cycles of the busiest CU."""
     blocks_of = [MXConfig(block_m, block_n) for block_m in BLOCKS for block_n in BLOCKS]
+    return sorted(blocks_of, key=lambda c: (cycles(p, c), -c.block_m * c.block_n))
 
-    def cycles(c: MXConfig) -> tuple[int, int]:
-        return -(-blocks(p, c) // max(1, p.machine.cu_count)) * step_cycles(c), -c.block_m * c.block_n
 
-    return sorted(blocks_of, key=cycles)
+def cycles(p: Problem, c: MXConfig) -> int:
+    """Return about how many cycles the busiest CU takes."""
+    return -(-blocks(p, c) // max(1, p.machine.cu_count)) * -(-p.k // STEP_K) * step_cycles(c)
 
 
 def step_cycles(c: MXConfig) -> int:

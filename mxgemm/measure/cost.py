@@ -1,6 +1,7 @@
 """About how long a configuration takes, before anything is run: by this tuning orders what it measures, and no more.
 
-Where a kernel has an estimate of its own (``w4_mma``, ``w4_wgmma``, ``hip_fused``), that is taken. All others have
+Where a kernel has an estimate of its own (``w4_mma``, ``w4_wgmma``, ``hip_fused``, ``hip_mx``), that is taken. All
+others have
 
     fixed + hypot(elements of the weight x time of one, operations / rate), both over the share of the machine at work
 
@@ -17,8 +18,9 @@ from typing import Final
 from mxgemm.cuda import w4_mma_choice, w4_wgmma_choice
 from mxgemm.cuda.w4_mma import MmaConfig
 from mxgemm.cuda.w4_wgmma import WgmmaConfig
-from mxgemm.hip import fused_choice
+from mxgemm.hip import fused_choice, mx
 from mxgemm.hip.fused import FusedConfig
+from mxgemm.hip.mx import MXConfig
 from mxgemm.problem import Config, Problem
 from mxgemm.triton.tile import split_steps, tiles
 from mxgemm.triton.tile_config import TileConfig
@@ -83,9 +85,9 @@ OTHER: Final = Cost(100.0, 1e-5, 10.0)
 STEP_US: Final = 0.9
 """A program's step along K waits so long for its data, over as many as are in flight: evidence/predict.py, "miss"."""
 SUMMING_US: Final = 1.5
-"""A launch that adds partial sums, or a program that waits for the others of its tile: the same, "launch"."""
+"""Another launch, which quantises or adds partial sums, or a program that waits for its tile's: the same, "launch"."""
 _CYCLES_A_US: Final = 2400.0
-"""Of gfx950's engine, by which hip_fused's estimate counts."""
+"""Of gfx950's engine, by which the HIP kernels' estimates count."""
 _DISPATCH_US: Final = 2.5
 
 
@@ -103,6 +105,9 @@ def estimate_us(route: str, problem: Problem, config: Config) -> float:
         return w4_wgmma_choice.estimate_us(problem, config)
     if isinstance(config, FusedConfig):
         return _DISPATCH_US + fused_choice.estimate(problem, config) / _CYCLES_A_US
+    if isinstance(config, MXConfig):
+        launches = _DISPATCH_US + (0.0 if problem.a_quantized else SUMMING_US)
+        return launches + max(_HBM_US * problem.n * problem.k, mx.cycles(problem, config) / _CYCLES_A_US)
     known = COSTS.get(problem.arch, {})
     method = getattr(config, "method", "")
     cost = known.get(f"{route} {method}" if method else route, OTHER)
