@@ -36,6 +36,7 @@ from mxgemm.triton.tile_config import TileConfig
 from tests import aiter_double, torch_mx_double
 from tests.cases import Case, cpu_route, make, run_route, skip_without_kernels
 from tests.experts.cases import layer_of_two_experts, two_experts
+from tests.marks import EXHAUSTIVE
 
 pytestmark = pytest.mark.slow
 
@@ -116,6 +117,8 @@ FORMS = {
     ),  # memory of its own between them
     "ck_gemm, padded pick": Form("ck_gemm", on_aiter("ck_gemm", CKGemmConfig("", "triton")), AITER, aiter="filled"),
 }
+LONG = {"experts, a layer"}
+"""Half a minute in the interpreter."""
 ONE_LAUNCH_ROUTES = {"reference", "hip_fused", "hip_mx"}
 """Operations of torch's on memory of the call; one HIP launch, its scratch of the call; one behind quant_gemm_mx's."""
 ON_A_GPU_ALONE = {"w4_mma", "w4_wgmma"}
@@ -129,7 +132,7 @@ COMPUTING = {
 DRIVERS = ["the same thread", "another thread"]
 
 
-@pytest.fixture(params=list(FORMS))
+@pytest.fixture(params=[pytest.param(name, marks=EXHAUSTIVE if name in LONG else ()) for name in FORMS])
 def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Form]:
     skip_without_kernels("cpu")
     chosen = FORMS[request.param]

@@ -134,7 +134,7 @@ def test_the_compilers_words_are_in_the_error(log: Path, tmp_path: Path) -> None
     with pytest.raises(BuildError, match=r"(?s)preshuffle_weight.hip:\d+:\d+: error: .*constexpr u32 THREADS"):
         build.build(SOURCE, arch="gfx950", defines={"THREADS": 7})
     assert not list((tmp_path / "cache").glob("*/*.hsaco"))
-    sources = "fused_gemm.hip, preshuffle_weight.hip, shuffle_scales.hip"
+    sources = "fused_gemm.hip, mx_gemm.hip, preshuffle_weight.hip, shuffle_scales.hip"
     with pytest.raises(ValueError, match=f"source: got 'none.hip', want one of {sources}"):
         build.build("none.hip", arch="gfx950")
 
