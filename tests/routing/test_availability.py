@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
-import types
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -372,53 +370,3 @@ def test_of_many_threads_one_speaks(caplog: pytest.LogCaptureFixture) -> None:
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(lambda i: notices.say_once(f"reason {i % 5}"), range(4000)))
     assert sorted(record.message for record in caplog.records) == [f"reason {i}" for i in range(5)]
-
-
-@pytest.mark.parametrize(
-    "files, said",
-    [
-        ({"__init__.py": "raise OSError('libcuda.so.1: cannot open')"}, "OSError: libcuda.so.1: cannot open"),
-        ({"__init__.py": "import a_module_that_is_nowhere"}, "No module named 'a_module_that_is_nowhere'"),
-        ({"__init__.py": "raise RuntimeError('2 active drivers')"}, "RuntimeError: 2 active drivers"),
-        ({"__init__.py": "def ("}, "SyntaxError"),
-        ({"__init__.py": ""}, "has no attribute '__version__'"),
-        ({"__init__.py": "__version__ = 'main'"}, "ValueError"),
-        ({"notes.txt": ""}, "has no attribute '__version__'"),  # a folder that is no package at all
-    ],
-)
-def test_a_triton_that_cannot_be_imported(
-    files: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.undo()
-    for name in [name for name in sys.modules if name.split(".")[0] == "triton"]:
-        monkeypatch.delitem(sys.modules, name)
-    (tmp_path / "triton").mkdir()
-    for name, text in files.items():
-        (tmp_path / "triton" / name).write_text(text)
-    real = sys.path
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *([] if "notes.txt" in files else real)])
-    support._find.cache_clear()
-    try:
-        refusal = support.triton_missing(MACHINES["sm_90"])
-        version, failure = support.triton_version(), support.triton_failure()
-    finally:
-        monkeypatch.undo()
-        support._find.cache_clear()
-    assert version is None
-    assert failure is not None
-    assert said in failure
-    assert refusal == Refusal(
-        *("triton", f"installed, but cannot be imported ({failure})"),
-        *("an intact triton >= 3.6 (pip install 'mxgemm[triton]')", "installation"),
-    )
-
-
-def test_a_module_in_the_place_of_triton(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    monkeypatch.setitem(sys.modules, "triton", types.ModuleType("triton"))
-    support._find.cache_clear()
-    try:
-        assert "ValueError" in (support.triton_failure() or "")
-        assert doctor._triton().startswith("cannot be imported (ValueError")
-    finally:
-        support._find.cache_clear()
