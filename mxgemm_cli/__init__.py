@@ -9,8 +9,11 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 from typing import Final
 
 USAGE: Final = 2
@@ -34,13 +37,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             return app.command(options.command)(options)
         except Exception as error:
+            if interrupts:  # which has come out of torch's C code as another error
+                raise KeyboardInterrupt from error
             status = FAILURE if app.is_failure(error) else USAGE if app.is_refusal(error) else None
             if status is None:  # a fault of the program keeps its traceback
                 raise
             complain(str(error) or type(error).__name__)
             return status
 
-    return _ended(run)
+    with _interrupts_noted() as interrupts:
+        return _ended(run)
 
 
 def refuse_early() -> None:
@@ -62,6 +68,26 @@ def complain(text: object) -> None:
     if sys.stderr is not None:  # print() would take standard output for it
         with contextlib.suppress(OSError):  # there is no third place
             print(f"mxgemm: {text}", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def _interrupts_noted() -> Iterator[list[int]]:
+    """Note Ctrl-C, where it is Python's to handle, beside raising KeyboardInterrupt."""
+    noted: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
+        yield noted
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        noted.append(number)
+        signal.default_int_handler(number, frame)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield noted
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _ended(command: Callable[[], int]) -> int:

@@ -308,3 +308,23 @@ def test_an_interrupt_ends_with_130_and_no_traceback() -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 128 + signal.SIGINT, done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_an_interrupt_that_torch_turned_into_another_error_is_one() -> None:
+    """As its conversions of Python objects do, now and then: a Ctrl-C within them came out as a damaged file."""
+    code = (
+        "import signal, sys, mxgemm_cli, mxgemm.cli.bench, mxgemm.measure\n"
+        "def interrupted(*_, **__):\n"
+        "    try:\n"
+        "        signal.raise_signal(signal.SIGINT)\n"
+        "    except KeyboardInterrupt:\n"
+        "        raise ValueError('a file is damaged') from None\n"
+        "mxgemm.measure.run = interrupted\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "sys.argv = ['mxgemm', 'bench', '--device', 'cpu', '--shape', '4,64,64']\n"
+        "status = mxgemm_cli.main()\n"
+        "assert signal.getsignal(signal.SIGINT) is signal.default_int_handler\n"
+        "sys.exit(status)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGINT, "")
