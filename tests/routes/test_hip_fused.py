@@ -21,9 +21,10 @@ from mxgemm.hip.fused import FusedConfig, fused_refusal
 from mxgemm.hip.fused_choice import candidates
 from mxgemm.hip.kernarg import Layout
 from mxgemm.measure import LEADERBOARD
-from mxgemm.problem import Options, Problem
+from mxgemm.problem import Problem
 from mxgemm.routes import ROUTES, Operands
 from mxgemm.routing import router, tables
+from tests.routes.changed_problem import changed
 
 ROUTE = ROUTES["hip_fused"]
 KERNELS = Path(fused.__file__).parent / "kernels"
@@ -31,14 +32,7 @@ PREPARED = {"weight_layout": "preshuffled", "scale_layout": "shuffled"}
 
 
 def problem(m: int = 16, n: int = 2112, k: int = 7168, **options: Any) -> Problem:
-    made = problem_of(m, n, k, "gfx950", **PREPARED)
-    strides = made.strides
-    assert strides is not None
-    for name in ("a", "out", "bias", "b"):
-        if f"{name}_stride" in options:
-            strides = replace(strides, **{name: options.pop(f"{name}_stride")})
-    named = {name: options.pop(name) for name in list(options) if name in Options._fields}
-    return replace(made, strides=strides, options=made.options._replace(**named), **options)
+    return changed(problem_of(m, n, k, "gfx950", **PREPARED), **options)
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,12 @@ from mxgemm.device import KNOWN_MACHINES
 from mxgemm.hip import build, loaded, mx
 from mxgemm.hip.kernarg import Layout
 from mxgemm.hip.mx import MXConfig
-from mxgemm.problem import Options, Problem
+from mxgemm.problem import Problem
 from mxgemm.routes import ROUTES, Operands
 from mxgemm.routes import hip_mx as hip_mx_module
 from mxgemm.routes.quant_gemm_mx import quantized_problem
 from mxgemm.routing import router
+from tests.routes.changed_problem import changed
 from tests.routes.test_hip_fused import Recorder
 
 ROUTE = ROUTES["hip_mx"]
@@ -29,14 +29,7 @@ PREPARED = {"weight_layout": "preshuffled", "scale_layout": "shuffled"}
 
 def problem(m: int = 1024, n: int = 7168, k: int = 2048, *, quantized: bool = True, **options: Any) -> Problem:
     made = problem_of(m, n, k, "gfx950", **PREPARED)
-    made = quantized_problem(made) if quantized else made
-    strides = made.strides
-    assert strides is not None
-    for name in ("a", "out", "bias", "b", "a_scales"):
-        if f"{name}_stride" in options:
-            strides = replace(strides, **{name: options.pop(f"{name}_stride")})
-    named = {name: options.pop(name) for name in list(options) if name in Options._fields}
-    return replace(made, strides=strides, options=made.options._replace(**named), **options)
+    return changed(quantized_problem(made) if quantized else made, **options)
 
 
 @pytest.fixture(autouse=True)
