@@ -11,11 +11,13 @@ from mxgemm.device import machine_of
 from mxgemm.experts.choice import adder
 from mxgemm.experts.plan import on
 from mxgemm.experts.problem import Routing
+from mxgemm.experts.route import Combine
 from mxgemm.experts.steps import LayerOptions, Steps, bind_steps, describe, pair_results
 from mxgemm.mx.tensor import MXTensor
 from mxgemm.plan import find, keep
 
 _results: dict[Hashable, Steps] = {}
+_sums: dict[Hashable, Combine] = {}
 
 
 def results(
@@ -48,8 +50,7 @@ def results(
             len(experts), 1, w13.shape[0], 0, 0, experts.dtype, w2.shape[1], torch.float32, torch.float32,
             problems[0].machine, (w2.shape[1], 1),
         )  # fmt: skip
-        steps = bind_steps(problems, routing, options.route)
-        keep(_results, key, steps)
+        steps = keep(_results, key, bind_steps(problems, routing, options.route))
     with on(data.device):
         return pair_results(steps, (data, scales), w13, w2, experts.view(-1, 1), b13, b2, None)
 
@@ -59,10 +60,13 @@ def combine(y: Tensor, ids: Tensor, weights: Tensor, experts: int, out_dtype: to
     tokens, top_k = ids.shape
     out = torch.empty((tokens, y.shape[1]), dtype=out_dtype, device=y.device)
     if tokens:
-        routing = Routing(
-            tokens, top_k, experts, 0, 0, ids.dtype, y.shape[1], weights.dtype, out_dtype, machine_of(y.device),
-            (y.shape[1], 1),
-        )  # fmt: skip
+        bound, key = find(_sums, (y, ids, weights), (experts, out_dtype))
+        if bound is None:
+            routing = Routing(
+                tokens, top_k, experts, 0, 0, ids.dtype, y.shape[1], weights.dtype, out_dtype, machine_of(y.device),
+                (y.shape[1], 1),
+            )  # fmt: skip
+            bound = keep(_sums, key, adder(routing.machine).bind_combine(routing))
         with on(y.device):
-            adder(routing.machine).bind_combine(routing)(y, ids.contiguous(), weights.contiguous(), None, out)
+            bound(y, ids.contiguous(), weights.contiguous(), None, out)
     return out
