@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from evidence.hip_compile import DEVICE_ONLY, INSTALL
+from evidence.hip_compile import DEVICE_ONLY, INSTALL, missing
 
 
 def require_objdump() -> None:
@@ -19,6 +19,13 @@ def require_objdump() -> None:
     names = [os.environ.get("GFX950EMU_OBJDUMP", ""), *(f"llvm-objdump-{v}" for v in (22, 21, 20)), "llvm-objdump"]
     if not any(name and shutil.which(name) for name in names):
         pytest.skip(f"llvm-objdump is not installed; {INSTALL}")
+
+
+def require_hip_compiler() -> None:
+    """Skip where the library's HIP kernels cannot be compiled."""
+    reason = missing()
+    if reason:
+        pytest.skip(reason)
 
 
 @functools.cache

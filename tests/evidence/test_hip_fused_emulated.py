@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 import mxgemm
-from evidence import hip_compile
 from evidence.gfx950_cases import Case, activations
 from evidence.hip_cases import ROUTE, FusedRun, problem_of_case
 from gfx950emu.mutation import mutate
@@ -22,15 +21,13 @@ from mxgemm.hip.fused import BLOCKS_M, BLOCKS_N, FusedConfig
 from mxgemm.hip.fused_choice import candidates
 from mxgemm.measure import LEADERBOARD
 from mxgemm.mx.formats import SCALE_ROUNDINGS
-from tests.emulator import require_objdump
+from tests.emulator import require_hip_compiler, require_objdump
 
 
 @pytest.fixture(autouse=True)
 def _tools() -> None:
     require_objdump()
-    reason = hip_compile.missing()
-    if reason:
-        pytest.skip(reason)
+    require_hip_compiler()
 
 
 def case(m: int, n: int, k: int, **options: object) -> Case:

@@ -17,7 +17,7 @@ from gfx950emu.mutation import Mutants, mutate
 from gfx950emu.profile import Profile
 from mxgemm.hip import mx
 from mxgemm.hip.mx import BLOCKS, MXConfig
-from tests.emulator import require_objdump
+from tests.emulator import require_hip_compiler, require_objdump
 
 ALL_BLOCKS = [MXConfig(block_m, block_n) for block_m in BLOCKS for block_n in BLOCKS]
 SMALL = MXConfig(128, 128, 4)
@@ -26,9 +26,7 @@ SMALL = MXConfig(128, 128, 4)
 @pytest.fixture(autouse=True)
 def _tools() -> None:
     require_objdump()
-    reason = hip_compile.missing()
-    if reason:
-        pytest.skip(reason)
+    require_hip_compiler()
 
 
 def case(m: int, n: int, k: int, **options: object) -> Case:

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from evidence import hip_compile
 from evidence.mx_cases import MXRun
 from mxgemm.hip.mx import MXConfig
 from mxgemm.measure import LEADERBOARD
 from mxgemm.mx.formats import SCALE_ROUNDINGS
-from tests.emulator import require_objdump
+from tests.emulator import require_hip_compiler, require_objdump
 from tests.evidence.test_hip_mx_emulated import case, check, mutants
 
 
 @pytest.fixture(autouse=True)
 def _tools() -> None:
     require_objdump()
-    reason = hip_compile.missing()
-    if reason:
-        pytest.skip(reason)
+    require_hip_compiler()
 
 
 @pytest.mark.parametrize("shape", LEADERBOARD, ids=str)

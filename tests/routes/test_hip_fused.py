@@ -24,6 +24,7 @@ from mxgemm.measure import LEADERBOARD
 from mxgemm.problem import Problem
 from mxgemm.routes import ROUTES, Operands
 from mxgemm.routing import router, tables
+from tests.emulator import require_hip_compiler
 from tests.routes.changed_problem import changed
 
 ROUTE = ROUTES["hip_fused"]
@@ -272,9 +273,7 @@ def test_the_source_agrees_with_its_host() -> None:
 
 @pytest.fixture
 def clang() -> None:
-    reason = hip_compile.missing()
-    if reason:
-        pytest.skip(reason)
+    require_hip_compiler()
 
 
 def test_what_users_build(clang: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

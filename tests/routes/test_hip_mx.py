@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from evidence import hip_compile
 from evidence.cross_compile import problem_of
 from evidence.loop_table import DOCUMENT, committed_rows, hip_rows, markdown_of
 from mxgemm.device import KNOWN_MACHINES
@@ -20,6 +19,7 @@ from mxgemm.routes import ROUTES, Operands
 from mxgemm.routes import hip_mx as hip_mx_module
 from mxgemm.routes.quant_gemm_mx import quantized_problem
 from mxgemm.routing import router
+from tests.emulator import require_hip_compiler
 from tests.routes.changed_problem import changed
 from tests.routes.test_hip_fused import Recorder
 
@@ -155,9 +155,7 @@ def test_the_source_agrees_with_its_host() -> None:
 
 def test_machine_code() -> None:
     """The matrix unit has most to do in a step of the large block; no spill, no instruction on the way of its loads."""
-    reason = hip_compile.missing()
-    if reason:
-        pytest.skip(reason)
+    require_hip_compiler()
     rows = list(hip_rows())
     for row in rows:
         c, cu = MXConfig(row["block_m"], row["block_n"]), row["of_a_cu"]
