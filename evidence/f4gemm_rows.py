@@ -20,7 +20,8 @@ from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-os.environ.setdefault("TRITON_INTERPRET", "1")  # which must be chosen before import
+if __name__ == "__main__":  # a test imports this file, and others of its process may want a GPU
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # which must be chosen before import
 
 from evidence import f4gemm_cases as f4gemm  # noqa: E402
 from gfx950emu.errors import EmulatorError  # noqa: E402

@@ -115,3 +115,42 @@ def test_modules_of_a_room_form_no_circle() -> None:
 
     for name in below:
         visit(name, ())
+
+
+FOR_A_PROCESS = ("conftest.py", "vllm_worker.py")  # pytest's own, and what runs in a process of its own
+CODE = ("mxgemm", "mxgemm_cli", "gfx950emu", "evidence", "bench")
+
+
+def environment_changes(tree: ast.Module) -> list[int]:
+    """Lines that change ``os.environ`` whenever the file is imported, which a script does for its own process only."""
+    inside = {
+        id(node)
+        for block in ast.walk(tree)
+        if isinstance(block, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        or (isinstance(block, ast.If) and "__name__" in ast.unparse(block.test))
+        for node in ast.walk(block)
+    }
+    lines = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            changes = name.startswith("os.environ.") and not name.endswith((".get", ".items", ".copy"))
+        else:
+            targets = node.targets if isinstance(node, (ast.Assign, ast.Delete)) else []
+            changes = any(ast.unparse(target).startswith("os.environ[") for target in targets)
+        if changes and id(node) not in inside:
+            lines.append(getattr(node, "lineno", 0))
+    return sorted(lines)
+
+
+def test_importing_leaves_the_environment_alone() -> None:
+    """Where one file of a process chose Triton's interpreter at import, every GPU test of the process lost its GPU."""
+    assert environment_changes(ast.parse("import os\nos.environ.setdefault('A', '1')\nos.environ['B'] = '1'")) == [2, 3]
+    paths = [
+        *(path for folder in CODE for path in (ROOT / folder).rglob("*.py")),
+        *(path for path in (ROOT / "tests").rglob("*.py") if path.name not in FOR_A_PROCESS),
+    ]  # fmt: skip
+    found = {
+        path.relative_to(ROOT).as_posix(): environment_changes(ast.parse(path.read_text("utf-8"))) for path in paths
+    }
+    assert {name: lines for name, lines in found.items() if lines} == {}

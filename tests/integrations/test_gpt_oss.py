@@ -12,6 +12,7 @@ from tests.cases import spread
 
 pytest.importorskip("transformers", reason="pip install 'mxgemm[transformers]'")
 pytest.importorskip("safetensors", reason="pip install 'mxgemm[transformers]'")
+pytest.importorskip("mxgemm.integrations.transformers", exc_type=ImportError)  # an older transformers
 
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, GptOssConfig, GptOssForCausalLM, Mxfp4Config

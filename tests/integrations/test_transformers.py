@@ -28,6 +28,7 @@ from tests.integrations.models import (
 
 pytest.importorskip("transformers", reason="pip install 'mxgemm[transformers]'")
 pytest.importorskip("safetensors", reason="pip install 'mxgemm[transformers]'")
+pytest.importorskip("mxgemm.integrations.transformers", exc_type=ImportError)  # an older transformers
 
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
