@@ -70,12 +70,20 @@ def only_default_device() -> bool:
 
 def has_tangent(tensor: Tensor) -> bool:
     """Say whether forward-mode differentiation is under way and carries a tangent with this tensor."""
-    if forward_ad._current_level < 0:
+    if forward_ad._current_level < 0 or _below_autograd():
         return False
     inner = _unbatched(tensor)
     if inner.is_inference():  # made under inference mode, which records nothing; torch asserts when it is asked
         return False
     return forward_ad.unpack_dual(inner).tangent is not None  # type: ignore[no-untyped-call]
+
+
+def _below_autograd() -> bool:
+    """Say whether an operator has left derivatives behind, where torch asserts when it is asked for a tangent.
+
+    torch before 2.13 calls operators that write to an argument so. Whoever entered the operator has been checked.
+    """
+    return torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.AutogradFunctionality)
 
 
 def check_no_grad(**tensors: object) -> None:

@@ -218,6 +218,17 @@ def test_calls_after_a_state_are_the_same(calls: Calls, plain: dict[str, tuple[T
     assert changed(calls.run(), plain) == []
 
 
+def test_below_an_operator_that_writes_no_tangent_is_asked_for() -> None:
+    """torch before 2.13 leaves derivatives behind there, and asserts; who entered has been checked."""
+    x = torch.ones(2)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, torch.ones(2))
+        assert ambient.has_tangent(dual)
+        assert not ambient.has_tangent(x)
+        with torch._C._AutoDispatchBelowADInplaceOrView():
+            assert not ambient.has_tangent(x)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     "state", [*(name for name in STATES if not name.startswith("autocast")), "cuda bf16", "cuda fp16"]

@@ -102,6 +102,8 @@ class Driver:
         self.launch.argtypes = (handle, *(uint,) * 7, handle, handle, handle)
         self.launch.restype = ctypes.c_int
         if api.contexts:
+            self._device_of = self.declare("DeviceGet", ctypes.POINTER(ctypes.c_int), ctypes.c_int)
+            self._primary_context = self.declare("DevicePrimaryCtxRetain", out, ctypes.c_int)
             self._get_context = self.declare("CtxGetCurrent", out)
             self._set_context = self.declare("CtxSetCurrent", handle)
         if not api.error_by_pointer:
@@ -141,6 +143,15 @@ class Driver:
         context = ctypes.c_void_p()
         self.check(self._get_context(ctypes.byref(context)), "CtxGetCurrent")
         return int(context.value or 0)
+
+    def enter(self, index: int) -> None:
+        """Give a thread that has no current context the device's primary one, which is torch's."""
+        if not self.api.contexts or self.context():
+            return
+        device, context = ctypes.c_int(), ctypes.c_void_p()
+        self.check(self._device_of(ctypes.byref(device), index), "DeviceGet")
+        self.check(self._primary_context(ctypes.byref(context), device), "DevicePrimaryCtxRetain")
+        self.make_current(int(context.value or 0))
 
     def make_current(self, context: int) -> None:
         """Make a context this thread's current one."""
@@ -220,11 +231,12 @@ def load(image: bytes, device: torch.device, *, using: Driver | None = None) -> 
     chosen = using or driver()
     with torch.cuda.device(device):
         _start(device)
+        chosen.enter(index)
         return Module(chosen, chosen.load(image), chosen.context(), found, device)
 
 
 def _start(device: torch.device) -> None:
-    """Make torch's context on a device exist and be this thread's current one."""
+    """Make torch's context on a device exist; a thread for which torch has memory at hand does not enter it by that."""
     torch.empty(1, dtype=torch.uint8, device=device)
 
 

@@ -70,7 +70,7 @@ def test_two_launches_a_call_from_several_threads() -> None:
     config = MmaConfig(2, 1, 8, 1, a_before=True, a_codes=True, overlap=True)
     made = [mma_cases.make(mma_cases.Case(16, 528, 2880, config, derived="bf16"), seed, device) for seed in range(8)]
     launch = ROUTE.bind(made[0].problem, config)
-    wrong: list[int] = []
+    right: list[int] = []
 
     def several(i: int) -> None:
         operands = made[i].operands
@@ -78,12 +78,12 @@ def test_two_launches_a_call_from_several_threads() -> None:
             for _ in range(50):
                 launch(operands)
         torch.cuda.synchronize()
-        if mma_cases.judged(mma_cases.Case(16, 528, 2880, config, derived="bf16"), made[i]):
-            wrong.append(i)
+        if not mma_cases.judged(mma_cases.Case(16, 528, 2880, config, derived="bf16"), made[i]):
+            right.append(i)
 
     threads = [threading.Thread(target=several, args=(i,)) for i in range(len(made))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert wrong == []
+    assert sorted(right) == list(range(len(made)))

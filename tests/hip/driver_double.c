@@ -35,6 +35,9 @@ int launch_count, fail_next_with, delay_loops;
 char loaded[64], asked_for[64];
 
 int NAME(ModuleLoadData)(void** module, const void* image) {
+#ifdef CUDA
+  if (!current) return NO_CONTEXT;
+#endif
   if (memcmp(image, "\177ELF", 4)) return INVALID_VALUE;
   memcpy(loaded, image, sizeof loaded);
   *module = (void*)0x40;
@@ -130,8 +133,15 @@ int cuGetErrorString(int status, const char** text) {
   return *text ? 0 : INVALID_VALUE;
 }
 int cuCtxGetCurrent(void** context) {
-  *context = CONTEXT; /* as after torch has made the device's primary context current */
-  current = CONTEXT;
+  *context = current;
+  return 0;
+}
+int cuDeviceGet(int* device, int ordinal) {
+  *device = ordinal;
+  return 0;
+}
+int cuDevicePrimaryCtxRetain(void** context, int device) {
+  *context = CONTEXT;
   return 0;
 }
 int cuCtxSetCurrent(void* context) {

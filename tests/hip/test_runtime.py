@@ -64,6 +64,24 @@ def test_threads_do_not_share_argument_memory(double: Double) -> None:
         assert bytes(launch.bytes[: launch.size]) == ARGUMENTS.pack(i, i, i, i, i, i, i)
 
 
+def test_a_thread_that_has_done_nothing_on_the_gpu_loads_and_launches(double: Double) -> None:
+    """CUDA's contexts are current for a thread each; torch's memory is to be had on one that has none."""
+    failed: list[Exception] = []
+
+    def first() -> None:
+        try:
+            loaded(double).function("shuffle_scales_8").launch((1, 1, 1), (1, 1, 1), bytes(ARGUMENTS.size))
+        except Exception as error:
+            failed.append(error)
+
+    for _ in range(2):
+        thread = threading.Thread(target=first)
+        thread.start()
+        thread.join()
+    assert failed == []
+    assert len(double.launches) == 2
+
+
 def test_errors_carry_the_drivers_words(double: Double) -> None:
     function = loaded(double).function("shuffle_scales_8")
     for status, words in ((1, "double: invalid value"), (77, "unknown error")):

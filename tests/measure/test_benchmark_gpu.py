@@ -126,13 +126,8 @@ def test_the_recipe_for_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [(r["m"], r["name"], r["a_format"], r["form"]) for r in document["results"]]
     assert sorted(found, key=str) == sorted(
         [
-            *((m, "fp8_fold", "e2m1", "fast") for m in (1, 64)),
             *((m, "torch_mm", None, None) for m in (1, 64)),
-            *((m, "a16wfp4", "e2m1", "raw") for m in (1, 64)),
-            *((m, "w4a16", "bf16", "raw") for m in (1, 64)),
-            (64, "fp8_fold", "e2m1", "compact"),
-            (64, "dequant_mm", "e2m1", "raw"),
-            (64, "dequant_mm", "bf16", "raw"),
+            *((m, v.route, v.a_format, v.form) for v in hopper.VARIANTS for m in (1, 64) if v.m_min <= m <= v.m_max),
         ],
         key=str,
     )

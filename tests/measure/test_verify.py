@@ -10,12 +10,14 @@ import pytest
 import torch
 
 from mxgemm.hip import shuffle
-from mxgemm.measure import Effort, inputs, report, trial, tune, verify
+from mxgemm.measure import Effort, inputs, report, trial, tuner, verify
 from mxgemm.measure.spread import spread_of
+from mxgemm.measure.tune import Task
 from mxgemm.mx import layouts
 from mxgemm.problem import Problem
 from mxgemm.routes import ROUTES, Config, Launch, Operands
 from mxgemm.routes.reference import Reference
+from mxgemm.routing import tables
 from tests.command import output
 
 CPU = torch.device("cpu")
@@ -84,7 +86,7 @@ def test_every_form_of_the_weight_is_run(only_reference: None) -> None:
 
 
 @pytest.mark.gpu
-def test_every_route_of_a_gpu_is_verified_and_tuned() -> None:
+def test_every_route_of_a_gpu_is_verified_and_tuned(tmp_path: Path) -> None:
     """Also the quickest look at a machine without the command line's packages."""
     device = torch.device("cuda", torch.cuda.current_device())
     verdicts = list(verify.verify([(16, 128, 256), (33, 144, 512)], device=device, seconds=0.02))
@@ -96,8 +98,10 @@ def test_every_route_of_a_gpu_is_verified_and_tuned() -> None:
         "dequant_mm",
         "reference",
     }
-    timings = list(tune.tune([(16, 128, 256)], device=device, routes=["dequant_mm", "reference"], seconds=0.02))
-    rows = tune.rows(timings, device, "e2m1", "me")
+    request = tuner.Request([Task((16, 128, 256))], ["dequant_mm", "reference"], 0.02)
+    found = tuner.run(request, device, tmp_path / "table.json")
+    assert (found.end, found.failures) == ("finished", [])
+    rows = tables.load(tmp_path / "table.json").rows
     assert {row.route for row in rows} == {"dequant_mm", "reference"}
     assert all(row.us and row.cu_count for row in rows)
 
