@@ -41,6 +41,7 @@ SIZES = (
     (4, 2880, 512, True, None),
     (1, 7168, 2048, True, None),
     (16, 2112, 7168, True, None),
+    (64, 7168, 2048, True, "w4_wgmma"),
     (64, 7168, 2048, True, "fp8_fold"),
     (64, 7168, 2048, False, "dequant_mm"),
     (256, 3072, 1536, True, "fp8_fold"),

@@ -31,6 +31,8 @@ KINDS = {
     "split K, one launch": ("a16wfp4", TileConfig(block_k=256, split_k=4, one_launch=True), 8, False),
     "w4_mma": ("w4_mma", None, 4, True),
     "w4_mma, A rounded before": ("w4_mma", None, 32, True),
+    "w4_wgmma": ("w4_wgmma", None, 48, True),
+    "w4_wgmma, a row-major weight": ("w4_wgmma", None, 65, False),
     "fp8_fold": ("fp8_fold", None, 65, True),
     "dequant_mm, decoded at each call": ("dequant_mm", None, 65, False),
     "dequant_mm, A as it is": ("dequant_mm", None, 48, True),

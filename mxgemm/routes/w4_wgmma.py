@@ -19,6 +19,7 @@ from mxgemm.cuda.w4_wgmma import WgmmaConfig, wgmma_refusal
 from mxgemm.cuda.w4_wgmma_choice import candidates
 from mxgemm.device import Machine
 from mxgemm.errors import Refusal
+from mxgemm.native.program import BIAS, OUT, SCRATCH, A, Program, fixed, joined
 from mxgemm.problem import Config, Problem
 from mxgemm.routes.base import Launch, Operands, Route
 from mxgemm.routes.w4_mma import addresses
@@ -108,6 +109,16 @@ class _Launch:
                 0 if bias is None else bias.data_ptr(),
                 operands.out.data_ptr(),
             )
+
+    def program(self, operands: Operands) -> Program | None:
+        """Describe both launches on such operands, once there have been any."""
+        if self._kernels is None:
+            return None
+        rounding, multiplying = self._kernels
+        weight = addresses(self._problem, operands.b, operands.b_scales, operands.derived)
+        bias = fixed(0) if operands.bias is None else BIAS
+        steps = rounding.step(A, SCRATCH), multiplying.step(SCRATCH, *map(fixed, weight), bias, OUT)
+        return joined(steps, scratch_bytes=self._nbytes)
 
     def _load(self, device: torch.device) -> tuple[Kernel, Kernel]:
         from mxgemm.cuda.launch import Kernel, function
