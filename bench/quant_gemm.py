@@ -313,6 +313,9 @@ def compile_job(job: Job) -> str:
         out = torch.empty(size[:2], dtype=torch.bfloat16, device="cuda")
         launch = triton_gemm.bind(prepared.problem, tile or tile_for(prepared.problem))
         launch(prepared.operands(out))
+        unpacking = ROUTES["unpack_mm"]
+        if tile is None and unpacking.refusal(prepared.problem) is None:
+            unpacking.bind(prepared.problem)(prepared.operands(out))
         torch.cuda.synchronize()
     except Exception as error:  # one that breaks is a result: it is kept
         return f"{CASES[index].name} {size} {tile}: {type(error).__name__}: {str(error)[:200]}"

@@ -17,9 +17,10 @@ from mxgemm.scaled.reference import Reference
 from mxgemm.scaled.route import QuantRoute
 from mxgemm.scaled.scaled_mm import ScaledMM
 from mxgemm.scaled.triton_gemm import TritonGemm
+from mxgemm.scaled.unpack_mm import UnpackMM
 
 ROUTES: Final[dict[str, QuantRoute]] = {
-    r.name: r for r in (MX(), TritonGemm(), ScaledMM(), DequantMM(), Reference(), Bridge())
+    r.name: r for r in (MX(), TritonGemm(), ScaledMM(), UnpackMM(), DequantMM(), Reference(), Bridge())
 }
 DEFAULTS: Final = ("mx", "triton", "scaled_mm", "reference")
 """In this order, where no rule fits. The bridge's kernel is taken where it is named, and never by itself."""
@@ -40,6 +41,7 @@ class Rule:
         least_weight: elements of B from which on it holds.
         group_n: rows of B that share a scale, 0 for any.
         powers: for E8M0 scales or for others.
+        a_formats: of A, none for any.
         b_formats: of B, none for any.
     """
 
@@ -51,6 +53,7 @@ class Rule:
     least_weight: int = 0
     group_n: int = 0
     powers: bool = False
+    a_formats: tuple[str, ...] = ()
     b_formats: tuple[str, ...] = ()
 
     def fits(self, problem: QuantProblem) -> bool:
@@ -64,6 +67,7 @@ class Rule:
             and p.n >= self.least_n
             and p.n * p.k >= self.least_weight
             and self.group_n in (0, p.scheme.b_group[0])
+            and (not self.a_formats or p.a_format in self.a_formats)
             and (not self.b_formats or p.b_format in self.b_formats)
         )
 
@@ -77,6 +81,11 @@ RULES: Final = (
     Rule("scaled_mm", "sm_90", ("abquant", "bquant"), group_n=1),
     Rule("scaled_mm", "sm_90", ("abquant",), least_n=4096),
     Rule("scaled_mm", "sm_90", ("aquant", "bquant"), least_weight=1 << 25),
+    Rule("unpack_mm", "sm_90", ("abquant",), b_formats=("e2m1",)),
+    Rule("unpack_mm", "sm_90", ("aquant",), least_m=33, a_formats=("int4",)),
+    Rule("unpack_mm", "sm_90", ("aquant",), least_weight=1 << 25, a_formats=("int4",)),
+    Rule("unpack_mm", "sm_90", ("bquant",), least_m=65, b_formats=("int4",)),
+    Rule("unpack_mm", "sm_90", ("bquant",), least_weight=1 << 25, b_formats=("int4",)),
     Rule("dequant_mm", "sm_90", ("bquant",), least_m=513, powers=True, b_formats=_WIDE),
     Rule("mx", "sm_90", ("bquant",), least_m=65, powers=True, b_formats=("e4m3", "e5m2")),
     Rule("mx", "sm_90", ("bquant",), least_weight=1 << 25, powers=True, b_formats=("e4m3", "e5m2")),

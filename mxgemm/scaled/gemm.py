@@ -42,7 +42,8 @@ def quant_gemm(
         bias: ``[N]``, bf16, fp16 or fp32, added in fp32.
         out: write here, ``[..., N]`` of ``out_dtype``, any strides; by default the result is fresh memory.
         out_dtype: bf16, fp16 or fp32.
-        route: "triton", "scaled_mm", "reference", or "bridge", which nothing else takes.
+        route: "mx", "triton", "scaled_mm", "unpack_mm", "dequant_mm", "reference", or "bridge", which is taken where it
+            is named alone.
 
     Returns:
         ``[..., N]``. A NaN among the elements or scales that a result reads makes it NaN.

@@ -34,6 +34,17 @@ PAIRS: tuple[tuple[Scheme, str, str], ...] = (
 )
 """A scheme with formats that it multiplies: each format and each kind of group once at least."""
 
+PACKED: tuple[tuple[Scheme, str, str], ...] = (
+    (ABlock(128), "int4", "e4m3"),
+    (ABlock(32), "int4", "e5m2"),
+    (ABBlock(), "e2m1", "e2m1"),
+    (ABBlock(32, 128, 64), "e2m1", "e2m1"),
+    (BBlock(1, 128), "e4m3", "int4"),
+    (BBlock(128, 128), "e5m2", "int4"),
+    (BBlock(16, 96), "e4m3", "int4"),
+)
+"""Those with a packed operand: of groups that the vendor's product takes on Hopper, and others."""
+
 
 def ids(pair: tuple[Scheme, str, str]) -> str:
     scheme, a, b = pair

@@ -42,7 +42,11 @@ def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
         ("triton", "abquant", [128, 1, 128], 33, {}),
         ("triton", "aquant", [128], 64, {}),
         ("scaled_mm", "aquant", [128], 1024, {}),
-        ("triton", "aquant", [128], 1024, {"a": "int4"}),
+        ("triton", "aquant", [128], 16, {"a": "int4"}),
+        ("unpack_mm", "aquant", [128], 1024, {"a": "int4"}),
+        ("unpack_mm", "abquant", [128, 128, 128], 1, {"a": "e2m1", "b": "e2m1"}),
+        ("triton", "bquant", [1, 128], 16, {"b": "int4"}),
+        ("unpack_mm", "bquant", [1, 128], 256, {"b": "int4"}),
         ("scaled_mm", "bquant", [1, 128], 1023, {}),
         ("triton", "bquant", [1, 96], 1024, {}),
         ("mx", "bquant_e8m0", [1, 32], 16, {"a": "bf16", "b": "e2m1"}),
@@ -52,7 +56,7 @@ def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_routes_of_an_h200(wanted: str, scheme: str, sizes: list[int], m: int, given: dict, hopper: None) -> None:
     found = problem(scheme, sizes, m, **given)
-    if wanted == "triton" and ROUTES["triton"].missing(found.machine):
+    if wanted in ("triton", "unpack_mm") and ROUTES["triton"].missing(found.machine):
         pytest.skip("triton is not installed")
     assert choose(found, None).name == wanted
 

@@ -11,7 +11,7 @@ from mxgemm.scaled.choice import ROUTES
 from mxgemm.scaled.gemm import parts
 from mxgemm.scaled.plan import planned
 from mxgemm.scaled.problem import Options
-from tests.scaled.cases import PAIRS, Case, column_major, grouped, ids, make, problems
+from tests.scaled.cases import PACKED, PAIRS, Case, column_major, grouped, ids, make, problems
 
 pytestmark = pytest.mark.gpu
 
@@ -45,6 +45,17 @@ def test_every_scheme_by_the_vendors_product(pair: tuple) -> None:
             assert case.judge(out, bits).passed, (shape, case.judge(out, bits))
     if not taken:
         pytest.skip(f"not this scheme on this GPU: {refusal}")
+
+
+@pytest.mark.parametrize("pair", PACKED, ids=ids)
+def test_packed_operands_as_e4m3(pair: tuple) -> None:
+    """By the vendor's product where it takes the groups, by our own where not, as M = 5 and 130 of groups."""
+    for shape in ((1, 16, 128), (33, 2112, 384), (36, 144, 2944), (5, 2880, 1056), (256, 272, 4096), (130, 200, 416)):
+        for scale in ("", "e4m3"):
+            case = make(pair, *shape, seed=sum(shape), scale=scale).to("cuda")
+            _, bits = refusal_and_bits("unpack_mm", case)
+            out = mxgemm.quant_gemm(case.a, case.b, scheme=case.scheme, route="unpack_mm")
+            assert case.judge(out, bits).passed, (shape, case.judge(out, bits))
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=ids)
