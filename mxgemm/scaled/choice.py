@@ -11,7 +11,8 @@ from typing import Final
 from mxgemm.errors import Refusal, RouteUnavailable
 from mxgemm.notices import say_once
 from mxgemm.scaled.bridge import Bridge
-from mxgemm.scaled.mx import MX, DequantMM
+from mxgemm.scaled.dequant_mm import DequantMM
+from mxgemm.scaled.mx import MX
 from mxgemm.scaled.problem import QuantProblem
 from mxgemm.scaled.reference import Reference
 from mxgemm.scaled.route import QuantRoute
