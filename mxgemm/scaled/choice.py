@@ -87,9 +87,9 @@ RULES: Final = (
     Rule("unpack_mm", "sm_90", ("aquant",), least_weight=1 << 25, a_formats=("int4",)),
     Rule("unpack_mm", "sm_90", ("bquant",), least_m=65, b_formats=("int4",)),
     Rule("unpack_mm", "sm_90", ("bquant",), least_weight=1 << 25, b_formats=("int4",)),
-    Rule("dequant_mm", "sm_90", ("bquant",), least_m=513, powers=True, b_formats=_WIDE),
-    Rule("mx", "sm_90", ("bquant",), least_m=65, powers=True, b_formats=("e4m3", "e5m2")),
+    Rule("dequant_mm", "sm_90", ("bquant",), least_m=129, powers=True, b_formats=_WIDE),
     Rule("mx", "sm_90", ("bquant",), least_weight=1 << 25, powers=True, b_formats=("e4m3", "e5m2")),
+    Rule("dequant_mm", "sm_90", ("bquant",), least_m=33, powers=True, b_formats=("e4m3", "e5m2")),
     Rule("triton", "sm_90", ("bquant",), powers=True, b_formats=_WIDE),
 )
 

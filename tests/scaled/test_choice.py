@@ -52,6 +52,8 @@ def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
         ("mx", "bquant_e8m0", [1, 32], 16, {"a": "bf16", "b": "e2m1"}),
         ("triton", "bquant_e8m0", [1, 128], 16, {"a": "bf16", "b": "e5m2"}),
         ("dequant_mm", "bquant_e8m0", [1, 32], 1024, {"a": "bf16", "b": "bf16"}),
+        ("triton", "bquant_e8m0", [1, 32], 128, {"a": "bf16", "b": "bf16"}),
+        ("dequant_mm", "bquant_e8m0", [1, 128], 64, {"a": "bf16", "b": "e5m2"}),
     ],
 )
 def test_routes_of_an_h200(wanted: str, scheme: str, sizes: list[int], m: int, given: dict, hopper: None) -> None:
