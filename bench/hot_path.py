@@ -51,7 +51,6 @@ SIZES = (
 MOST = {
     "one launch": {"gemm": 0.95, "gemm_out": 0.75},
     "more": {"gemm": 1.6, "gemm_out": 1.6},
-    "more, torch's product among them": {"gemm": 2.2, "gemm_out": 2.2},
 }
 """Ratios to torch.mm that docs/benchmarks.md promises."""
 EFFORT = Effort(seconds=0.2, least=500, most=20_000)
@@ -131,8 +130,6 @@ def measured(m: int, n: int, k: int, prepared: bool, route: str | None, device: 
     described = plan.described(found.plan, a, *w.operand()[:2], None, None, w.operand()[4])
     assert described is not None
     kind = "one launch" if len(described.steps) == 1 else "more"
-    if described.flat:
-        kind = "more, torch's product among them"
     result = call()
     with python_only():
         equal = torch.equal(call(), result) and torch.equal(call_out(), result)
@@ -211,16 +208,15 @@ def python_only() -> Iterator[None]:
 def launches_nothing() -> Iterator[None]:
     """Have C call, in place of the driver's launch and the libraries' products, a function that does nothing."""
     nothing = _nothing()
-    held = module._driver_functions, module._vendor_functions, module._torch_product
-    capturing = held[0]()[1]
-    module._driver_functions = lambda: (nothing, capturing)
+    held = module._driver_functions, module._vendor_functions
+    capturing = held[0]()[2]
+    module._driver_functions = lambda: (nothing, 0, capturing)
     module._vendor_functions = lambda: (nothing, held[1]()[1])
-    module._torch_product = lambda: nothing
     configured()
     try:
         yield
     finally:
-        module._driver_functions, module._vendor_functions, module._torch_product = held
+        module._driver_functions, module._vendor_functions = held
         configured()
 
 

@@ -348,9 +348,7 @@ def described(
     if plan.flat_shape is not None:
         result = result.view(plan.flat_shape)
     describe: Callable[[Operands], Program | None] = plan.launch.program  # type: ignore[union-attr]
-    program = describe(Operands(a, None, b, b_scales, bias, result, derived))
-    matrices = plan.a_rows is None and plan.flat_shape is None
-    return program if program is not None and (matrices or not program.flat) else None
+    return describe(Operands(a, None, b, b_scales, bias, result, derived))
 
 
 def flat_view(out: Tensor, m: int, n: int) -> Tensor | None:

@@ -19,7 +19,7 @@ from mxgemm.hip import loaded
 from mxgemm.hip.kernarg import Layout
 from mxgemm.hip.runtime import INVALID_CONTEXT, MAX_KERNARG_BYTES, Arguments, Driver, DriverError, Function, driver
 from mxgemm.native.captured import relaxed
-from mxgemm.native.program import KernelStep, Place
+from mxgemm.native.program import KernelStep, Place, kernel_step
 from mxgemm.workspace import raw_stream
 
 KERNELS: Final = Path(__file__).parent / "kernels"
@@ -112,7 +112,7 @@ class Kernel:
         """
         self.function, self.grid, self.block, self.shared_bytes = function, grid, block, shared_bytes
         self._pack_into, self._leading, self._constants = arguments.pack_into, arguments.size, constants
-        self._pack = arguments.pack
+        self._arguments = arguments
         size, name = arguments.size + len(constants), function.info.name
         if not function.info.kernarg_bytes <= size <= MAX_KERNARG_BYTES:
             wanted = f"{function.info.kernarg_bytes} to {MAX_KERNARG_BYTES}"
@@ -130,10 +130,16 @@ class Kernel:
 
     def step(self, *places: Place) -> KernelStep:
         """Return a launch with these leading arguments, all of them addresses, described for ``mxgemm.native``."""
-        arguments = self._pack(*(0 for _ in places)) + self._constants
-        changing = tuple((8 * index, place) for index, place in enumerate(places))
-        function, attributes = int(self._handle.value or 0), bytes(self._attributes)
-        return KernelStep(function, self.grid, self.block, self.shared_bytes, arguments, changing, attributes)
+        return kernel_step(
+            int(self._handle.value or 0),
+            self.grid,
+            self.block,
+            self._arguments,
+            places,
+            shared_bytes=self.shared_bytes,
+            constants=self._constants,
+            attributes=bytes(self._attributes),
+        )
 
     def launch(self, *values: int | float) -> None:
         """Launch on the current stream of the kernel's device, with the arguments that lead.

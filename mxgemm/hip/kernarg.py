@@ -23,27 +23,30 @@ class Layout:
         codes: a letter a parameter: ``P`` pointer, ``q``/``Q`` 64-bit and ``i``/``I`` 32-bit integers (lower case is
             signed), ``f`` float32.
         size: bytes of the segment.
+        offsets: of each parameter in it.
         pack: values in order to bytes; ``struct.error`` for a wrong number of values or one out of range.
         pack_into: a buffer and an offset, then values that are written there.
     """
 
-    __slots__ = ("codes", "pack", "pack_into", "size")
+    __slots__ = ("codes", "offsets", "pack", "pack_into", "size")
 
     pack: Callable[..., bytes]
     pack_into: Callable[..., None]
 
     def __init__(self, codes: str) -> None:
-        spelled, size = ["<"], 0
+        spelled, size, offsets = ["<"], 0, []
         for code in codes:
             if code not in _CODES:
                 raise ValueError(f"codes: got {code!r} in {codes!r}, want letters of {''.join(_CODES)}")
             width = struct.calcsize("<" + _CODES[code])
             padding = -size % width
             spelled.append("x" * padding + _CODES[code])
+            offsets.append(size + padding)
             size += padding + width
         packer = struct.Struct("".join(spelled))
         self.codes = codes
         self.size = packer.size
+        self.offsets = tuple(offsets)
         self.pack = packer.pack
         self.pack_into = packer.pack_into
 

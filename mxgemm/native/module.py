@@ -21,7 +21,7 @@ from torch.nn import Parameter
 
 from mxgemm import ambient, workspace
 from mxgemm.errors import BuildError
-from mxgemm.hip.runtime import DriverError, driver
+from mxgemm.hip.runtime import CUDA, DriverError, driver
 from mxgemm.memory import freed
 from mxgemm.mx.freshness import mark_written
 from mxgemm.native import build, offsets
@@ -47,12 +47,12 @@ class Native:
     def program(self, described: Program) -> Any:
         """Return the launches of a plan as the module runs them."""
         steps = tuple(step.packed() for step in described.steps)
-        return self._program(steps, described.scratch_bytes, described.counters, described.hooks, *described.tensors())
+        return self._program(steps, described.scratch_bytes, described.counters, described.hooks, described.owners())
 
 
 def wanted() -> bool:
-    """Say whether the module may be used in this process; it launches by CUDA's driver alone."""
-    return torch.version.hip is None and os.environ.get(VARIABLE, "1") != "0"
+    """Say whether the module may be used in this process."""
+    return os.environ.get(VARIABLE, "1") != "0"
 
 
 def load(weight_type: type, known_type: type, plans: Mapping[str, Any]) -> Native | None:
@@ -88,9 +88,9 @@ def _load(weight_type: type, known_type: type, plans: _Namespace) -> Native | No
             (_len_torch_dispatch_stack, _are_functorch_transforms_active, _get_tracing_state),
             *(_function_modes, ambient.only_default_device, torch.is_grad_enabled),
             *(getattr(torch._C, "_cuda_getDevice", _no_gpu), getattr(torch._C, "_cuda_getCurrentRawStream", _no_gpu)),
-            *(_take, workspace.views, mark_written, freed),
+            *(_take, mark_written, freed),
         )
-        functions = *_tensor_functions(), *_driver_functions(), *_vendor_functions(), _torch_product()
+        functions = *_tensor_functions(), *_driver_functions(), *_vendor_functions()
         module.configure(objects, functions, offsets.find())
     except (BuildError, OSError, ImportError, AttributeError) as error:
         say_once(f"steady calls go through Python, some microseconds longer: {error}")
@@ -108,30 +108,24 @@ def _take(nbytes: int, device: torch.device, counters: int) -> workspace.Arena:
 
 def _tensor_functions() -> tuple[int, ...]:
     """Return the addresses of torch's C functions that read a tensor."""
-    library = _torch_library("cpu")
+    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
     return tuple(_address(getattr(library, f"aoti_torch_get_{name}")) for name in _TENSOR_FUNCTIONS)
 
 
-def _torch_product() -> int:
-    """Return the address of torch's C function for ``torch.mm(out=)``, past its dispatcher; 0 where there is none."""
-    device = "cpu" if torch.version.cuda is None else "cuda"
-    found = getattr(_torch_library(device), f"aoti_torch_{device}_mm_out", None)
-    return 0 if found is None else _address(found)
+def _driver_functions() -> tuple[int, int, int]:
+    """Return the addresses of what launches on CUDA and on HIP, and of what asks whether a stream is captured.
 
-
-def _torch_library(device: str) -> ctypes.CDLL:
-    return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / f"libtorch_{device}.so"))
-
-
-def _driver_functions() -> tuple[int, int]:
-    """Return the addresses of what launches, and of what asks whether a stream is captured; 0 without a GPU."""
+    Of what launches one is 0; all are without a GPU.
+    """
     try:
         found = driver()
     except DriverError:
-        return 0, 0
+        return 0, 0, 0
     pointer = ctypes.c_void_p
-    capturing = found.declare("StreamIsCapturing", pointer, pointer)
-    return _address(found.declare("LaunchKernelEx", *(pointer,) * 4)), _address(capturing)
+    capturing = _address(found.declare("StreamIsCapturing", pointer, pointer))
+    if found.api is CUDA:
+        return _address(found.declare("LaunchKernelEx", *(pointer,) * 4)), 0, capturing
+    return 0, _address(found.launch), capturing
 
 
 def _vendor_functions() -> tuple[int, int]:

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-import torch
-from torch import Tensor
+from mxgemm.hip.kernarg import Layout
 
 FIXED: Final = 0
 """The slot of a place that is an address by itself; the next five are those of what a call brings."""
@@ -83,6 +82,34 @@ class KernelStep:
         return self.function, self.grid, self.block, self.shared_bytes, self.attributes, block, changing
 
 
+def kernel_step(
+    function: int,
+    grid: tuple[int, int, int],
+    block: tuple[int, int, int],
+    arguments: Layout,
+    values: Sequence[int | Place],
+    *,
+    shared_bytes: int = 0,
+    constants: bytes = b"",
+    attributes: bytes = b"",
+) -> KernelStep:
+    """Return a launch whose arguments are numbers and places.
+
+    Args:
+        function: the driver's handle.
+        grid: workgroups along x, y, z.
+        block: threads of a workgroup along x, y, z.
+        arguments: how they lie in the block.
+        values: of each argument.
+        shared_bytes: dynamic shared memory.
+        constants: bytes of the block after them.
+        attributes: of the launch, as the driver reads them.
+    """
+    places = tuple((at, value) for at, value in zip(arguments.offsets, values, strict=True) if isinstance(value, Place))
+    packed = arguments.pack(*(0 if isinstance(value, Place) else value for value in values))
+    return KernelStep(function, grid, block, shared_bytes, packed + constants, places, attributes)
+
+
 @dataclass(frozen=True, slots=True)
 class ProductStep:
     """One product by cublasLt, of which ``mxgemm.native.vendor`` makes the rest.
@@ -93,7 +120,7 @@ class ProductStep:
         descriptions: of the product; as many as threads may run it at once.
         a: its left operand, here the weight, whose scales the descriptions hold.
         b: its right operand, here the activations.
-        b_scale: scales of that.
+        b_scale: scales of that, None for none.
         bias: added to rows of its result, None for none.
         out: the result.
         memory: workspace.
@@ -107,7 +134,7 @@ class ProductStep:
     descriptions: tuple[int, ...]
     a: Place
     b: Place
-    b_scale: Place
+    b_scale: Place | None
     bias: Place | None
     out: Place
     memory: Place
@@ -121,68 +148,7 @@ class ProductStep:
         return self.handle, *self.layouts, self.descriptions, *places, self.memory_bytes, self.algorithm
 
 
-class Matrix(NamedTuple):
-    """A tensor of a call, for torch's own product.
-
-    Attributes:
-        kind: as ``enum matrix`` of ``source/program.h`` numbers it.
-        number: among the program's views of scratch, or its own tensors.
-    """
-
-    kind: int
-    number: int = 0
-
-
-MATRIX_A: Final = Matrix(0)
-MATRIX_OUT: Final = Matrix(1)
-
-
-class View(NamedTuple):
-    """A tensor in scratch.
-
-    Attributes:
-        offset: bytes behind its beginning.
-        dtype: of its elements.
-        shape: of it.
-        strides: in elements.
-    """
-
-    offset: int
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-
-
-def view(number: int) -> Matrix:
-    """Return the place of a view of scratch."""
-    return Matrix(2, number)
-
-
-def own(number: int) -> Matrix:
-    """Return the place of one of the program's tensors."""
-    return Matrix(3, number)
-
-
-@dataclass(frozen=True, slots=True)
-class TorchStep:
-    """``torch.mm(left, right, out=out)``, past torch's dispatcher.
-
-    Attributes:
-        out: the result.
-        left: its left operand.
-        right: its right operand.
-    """
-
-    out: Matrix
-    left: Matrix
-    right: Matrix
-
-    def packed(self) -> tuple[Any, ...]:
-        """Return what ``source/program.h`` reads."""
-        return self.out, self.left, self.right
-
-
-Step = KernelStep | ProductStep | TorchStep
+Step = KernelStep | ProductStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,28 +159,19 @@ class Program:
         steps: the launches.
         scratch_bytes: memory that they share.
         counters: int32 zeros that they need and leave zero.
-        hooks: who may want to hear of launches: holder, name and value now, which has to stay, with no ``calls``; or a
-            function alone, that has to answer True.
-        views: tensors in scratch.
-        own: tensors.
+        hooks: who may want to hear of launches: holder, name and value now, which has to stay, with no ``calls``.
+        owned: what has to live for as long as the program may run, beside the steps' owners.
     """
 
     steps: tuple[Step, ...]
     scratch_bytes: int = 0
     counters: int = 0
     hooks: tuple[tuple[object, ...], ...] = ()
-    views: tuple[View, ...] = ()
-    own: tuple[Tensor, ...] = ()
+    owned: tuple[object, ...] = ()
 
-    @property
-    def flat(self) -> bool:
-        """Whether A and the result have to be matrices as the caller has them."""
-        return any(isinstance(step, TorchStep) for step in self.steps)
-
-    def tensors(self) -> tuple[tuple[object, ...], tuple[View, ...], tuple[Tensor, ...]]:
-        """Return who has to live for as long as the program may run, the views and its own tensors."""
-        owners = tuple(step.owner for step in self.steps if isinstance(step, ProductStep))
-        return owners, tuple(map(tuple, self.views)), self.own  # type: ignore[arg-type]
+    def owners(self) -> tuple[object, ...]:
+        """Return who has to live for as long as the program may run."""
+        return *(step.owner for step in self.steps if isinstance(step, ProductStep)), *self.owned
 
     def fits(self) -> bool:
         """Say whether ``source/program.h`` has room for it."""

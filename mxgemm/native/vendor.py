@@ -1,9 +1,9 @@
-"""The fp8 product of ``torch._scaled_mm`` with a base a row, asked of cublasLt directly: its choice is made once.
+"""Products of e4m3 with a base a row, and of bf16, asked of cublasLt directly: its choice is made once.
 
 torch describes operands and asks the library for an algorithm at every call, which takes longer than the launch. Here
-both are done when a plan is made; the result is compared with torch's, bit for bit, before it is used.
+both are done when a plan is made.
 
-Numbers are those of the library's header (``cublasLt.h``, CUDA 12.9 and later, which have a scale a row).
+Numbers are those of the library's header (``cublasLt.h``; a scale a row is CUDA 12.9's and later).
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ MAX_MEMORY_BYTES: Final = 32 << 20
 """Workspace that torch gives the library on Hopper, so that it chooses alike."""
 DESCRIPTIONS: Final = 4
 """Threads that may run one product at once before others take the way of Python."""
-_LEAST_VERSION: Final = 120900
+_ROW_SCALES_FROM: Final = 120900
+"""The first version with a scale a row."""
+ALIGNMENT: Final = 16
+"""Bytes that a bf16 product's operands are taken to begin at a multiple of, in place of the library's own 256."""
 
 _DTYPES: Final = {torch.float8_e4m3fn: 28, torch.bfloat16: 14, torch.float16: 2, torch.float32: 0}
 _FLOAT: Final = 0
@@ -41,7 +44,12 @@ _BIAS_DTYPE: Final = 26
 _A_SCALE_MODE: Final = 31
 _B_SCALE_MODE: Final = 32
 _PREFERRED_MEMORY: Final = 1
+_PREFERRED_REDUCTIONS: Final = 3
+_PREFERRED_ALIGNMENTS: Final = (5, 6, 7, 8)
+_REDUCED_IN_FLOAT: Final = 2
 _POINTER: Final = ctypes.c_void_p
+_ONE_AND_ZERO: Final = (ctypes.c_float(1), ctypes.c_float(0))
+_ONE, _ZERO = (ctypes.byref(number) for number in _ONE_AND_ZERO)
 
 
 class VendorError(RuntimeError):
@@ -73,9 +81,7 @@ class _Library:
             raise VendorError(f"cublasLt: got {len(paths)} in this process, want the one that torch multiplies by")
         self._library = ctypes.CDLL(paths.pop())
         self._library.cublasLtGetVersion.restype = ctypes.c_size_t
-        version = self._library.cublasLtGetVersion()
-        if version < _LEAST_VERSION:
-            raise VendorError(f"cublasLt: got version {version}, want {_LEAST_VERSION}, which has a scale a row")
+        self.version = int(self._library.cublasLtGetVersion())
 
     def __call__(self, name: str, *arguments: Any) -> None:
         status = getattr(self._library, f"cublasLt{name}")(*arguments)
@@ -92,7 +98,7 @@ def library() -> _Library:
     """Return the library.
 
     Raises:
-        VendorError: torch has loaded none that knows scales of rows.
+        VendorError: torch has loaded none.
     """
     return _Library()
 
@@ -106,60 +112,77 @@ def _handle(device: torch.device) -> Any:
 
 
 class _Descriptions:
-    """Layouts and descriptions of a product, for as long as somebody may launch it."""
+    """Layouts and descriptions of a product by one weight, for as long as somebody may launch it."""
 
-    def __init__(self, product: VendorProduct) -> None:
+    def __init__(self, product: VendorProduct, weight_base: int) -> None:
         n, m, k = product.n, product.m, product.k
-        self.a = _layout(torch.float8_e4m3fn, k, n, k)
-        self.b = _layout(torch.float8_e4m3fn, k, m, k)
+        self._product, self._weight_base = product, weight_base
+        self.a = _layout(product.dtype, k, n, k)
+        self.b = _layout(product.dtype, k, m, k)
         self.out = _layout(product.out_dtype, n, m, n)
-        self.products = [_description(product) for _ in range(DESCRIPTIONS)]
+        self.products: list[Any] = []
+        self.free: list[Any] = []
+        """Those that no call of :func:`run` is using now."""
         weakref.finalize(self, _destroy, [self.a, self.b, self.out], self.products).atexit = False
+        self.free += [self.another() for _ in range(DESCRIPTIONS)]
+
+    def another(self) -> Any:
+        """Return one more description; a thread that finds none free makes its own."""
+        product = self._product
+        description = _description(product)
+        self.products.append(description)
+        # Addresses that are not fixed are written again by each call.
+        if product.scaled:
+            _set(description, _A_SCALE_POINTER, _POINTER(self._weight_base))
+            _set(description, _B_SCALE_POINTER, _POINTER(self._weight_base))
+        if product.bias_dtype is not None:
+            _set(description, _BIAS_POINTER, _POINTER(self._weight_base))
+        return description
 
 
 class VendorProduct:
-    """``out[m, n] = (a[m, k] * base of its row) @ (weight[n, k] * base of its row).T + bias``, all contiguous."""
+    """``out[m, n] = a[m, k] @ weight[n, k].T + bias``, all contiguous, sums in fp32.
+
+    Of e4m3, each operand is times a base of its row; of bf16 there are none.
+    """
 
     def __init__(
-        self, m: int, n: int, k: int, out_dtype: torch.dtype, bias_dtype: torch.dtype | None, *, fast: bool
-    ) -> None:
-        """Note the sizes; ``fast`` lets the tensor cores keep the sums for all of K."""
-        self.m, self.n, self.k, self.out_dtype, self.bias_dtype, self.fast = m, n, k, out_dtype, bias_dtype, fast
+        self, m: int, n: int, k: int, dtype: torch.dtype, out_dtype: torch.dtype, bias_dtype: torch.dtype | None,
+        *, fast: bool = False,
+    ) -> None:  # fmt: skip
+        """Note the sizes; ``fast`` lets the tensor cores keep the sums of e4m3 for all of K."""
+        self.m, self.n, self.k, self.dtype, self.out_dtype = m, n, k, dtype, out_dtype
+        self.bias_dtype, self.fast, self.scaled = bias_dtype, fast, dtype == torch.float8_e4m3fn
         self._chosen: tuple[bytes, int] | None = None
 
     def step(
-        self, device: torch.device, weight: int, weight_base: int, a: Place, base: Place, bias: Place | None,
+        self, device: torch.device, weight: Place, weight_base: int, a: Place, base: Place | None, bias: Place | None,
         out: Place, memory: Place,
     ) -> ProductStep:  # fmt: skip
         """Return the product by a weight, described for ``mxgemm.native``.
 
         Args:
             device: of the operands.
-            weight: address of its elements, e4m3 ``[n, k]``.
-            weight_base: address of its bases, fp32 ``[n]``.
+            weight: its elements.
+            weight_base: address of its bases, fp32 ``[n]``; 0 for none.
             a: activations.
-            base: their bases.
+            base: their bases, fp32 ``[m]``; None for none.
             bias: ``[n]``.
             out: the result.
-            memory: workspace, of :meth:`memory_bytes`.
+            memory: workspace, of the step's ``memory_bytes``.
 
         Raises:
             VendorError: the library refuses.
         """
-        made = _Descriptions(self)
-        for description in made.products:
-            _set(description, _A_SCALE_POINTER, ctypes.c_void_p(weight_base))
-            _set(description, _B_SCALE_POINTER, ctypes.c_void_p(weight_base))  # another one at each call
-            if self.bias_dtype is not None:
-                _set(description, _BIAS_POINTER, ctypes.c_void_p(weight_base))
+        made = _Descriptions(self, weight_base)
         if self._chosen is None:
-            self._chosen = _choose(device, made)
+            self._chosen = _choose(device, made, aligned=self.scaled)
         algorithm, memory_bytes = self._chosen
         return ProductStep(
             handle=_handle(device).value,
             layouts=(made.a.value or 0, made.b.value or 0, made.out.value or 0),
             descriptions=tuple(description.value or 0 for description in made.products),
-            a=Place(0, weight),
+            a=weight,
             b=a,
             b_scale=base,
             bias=bias,
@@ -171,32 +194,43 @@ class VendorProduct:
         )
 
 
-def run(step: ProductStep, a: int, base: int, bias: int, out: int, memory: int, stream: int) -> None:
-    """Multiply, as ``source/program.h`` does, with addresses in place of places.
+def run(step: ProductStep, weight: int, a: int, base: int, bias: int, out: int, memory: int, stream: int) -> None:
+    """Multiply, as ``source/program.h`` does, with addresses in place of places; from any thread.
 
     Raises:
         VendorError: the library refuses.
     """
-    description = _POINTER(step.descriptions[0])
-    _set(description, _B_SCALE_POINTER, _POINTER(base))
-    if step.bias is not None:
-        _set(description, _BIAS_POINTER, _POINTER(bias))
-    one, zero = ctypes.c_float(1), ctypes.c_float(0)
-    layout_a, layout_b, layout_out = (_POINTER(layout) for layout in step.layouts)
-    algorithm = (ctypes.c_ubyte * 64).from_buffer_copy(step.algorithm)
-    library()(
-        "Matmul", _POINTER(step.handle), description, ctypes.byref(one), _POINTER(step.a.add), layout_a, _POINTER(a),
-        layout_b, ctypes.byref(zero), _POINTER(out), layout_out, _POINTER(out), layout_out, ctypes.byref(algorithm),
-        _POINTER(memory if step.memory_bytes else 0), ctypes.c_size_t(step.memory_bytes), _POINTER(stream),
-    )  # fmt: skip
+    made: _Descriptions = step.owner  # type: ignore[assignment]
+    try:
+        description = made.free.pop()
+    except IndexError:
+        description = made.another()
+    try:
+        if step.b_scale is not None:
+            _set(description, _B_SCALE_POINTER, _POINTER(base))
+        if step.bias is not None:
+            _set(description, _BIAS_POINTER, _POINTER(bias))
+        library()(
+            "Matmul", _POINTER(step.handle), description, _ONE, _POINTER(weight), made.a, _POINTER(a), made.b, _ZERO,
+            _POINTER(out), made.out, _POINTER(out), made.out, step.algorithm,
+            _POINTER(memory if step.memory_bytes else 0), ctypes.c_size_t(step.memory_bytes), _POINTER(stream),
+        )  # fmt: skip
+    finally:
+        made.free.append(description)
 
 
-def _choose(device: torch.device, made: _Descriptions) -> tuple[bytes, int]:
+def _choose(device: torch.device, made: _Descriptions, *, aligned: bool) -> tuple[bytes, int]:
+    """Ask for an algorithm; ``aligned``: for operands as the library takes them to lie, and any way to add sums."""
     preference, most = _POINTER(), ctypes.c_size_t(MAX_MEMORY_BYTES)
     ask = library()
     ask("MatmulPreferenceCreate", ctypes.byref(preference))
     try:
         ask("MatmulPreferenceSetAttribute", preference, _PREFERRED_MEMORY, ctypes.byref(most), ctypes.c_size_t(8))
+        wanted = {} if aligned else {_PREFERRED_REDUCTIONS: _REDUCED_IN_FLOAT}
+        wanted |= {} if aligned else dict.fromkeys(_PREFERRED_ALIGNMENTS, ALIGNMENT)
+        for attribute, value in wanted.items():
+            number = ctypes.c_uint32(value)
+            ask("MatmulPreferenceSetAttribute", preference, attribute, ctypes.byref(number), ctypes.c_size_t(4))
         chosen, count = _Chosen(), ctypes.c_int()
         ask(
             "MatmulAlgoGetHeuristic", _handle(device), made.products[0], made.a, made.b, made.out, made.out, preference,
@@ -217,12 +251,17 @@ def _layout(dtype: torch.dtype, rows: int, columns: int, step: int) -> Any:
 
 
 def _description(product: VendorProduct) -> Any:
+    if product.scaled and library().version < _ROW_SCALES_FROM:
+        raise VendorError(
+            f"cublasLt: got version {library().version}, want {_ROW_SCALES_FROM}, which has a scale a row"
+        )
     description = _POINTER()
     library()("MatmulDescCreate", ctypes.byref(description), _COMPUTE_FLOAT, _FLOAT)
     _set(description, _TRANSPOSE_A, ctypes.c_int(_TRANSPOSED))
-    _set(description, _FAST, ctypes.c_int8(product.fast))
-    _set(description, _A_SCALE_MODE, ctypes.c_int(_ROW_SCALES))
-    _set(description, _B_SCALE_MODE, ctypes.c_int(_ROW_SCALES))
+    if product.scaled:
+        _set(description, _FAST, ctypes.c_int8(product.fast))
+        _set(description, _A_SCALE_MODE, ctypes.c_int(_ROW_SCALES))
+        _set(description, _B_SCALE_MODE, ctypes.c_int(_ROW_SCALES))
     if product.bias_dtype is not None:
         _set(description, _EPILOGUE, ctypes.c_int(_EPILOGUE_BIAS))
         _set(description, _BIAS_DTYPE, ctypes.c_int(_DTYPES[product.bias_dtype]))

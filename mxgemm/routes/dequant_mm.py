@@ -8,35 +8,25 @@ slice at a time at each call.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
 import torch
 from torch import Tensor
 
 from mxgemm import workspace
-from mxgemm.ambient import plain_products, products_are_plain
+from mxgemm.ambient import plain_products
 from mxgemm.device import Machine
 from mxgemm.errors import Refusal
+from mxgemm.hip.runtime import DriverError
 from mxgemm.mx.formats import BLOCK, scale_addend
 from mxgemm.mx.fragments import fragment_bytes, fragment_order, row_major_parts
-from mxgemm.mx.layouts import FRAGMENTS, scale_row
+from mxgemm.mx.layouts import FRAGMENTS, round_up, scale_row
 from mxgemm.mx.prepared import WeightForm, only_e2m1
 from mxgemm.mx.tensor import MXTensor, dequantize
-from mxgemm.native.program import (
-    MATRIX_A,
-    MATRIX_OUT,
-    SCRATCH,
-    A,
-    KernelStep,
-    Program,
-    TorchStep,
-    View,
-    fixed,
-    joined,
-    own,
-    view,
-)
+from mxgemm.native.captured import relaxed
+from mxgemm.native.program import BIAS, OUT, SCRATCH, A, Place, ProductStep, Program, Step, fixed, joined
+from mxgemm.native.vendor import VendorError, VendorProduct, run
+from mxgemm.notices import say_once
 from mxgemm.problem import Config, Problem, contiguity_refusal
 from mxgemm.routes.base import Launch, Operands, Route
 from mxgemm.routes.decode import decode_call, decode_refusal, weight_slices
@@ -94,7 +84,7 @@ class DequantMM(Route):
 
 
 class _Launch:
-    """The chain for one problem."""
+    """The chain for one problem: scratch offsets and kernels bound once."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem, p = problem, _row_major(problem)
@@ -103,63 +93,111 @@ class _Launch:
         self.slices = [] if self.decoded else weight_slices(p, 2)
         sizes = {stop - start for start, stop in self.slices}
         self.decode = {rows: Launcher(decode_call(p, rows, to_fp8=False)) for rows in sizes}
-        self.nbytes = max((2 * rows * p.k for rows in sizes), default=0)
+        # In scratch: a slice of the weight, A, what the vendor's product asks for.
+        self.left_at = round_up(max((2 * rows * p.k for rows in sizes), default=0), _ALIGN)
+        self.vendor_at = self.left_at + (0 if self.round is None else round_up(2 * p.m * p.k, _ALIGN))
+        bias_dtype = p.bias_dtype if p.has_bias else None
+        self.vendor: VendorProduct | None = None
+        """Where cublasLt is asked directly, not through torch."""
+        if self._is_plain():
+            self.vendor = VendorProduct(p.m, p.n, p.k, torch.bfloat16, p.out_dtype, bias_dtype)
+        self.product: ProductStep | None = None
 
-    def program(self, operands: Operands) -> Program | None:
-        """Describe the launches, where the vendor's product writes the result and one slice is the weight."""
+    def _is_plain(self) -> bool:
+        """Say whether one product of contiguous bf16 writes the result, with a bias that cublasLt adds to it."""
         p = self.problem
-        a, _, b, b_scales, bias, _, derived = operands
         assert p.strides is not None
-        straight = a.is_cuda and bias is None and p.out_dtype == torch.bfloat16 and p.strides.out == (p.n, 1)
-        if not straight or len(self.slices) > 1 or (self.round is None and p.a_dtype != torch.bfloat16):
-            return None
-        if p.weight_layout == FRAGMENTS:  # which torch puts in order first
-            return None
-        left_at = -(-self.nbytes // _ALIGN) * _ALIGN
-        rounded = View(left_at, torch.bfloat16, (p.m, p.k), (p.k, 1))
-        nbytes = self.nbytes if self.round is None else left_at + 2 * p.m * p.k
-        views = () if self.round is None else (rounded,)
-        left, right = MATRIX_A if self.round is None else view(0), own(0)
-        if not self.decoded:
-            right, views = view(len(views)), (*views, View(0, torch.bfloat16, (p.k, p.n), (1, p.k)))
-        steps: list[KernelStep | TorchStep | None] = []
-        with workspace.take(nbytes, a.device) as arena:
-            tensors = workspace.views(arena, tuple(map(tuple, views)))  # type: ignore[arg-type]
-            if self.round is not None:
-                steps.append(self.round.step((a, tensors[0]), (A, SCRATCH + left_at)))
-            if not self.decoded:
-                weight = fixed(b.data_ptr()), *(fixed(b_scales.data_ptr()),) * 2
-                steps.append(self.decode[p.n].step((b, b_scales, b_scales, tensors[-1]), (*weight, SCRATCH)))
-        steps.append(TorchStep(MATRIX_OUT, left, right))
-        asked = (partial(products_are_plain, a.device.type),)
-        return joined(
-            steps,
-            scratch_bytes=nbytes,
-            hooks=(asked, *hooks()),
-            views=views,
-            own=(derived[0].t(),) if self.decoded else (),
-        )
+        left = self.round is not None or (p.a_dtype == torch.bfloat16 and p.strides.a == (p.k, 1))
+        right = len(self.slices) <= 1 and p.weight_layout != FRAGMENTS
+        bias = not p.has_bias or (p.bias_dtype == p.out_dtype and p.strides.bias == 1)
+        out = p.out_dtype in (torch.bfloat16, torch.float32) and p.strides.out == (p.n, 1)
+        return left and right and bias and out and p.aligned and p.machine.arch.startswith("sm_")
 
     def __call__(self, operands: Operands) -> None:
-        a, _, b, b_scales, bias, out, derived = operands
-        p = self.problem
+        a = operands.a
+        product = self._product(a.device)
+        nbytes = self.vendor_at + (0 if product is None else product.memory_bytes)
+        with workspace.take(nbytes, a.device) as arena:
+            left = self._left(a, arena.memory)
+            if product is not None:
+                self._multiply(product, left, operands, arena.memory)
+            elif self.decoded:
+                multiply_bf16(left, operands.derived[0], operands.bias, operands.out)
+            else:
+                self._multiply_slices(left, operands, arena.memory)
+
+    def program(self, operands: Operands) -> Program | None:
+        """Describe the launches, where cublasLt is asked directly and has been."""
+        if self.vendor is None or self.product is None:
+            return None
+        a, _, b, b_scales, _, _, derived = operands
+        weight = fixed(derived[0].data_ptr()) if self.decoded else SCRATCH
+        product = self._step(self.vendor, a.device, weight)
+        nbytes = self.vendor_at + product.memory_bytes
+        steps: list[Step | None] = []
+        with workspace.take(nbytes, a.device) as arena:
+            if self.round is not None:
+                left = self._left_in(arena.memory)
+                steps.append(self.round.step((a, left), (A, SCRATCH + self.left_at)))
+            if not self.decoded:
+                right = self._right_in(arena.memory, self.problem.n)
+                places = fixed(b.data_ptr()), *(fixed(b_scales.data_ptr()),) * 2, SCRATCH
+                steps.append(self.decode[self.problem.n].step((b, b_scales, b_scales, right), places))
+        return joined((*steps, product), scratch_bytes=nbytes, hooks=hooks() if steps else ())
+
+    def _product(self, device: torch.device) -> ProductStep | None:
+        """Return what cublasLt chose: the same for every call of a plan, from Python and from C."""
+        if self.product is None and self.vendor is not None:
+            try:
+                with relaxed():  # the library sets itself up, of which a capture is to see nothing
+                    self.product = self._step(self.vendor, device, SCRATCH)
+            except (VendorError, DriverError) as error:
+                say_once(f"dequant_mm multiplies through torch: {error}")
+                self.vendor = None
+        return self.product
+
+    def _step(self, vendor: VendorProduct, device: torch.device, weight: Place) -> ProductStep:
+        left = A if self.round is None else SCRATCH + self.left_at
+        bias = BIAS if self.problem.has_bias else None
+        return vendor.step(device, weight, 0, left, None, bias, OUT, SCRATCH + self.vendor_at)
+
+    def _left(self, a: Tensor, memory: Tensor) -> Tensor:
         if self.round is None:
-            left = a.to(torch.bfloat16)
-        else:
-            left = torch.empty(p.m, p.k, dtype=torch.bfloat16, device=a.device)
-            self.round(a, left)
-        if self.decoded:
-            multiply_bf16(left, derived[0], bias, out)
-            return
-        with workspace.take(self.nbytes, a.device) as arena:
-            memory = arena.memory.view(torch.bfloat16)
-            for start, stop in self.slices:
-                right = memory[: (stop - start) * p.k].view(stop - start, p.k)
-                data, scales = b[start:stop], b_scales[scale_row(p.scale_layout, start) :]
-                if p.weight_layout == FRAGMENTS:  # slices start where pairs of tiles do
-                    data, scales = row_major_parts(data, scales[: stop - start])
-                self.decode[stop - start](data, scales, b_scales, right)
-                multiply_bf16(left, right, None if bias is None else bias[start:stop], out[:, start:stop])
+            return a.to(torch.bfloat16)
+        left = self._left_in(memory)
+        self.round(a, left)
+        return left
+
+    def _left_in(self, memory: Tensor) -> Tensor:
+        m, k = self.problem.m, self.problem.k
+        return memory[self.left_at : self.left_at + 2 * m * k].view(torch.bfloat16).view(m, k)
+
+    def _right(self, b: Tensor, b_scales: Tensor, rows: int, memory: Tensor) -> Tensor:
+        right = self._right_in(memory, rows)
+        self.decode[rows](b, b_scales, b_scales, right)
+        return right
+
+    def _right_in(self, memory: Tensor, rows: int) -> Tensor:
+        k = self.problem.k
+        return memory[: 2 * rows * k].view(torch.bfloat16).view(rows, k)
+
+    def _multiply(self, product: ProductStep, left: Tensor, operands: Operands, memory: Tensor) -> None:
+        _, _, b, b_scales, bias, out, derived = operands
+        right = derived[0] if self.decoded else self._right(b, b_scales, self.problem.n, memory)
+        run(
+            product, right.data_ptr(), left.data_ptr(), 0, 0 if bias is None else bias.data_ptr(), out.data_ptr(),
+            memory.data_ptr() + self.vendor_at, workspace.raw_stream(out.device),
+        )  # fmt: skip
+
+    def _multiply_slices(self, left: Tensor, operands: Operands, memory: Tensor) -> None:
+        _, _, b, b_scales, bias, out, _ = operands
+        p = self.problem
+        for start, stop in self.slices:
+            data, scales = b[start:stop], b_scales[scale_row(p.scale_layout, start) :]
+            if p.weight_layout == FRAGMENTS:  # slices start where pairs of tiles do
+                data, scales = row_major_parts(data, scales[: stop - start])
+            right = self._right(data, scales, stop - start, memory)
+            multiply_bf16(left, right, None if bias is None else bias[start:stop], out[:, start:stop])
 
 
 def _row_major(problem: Problem) -> Problem:

@@ -166,7 +166,7 @@ class _Launch:
         data, scales = fixed(elements.data_ptr()), fixed(bases.data_ptr())
         where = OUT if bias is None else BIAS
         product = self.vendor.step(
-            a.device, data.add, scales.add, SCRATCH, base_at, None if bias is None else BIAS, OUT, memory_at
+            a.device, data, scales.add, SCRATCH, base_at, None if bias is None else BIAS, OUT, memory_at
         )
         nbytes = self.weight_at + product.memory_bytes
         with workspace.take(nbytes, a.device) as arena:
@@ -183,11 +183,12 @@ class _Launch:
         """Return the product asked of the library directly, if it gives the bits that it gives through torch."""
         p = self.problem
         a, _, _, _, bias, _, (elements, bases) = operands
-        vendor = VendorProduct(p.m, p.n, p.k, p.out_dtype, None if bias is None else bias.dtype, fast=self.fast)
+        bias_dtype = None if bias is None else bias.dtype
+        vendor = VendorProduct(p.m, p.n, p.k, self.fp8, p.out_dtype, bias_dtype, fast=self.fast)
         try:
             step = vendor.step(
                 a.device,
-                elements.data_ptr(),
+                fixed(elements.data_ptr()),
                 bases.data_ptr(),
                 SCRATCH,
                 SCRATCH,
@@ -203,8 +204,11 @@ class _Launch:
                 self._multiply(
                     (folded.view(torch.float8_e4m3fn), base.view(p.m, 1)), (weight, bases), bias, theirs, 0, p.n
                 )
-                at = folded.data_ptr(), base.data_ptr(), 0 if bias is None else bias.data_ptr(), ours.data_ptr()
-                run(step, *at, arena.address + self.weight_at, workspace.raw_stream(a.device))
+                run(
+                    step, elements.data_ptr(), folded.data_ptr(), base.data_ptr(),
+                    0 if bias is None else bias.data_ptr(), ours.data_ptr(), arena.address + self.weight_at,
+                    workspace.raw_stream(a.device),
+                )  # fmt: skip
         except VendorError as error:
             say_once(f"fp8_fold multiplies through torch at every call: {error}")
             return False

@@ -16,6 +16,7 @@ from mxgemm.hip import fused, fused_choice
 from mxgemm.hip.fused import FusedConfig, fused_refusal
 from mxgemm.hip.kernarg import Layout
 from mxgemm.hip.prepared import ARCH
+from mxgemm.native.program import BIAS, COUNTERS, OUT, SCRATCH, A, Program, fixed, kernel_step
 from mxgemm.problem import Config, Problem
 from mxgemm.routes.base import Launch, Operands, Route
 from mxgemm.routes.preshuffled import PRESHUFFLED
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 MAX_TUNED: Final = 48
 """Configurations that tuning builds and measures."""
 
-_pack = Layout(fused.ARGUMENTS).pack
+_ARGUMENTS: Final = Layout(fused.ARGUMENTS)
 
 
 class HipFused(Route):
@@ -102,6 +103,17 @@ class _Launch:
         with workspace.take(self._nbytes, operands.a.device, counters=self._counters) as arena:
             self._launch(operands, arena.memory.data_ptr(), arena.counters.data_ptr())
 
+    def program(self, operands: Operands) -> Program | None:
+        """Describe the launch on such operands, once there has been one."""
+        if self._function is None:
+            return None
+        weight = fixed(operands.b.data_ptr()), fixed(operands.b_scales.data_ptr())
+        bias = fixed(0) if operands.bias is None else BIAS
+        scratch = (SCRATCH, COUNTERS) if self._nbytes else (0, 0)
+        values = A, *weight, bias, OUT, *self._sizes, *scratch
+        step = kernel_step(self._function.handle, self._grid, self._block, _ARGUMENTS, values)
+        return Program((step,), self._nbytes, self._counters)
+
     def _launch(self, operands: Operands, partials: int, counters: int) -> None:
         a, _, b, b_scales, bias, out, _ = operands
         function = self._function
@@ -110,5 +122,5 @@ class _Launch:
 
             function = self._function = module(fused.SOURCE, a.device, **self._defines).function(fused.KERNEL)
         pointers = (a.data_ptr(), b.data_ptr(), b_scales.data_ptr(), 0 if bias is None else bias.data_ptr())
-        arguments = _pack(*pointers, out.data_ptr(), *self._sizes, partials, counters)
+        arguments = _ARGUMENTS.pack(*pointers, out.data_ptr(), *self._sizes, partials, counters)
         function.launch(self._grid, self._block, arguments)

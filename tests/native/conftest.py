@@ -24,14 +24,16 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     return stub.build(tmp_path_factory.mktemp("double"))
 
 
-@pytest.fixture
-def double(library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> Iterator[ctypes.CDLL]:
-    pointers = stub.address(library.launch), stub.address(library.is_capturing)
+@pytest.fixture(params=["CUDA"])
+def double(
+    library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[ctypes.CDLL]:
+    """The driver of CUDA, or of HIP where a test asks for it."""
+    launches = (0, stub.address(library.launch_on_amd)) if request.param == "HIP" else (stub.address(library.launch), 0)
+    pointers = *launches, stub.address(library.is_capturing)
     vendor = stub.address(library.multiply), stub.address(library.describe)
     monkeypatch.setattr(module, "_driver_functions", lambda: pointers)
     monkeypatch.setattr(module, "_vendor_functions", lambda: vendor)
-    product = stub.address(module._torch_library("cpu").aoti_torch_cpu_mm_out)
-    monkeypatch.setattr(module, "_torch_product", lambda: product)
     monkeypatch.setattr(steady, "quick", None)
     for name in ("launches", "fails_at", "capturing", "refused"):
         counter(library, name).value = 0

@@ -58,6 +58,19 @@ int launch(const struct launch *config, void (*kernel)(const void *), void **arg
     return 0;
 }
 
+int launch_on_amd(void (*kernel)(const void *), unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                  unsigned bz, unsigned shared, void *stream, void **arguments, void **extra)
+{
+    launches++;
+    if (fails_at == launches)
+        return 700;
+    if (arguments || extra[0] != (void *)1 || extra[2] != (void *)2 || extra[4] != (void *)3 || gx != 3 || gy != 1 ||
+        gz != 1 || bx != 32 || by != 1 || bz != 1 || shared || stream)
+        return 1;
+    kernel(extra[1]);
+    return 0;
+}
+
 int is_capturing(void *stream, int *answer)
 {
     *answer = capturing;
@@ -86,7 +99,7 @@ int multiply(const int64_t *sizes, struct description *description, const float 
     launches++;
     if (*one != 1 || *zero != 0 || c != d || algorithm[3] != 3 || stream || (memory_bytes != 0) != (memory != NULL))
         return 2;
-    if (description->b_scale != (uintptr_t)b || __sync_lock_test_and_set(&description->busy, 1)) {
+    if ((description->b_scale && description->b_scale != (uintptr_t)b) || __sync_lock_test_and_set(&description->busy, 1)) {
         refused++;
         return 3;
     }

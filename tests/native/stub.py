@@ -7,7 +7,6 @@ import dataclasses
 import struct
 import subprocess
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +15,17 @@ from torch import Tensor
 
 import mxgemm
 from mxgemm import c_compiler, steady, workspace
-from mxgemm.ambient import products_are_plain
 from mxgemm.mx.tensor import MXTensor
 from mxgemm.native.program import (
     BIAS,
     COUNTERS,
-    MATRIX_A,
-    MATRIX_OUT,
     OUT,
     SCRATCH,
     A,
     KernelStep,
     ProductStep,
     Program,
-    TorchStep,
-    View,
     fixed,
-    own,
-    view,
 )
 from mxgemm.routes.base import Operands
 
@@ -91,8 +83,9 @@ class Launch:
 class VendorLaunch(Launch):
     """The same product, asked of the double's vendor library where C launches it."""
 
-    def __init__(self, double: ctypes.CDLL, descriptions: int = 2, **options: Any) -> None:
+    def __init__(self, double: ctypes.CDLL, descriptions: int = 2, scaled: bool = True, **options: Any) -> None:
         super().__init__(double, **options)
+        self.scaled = scaled
         self.descriptions = [(ctypes.c_uint64 * 3)() for _ in range(descriptions)]
 
     def program(self, operands: Operands) -> Program:
@@ -104,7 +97,7 @@ class VendorLaunch(Launch):
             descriptions=tuple(map(ctypes.addressof, self.descriptions)),
             a=fixed(operands.b.data_ptr()),
             b=A,
-            b_scale=A,
+            b_scale=A if self.scaled else None,
             bias=None if operands.bias is None else BIAS,
             out=OUT,
             memory=memory,
@@ -113,32 +106,6 @@ class VendorLaunch(Launch):
             owner=(sizes, self.descriptions),
         )
         return Program((step,) * (1 + self.twice), self.scratch, self.counters)
-
-
-class TorchLaunch(Launch):
-    """torch's own product of A, or of a copy of it in scratch, and a matrix that stands for the weight."""
-
-    def __init__(self, double: ctypes.CDLL, *, copied: bool) -> None:
-        super().__init__(double)
-        self.copied, self.right = copied, torch.randn(N, K, dtype=torch.bfloat16).t()
-
-    def __call__(self, operands: Operands) -> None:
-        self.ran += 1
-        torch.mm(operands.a.clone(), self.right, out=operands.out)
-
-    def program(self, operands: Operands) -> Program:
-        product = TorchStep(MATRIX_OUT, view(0) if self.copied else MATRIX_A, own(0))
-        plain = (partial(products_are_plain, "cuda"),)
-        if not self.copied:
-            return Program((product,), hooks=(plain,), own=(self.right,))
-        a = operands.a
-        offset = 64
-        copy = KernelStep(
-            address(self.double.duplicate), (3, 1, 1), (32, 1, 1), 0, struct.pack("<QQq", 0, 0, a.numel()),
-            ((0, A), (8, SCRATCH + offset)),
-        )  # fmt: skip
-        views = (View(offset, torch.bfloat16, tuple(a.shape), a.stride()),)
-        return Program((copy, product), offset + 2 * a.numel(), hooks=(plain,), views=views, own=(self.right,))
 
 
 def settled(w: MXTensor, a: Tensor, launch: Launch, **options: Any) -> None:

@@ -41,62 +41,43 @@ struct kernel {
     _Alignas(16) char arguments[MAX_ARGUMENTS];
 };
 
-struct product { /* of cublasLt: d = scales * (a @ b) + bias, in the library's order of columns */
+struct product { /* of cublasLt: d = a @ b, times scales if it has any, + bias, in the library's order of columns */
     void *handle, *a_layout, *b_layout, *d_layout;
     void *spare[MAX_SPARE]; /* descriptions of the product; a call writes its addresses into one of its own */
     int spare_count;
     struct place a, b, b_scale, bias, d, memory;
-    int has_bias;
+    int has_b_scale, has_bias;
     size_t memory_bytes;
     _Alignas(16) char algorithm[64]; /* cublasLtMatmulAlgo_t */
 };
 
-/* A tensor of a call; as mxgemm.native.program numbers them. */
-enum matrix { MATRIX_A, MATRIX_OUT, MATRIX_VIEW, MATRIX_OWN, MATRICES };
-
-struct matrix_place {
-    int kind, index; /* index among the views of the scratch, or the program's own tensors */
-};
-
-struct torch_product { /* out = left @ right by torch's own function, past its dispatcher */
-    struct matrix_place out, left, right;
-};
-
-enum step_kind { STEP_KERNEL, STEP_PRODUCT, STEP_TORCH };
+enum step_kind { STEP_KERNEL, STEP_PRODUCT };
 
 struct step {
     enum step_kind kind;
     union {
         struct kernel kernel;
         struct product product;
-        struct torch_product torch_product;
     };
-};
-
-/* What a call brings, and what was taken for it. */
-struct operands {
-    uintptr_t addresses[SLOTS];
-    PyObject *a, *out, *views; /* views is a tuple, or NULL */
 };
 
 typedef struct {
     PyObject_HEAD
     PyObject *hooks;  /* ((holder, name, value), ...): must be as they were, and empty, or Python launches */
     PyObject *owners; /* of what the steps point to */
-    PyObject *views;  /* ((offset, dtype, shape, strides), ...) of tensors in the scratch */
-    PyObject *own;    /* tensors */
     Py_ssize_t scratch_bytes, counters;
     int count;
     struct step steps[MAX_STEPS];
 } Program;
 
 static struct {
-    int (*launch)(const struct launch *, void *, void **, void **); /* cuLaunchKernelEx */
-    int (*is_capturing)(void *, int *);                             /* cuStreamIsCapturing */
+    int (*launch)(const struct launch *, void *, void **, void **); /* cuLaunchKernelEx; NULL on AMD */
+    int (*launch_on_amd)(void *, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, void *, void **,
+                         void **); /* hipModuleLaunchKernel; NULL on NVIDIA */
+    int (*is_capturing)(void *, int *); /* StreamIsCapturing of either */
     int (*multiply)(void *, void *, const void *, const void *, void *, const void *, void *, const void *, const void *,
                     void *, void *, void *, const void *, void *, size_t, void *); /* cublasLtMatmul */
     int (*describe)(void *, int, const void *, size_t); /* cublasLtMatmulDescSetAttribute */
-    int (*mm)(void *, void *, void *);                  /* aoti_torch_cuda_mm_out */
 } driver;
 
 enum { BIAS_POINTER = 8, B_SCALE_POINTER = 18 }; /* cublasLtMatmulDescAttributes_t */
@@ -112,21 +93,29 @@ static int run_kernel(const struct kernel *kernel, const uintptr_t *addresses, v
         uintptr_t address = at(kernel->patches[i].place, addresses);
         memcpy(arguments + kernel->patches[i].offset, &address, sizeof address);
     }
-    void *extra[] = {(void *)1, arguments, (void *)2, &size, NULL}; /* CU_LAUNCH_PARAM_BUFFER_POINTER, _SIZE, _END */
+    const uint32_t *grid = kernel->grid, *block = kernel->block;
+    /* LAUNCH_PARAM_BUFFER_POINTER, _SIZE and _END of CU_ and of HIP_, whose end is another */
+    void *extra[] = {(void *)1, arguments, (void *)2, &size, driver.launch ? NULL : (void *)3};
+    if (!driver.launch)
+        return driver.launch_on_amd(kernel->function, grid[0], grid[1], grid[2], block[0], block[1], block[2],
+                                    kernel->shared_bytes, stream, NULL, extra);
     struct launch launch = {.shared_bytes = kernel->shared_bytes,
                             .stream = stream,
                             .attributes = kernel->attribute_count ? kernel->attributes : NULL,
                             .count = kernel->attribute_count};
-    memcpy(launch.grid, kernel->grid, sizeof launch.grid);
-    memcpy(launch.block, kernel->block, sizeof launch.block);
+    memcpy(launch.grid, grid, sizeof launch.grid);
+    memcpy(launch.block, block, sizeof launch.block);
     return driver.launch(&launch, kernel->function, NULL, extra);
 }
 
 static int run_product(const struct product *product, void *description, const uintptr_t *addresses, void *stream)
 {
     const float one = 1, zero = 0;
-    uintptr_t scale = at(product->b_scale, addresses);
-    int status = driver.describe(description, B_SCALE_POINTER, &scale, sizeof scale);
+    int status = 0;
+    if (product->has_b_scale) {
+        uintptr_t scale = at(product->b_scale, addresses);
+        status = driver.describe(description, B_SCALE_POINTER, &scale, sizeof scale);
+    }
     if (!status && product->has_bias) {
         uintptr_t bias = at(product->bias, addresses);
         status = driver.describe(description, BIAS_POINTER, &bias, sizeof bias);
@@ -141,42 +130,15 @@ static int run_product(const struct product *product, void *description, const u
                            product->memory_bytes, stream);
 }
 
-static void *matrix_at(const Program *program, struct matrix_place place, const struct operands *operands)
+static int run_step(const struct step *step, void *description, const uintptr_t *addresses, void *stream)
 {
-    switch (place.kind) {
-    case MATRIX_A:
-        return handle_of(operands->a);
-    case MATRIX_OUT:
-        return handle_of(operands->out);
-    case MATRIX_VIEW:
-        return handle_of(PyTuple_GET_ITEM(operands->views, place.index));
-    default:
-        return handle_of(PyTuple_GET_ITEM(program->own, place.index));
-    }
-}
-
-static int run_torch_product(const Program *program, const struct torch_product *product, const struct operands *operands)
-{
-    return driver.mm(matrix_at(program, product->out, operands), matrix_at(program, product->left, operands),
-                     matrix_at(program, product->right, operands));
-}
-
-static int run_step(const Program *program, const struct step *step, void *description, const struct operands *operands,
-                    void *stream)
-{
-    switch (step->kind) {
-    case STEP_KERNEL:
-        return run_kernel(&step->kernel, operands->addresses, stream);
-    case STEP_PRODUCT:
-        return run_product(&step->product, description, operands->addresses, stream);
-    default:
-        return run_torch_product(program, &step->torch_product, operands);
-    }
+    return step->kind == STEP_KERNEL ? run_kernel(&step->kernel, addresses, stream)
+                                     : run_product(&step->product, description, addresses, stream);
 }
 
 /* Launch everything, the interpreter's lock not held: a driver's queue that is full waits for the device, which may wait
    for a callback that wants the lock. 0, or that something was not launched. */
-static int run(Program *program, const struct operands *operands, void *stream)
+static int run(Program *program, const uintptr_t *addresses, void *stream)
 {
     void *descriptions[MAX_STEPS] = {NULL};
     int status = 0;
@@ -193,7 +155,7 @@ static int run(Program *program, const struct operands *operands, void *stream)
     if (!status) {
         Py_BEGIN_ALLOW_THREADS
         for (int i = 0; i < program->count && !status; i++)
-            status = run_step(program, &program->steps[i], descriptions[i], operands, stream);
+            status = run_step(&program->steps[i], descriptions[i], addresses, stream);
         Py_END_ALLOW_THREADS
     }
     for (int i = 0; i < program->count; i++)

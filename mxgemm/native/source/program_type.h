@@ -65,22 +65,24 @@ static int read_kernel(PyObject *object, struct kernel *kernel)
     return 1;
 }
 
-/* (handle, a layout, b layout, d layout, (description, ...), a, b, scale of b, bias or None, d, memory, its bytes,
-   algorithm) */
+/* (handle, a layout, b layout, d layout, (description, ...), a, b, scale of b or None, bias or None, d, memory, its
+   bytes, algorithm) */
 static int read_product(PyObject *object, struct product *product)
 {
     unsigned long long handle, a, b, d;
-    PyObject *descriptions, *bias;
+    PyObject *descriptions, *b_scale, *bias;
     Py_buffer algorithm = {0};
     Py_ssize_t memory_bytes;
-    if (!PyArg_ParseTuple(object, "KKKKO!O&O&O&OO&O&ny*", &handle, &a, &b, &d, &PyTuple_Type, &descriptions, read_place,
-                          &product->a, read_place, &product->b, read_place, &product->b_scale, &bias, read_place,
-                          &product->d, read_place, &product->memory, &memory_bytes, &algorithm))
+    if (!PyArg_ParseTuple(object, "KKKKO!O&O&OOO&O&ny*", &handle, &a, &b, &d, &PyTuple_Type, &descriptions, read_place,
+                          &product->a, read_place, &product->b, &b_scale, &bias, read_place, &product->d, read_place,
+                          &product->memory, &memory_bytes, &algorithm))
         return 0;
     int done = copy_bytes(&algorithm, product->algorithm, sizeof product->algorithm, "algorithm");
     PyBuffer_Release(&algorithm);
+    product->has_b_scale = b_scale != Py_None;
     product->has_bias = bias != Py_None;
-    if (!done || (product->has_bias && !read_place(bias, &product->bias)))
+    if (!done || (product->has_b_scale && !read_place(b_scale, &product->b_scale)) ||
+        (product->has_bias && !read_place(bias, &product->bias)))
         return 0;
     product->handle = (void *)(uintptr_t)handle;
     product->a_layout = (void *)(uintptr_t)a;
@@ -97,64 +99,28 @@ static int read_product(PyObject *object, struct product *product)
     return 1;
 }
 
-static int read_matrix(PyObject *object, void *into)
+static int read_step(PyObject *object, struct step *step)
 {
-    struct matrix_place *place = into;
-    if (!PyArg_ParseTuple(object, "ii", &place->kind, &place->index))
-        return 0;
-    if (place->kind >= 0 && place->kind < MATRICES && place->index >= 0)
-        return 1;
-    PyErr_SetString(PyExc_ValueError, "matrix: no such place");
-    return 0;
-}
-
-/* (out, left, right) */
-static int read_torch_product(PyObject *object, struct torch_product *product)
-{
-    return PyArg_ParseTuple(object, "O&O&O&", read_matrix, &product->out, read_matrix, &product->left, read_matrix,
-                            &product->right);
-}
-
-static int is_within(const Program *program, struct matrix_place place)
-{
-    Py_ssize_t count = place.kind == MATRIX_VIEW  ? PyTuple_GET_SIZE(program->views)
-                       : place.kind == MATRIX_OWN ? PyTuple_GET_SIZE(program->own)
-                                                  : 1;
-    return place.index < count && (place.kind != MATRIX_OWN || is_plain(PyTuple_GET_ITEM(program->own, place.index)));
-}
-
-static int read_step(Program *program, PyObject *object, struct step *step)
-{
-    Py_ssize_t size = PyTuple_GET_SIZE(object);
-    step->kind = size == 3 ? STEP_TORCH : size == 7 ? STEP_KERNEL : STEP_PRODUCT;
-    if ((step->kind == STEP_PRODUCT && !driver.multiply) || (step->kind == STEP_TORCH && !driver.mm)) {
-        PyErr_SetString(PyExc_ValueError, "steps: a product, and no library for it");
-        return 0;
-    }
+    step->kind = PyTuple_GET_SIZE(object) == 7 ? STEP_KERNEL : STEP_PRODUCT;
     if (step->kind == STEP_KERNEL)
         return read_kernel(object, &step->kernel);
-    if (step->kind == STEP_PRODUCT)
+    if (driver.multiply)
         return read_product(object, &step->product);
-    struct torch_product *product = &step->torch_product;
-    if (!read_torch_product(object, product))
-        return 0;
-    if (is_within(program, product->out) && is_within(program, product->left) && is_within(program, product->right))
-        return 1;
-    PyErr_SetString(PyExc_ValueError, "matrix: an index beyond the views or the tensors");
+    PyErr_SetString(PyExc_ValueError, "steps: a product, and no library for it");
     return 0;
 }
 
 static int Program_init(Program *self, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"steps", "scratch_bytes", "counters", "hooks", "owners", "views", "own", NULL};
-    PyObject *steps, *hooks, *owners, *views, *own;
+    static char *names[] = {"steps", "scratch_bytes", "counters", "hooks", "owners", NULL};
+    PyObject *steps, *hooks, *owners;
     if (self->count) {
         PyErr_SetString(PyExc_TypeError, "a Program is made once");
         return -1;
     }
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!nnO!O!O!O!", names, &PyTuple_Type, &steps,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!nnO!O!", names, &PyTuple_Type, &steps,
                                      &self->scratch_bytes, &self->counters, &PyTuple_Type, &hooks, &PyTuple_Type,
-                                     &owners, &PyTuple_Type, &views, &PyTuple_Type, &own))
+                                     &owners))
         return -1;
     Py_ssize_t count = PyTuple_GET_SIZE(steps);
     if (count < 1 || count > MAX_STEPS) {
@@ -163,15 +129,13 @@ static int Program_init(Program *self, PyObject *args, PyObject *kwargs)
     }
     Py_XSETREF(self->hooks, Py_NewRef(hooks));
     Py_XSETREF(self->owners, Py_NewRef(owners));
-    Py_XSETREF(self->views, Py_NewRef(views));
-    Py_XSETREF(self->own, Py_NewRef(own));
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *one = PyTuple_GET_ITEM(steps, i);
         if (!PyTuple_Check(one)) {
             PyErr_SetString(PyExc_TypeError, "steps: want tuples");
             return -1;
         }
-        if (!read_step(self, one, &self->steps[i]))
+        if (!read_step(one, &self->steps[i]))
             return -1;
     }
     self->count = (int)count;
@@ -182,8 +146,6 @@ static void Program_dealloc(Program *self)
 {
     Py_CLEAR(self->hooks);
     Py_CLEAR(self->owners);
-    Py_CLEAR(self->views);
-    Py_CLEAR(self->own);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 

@@ -12,12 +12,12 @@ static struct {
     PyObject *plans, *forward, *scratch; /* dictionaries of modules */
     PyObject *quiet;                     /* functions of torch that answer 0 where nothing observes a call */
     PyObject *function_modes, *only_default_device, *is_grad_enabled, *get_device, *get_stream;
-    PyObject *take, *view, *mark_written;
+    PyObject *take, *mark_written;
     PyObject *zero; /* a stream that a CPU has */
 } python;
 
 static PyObject *name_known, *name_table, *name_plans, *name_level, *name_free, *name_calls, *name_grad,
-    *name_version, *name_address, *name_nbytes, *name_count, *name_counters_address, *name_exit, *name_views;
+    *name_version, *name_address, *name_nbytes, *name_count, *name_counters_address, *name_exit;
 
 /* 1 for a true answer, 0 for a false one, -1 for an error. */
 static int truth(PyObject *answer)
@@ -81,17 +81,11 @@ static int is_fresh(Table *table)
     return version == table->version;
 }
 
-/* Whether nobody wants to hear of launches, and what a hook without a holder asks is so. */
+/* Whether nobody wants to hear of launches. */
 static int is_unheard(PyObject *hooks)
 {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(hooks); i++) {
         PyObject *hook = PyTuple_GET_ITEM(hooks, i);
-        if (PyTuple_GET_SIZE(hook) == 1) {
-            int so = truth(PyObject_CallNoArgs(PyTuple_GET_ITEM(hook, 0)));
-            if (so <= 0)
-                return so;
-            continue;
-        }
         PyObject *expected = PyTuple_GET_ITEM(hook, 2);
         PyObject *now = PyObject_GetAttr(PyTuple_GET_ITEM(hook, 0), PyTuple_GET_ITEM(hook, 1));
         if (!now)
@@ -171,27 +165,9 @@ static int give_back(PyObject *arena, PyObject *kept)
     return none ? 0 : -1;
 }
 
-/* Return the program's tensors in an arena, as it has them or made now. */
-static PyObject *views_of(Program *program, PyObject *arena)
+static PyObject *launch(Entry *entry, uintptr_t *addresses, PyObject *out)
 {
-    PyObject *known = PyObject_GetAttr(arena, name_views), *found = NULL;
-    if (known && PyDict_Check(known))
-        found = Py_XNewRef(PyDict_GetItemWithError(known, program->views));
-    Py_XDECREF(known);
-    if (found || PyErr_Occurred())
-        return found;
-    found = PyObject_CallFunctionObjArgs(python.view, arena, program->views, NULL);
-    if (found && (!PyTuple_Check(found) || PyTuple_GET_SIZE(found) != PyTuple_GET_SIZE(program->views))) {
-        PyErr_SetString(PyExc_TypeError, "views: got no tuple of as many tensors");
-        Py_CLEAR(found);
-    }
-    return found;
-}
-
-static PyObject *launch(Entry *entry, struct operands *operands)
-{
-    PyObject *stream = python.zero, *arena = NULL, *kept = NULL, *result = NULL, *out = operands->out;
-    uintptr_t *addresses = operands->addresses;
+    PyObject *stream = python.zero, *arena = NULL, *kept = NULL, *result = NULL;
     Program *program = entry->program;
     void *handle = NULL;
     int scratch = program->scratch_bytes || program->counters, status = -1;
@@ -219,8 +195,6 @@ static PyObject *launch(Entry *entry, struct operands *operands)
     }
     if (scratch && !(arena = take_scratch(entry, stream, addresses, &kept)))
         goto done;
-    if (arena && PyTuple_GET_SIZE(program->views) && !(operands->views = views_of(program, arena)))
-        goto done;
     result = out == Py_None ? PyObject_CallNoArgs(entry->allocate) : Py_NewRef(out);
     if (!result)
         goto done;
@@ -231,9 +205,8 @@ static PyObject *launch(Entry *entry, struct operands *operands)
         torch.data(handle_of(result), &data);
         addresses[SLOT_OUT] = (uintptr_t)data;
     }
-    operands->out = result;
     if (addresses[SLOT_OUT])
-        status = run(program, operands, handle);
+        status = run(program, addresses, handle);
 done:
     Py_DECREF(stream);
     /* Scratch of a call that was not launched to its end is left to torch's allocator, as in mxgemm.workspace. */
@@ -241,7 +214,6 @@ done:
         Py_CLEAR(result);
     Py_XDECREF(arena);
     Py_XDECREF(kept);
-    Py_XDECREF(operands->views);
     if (PyErr_Occurred() || !status)
         return result;
     Py_XDECREF(result);
@@ -290,11 +262,9 @@ static PyObject *call(PyObject *module, PyObject *const *args, Py_ssize_t count)
         bars = !bars;
     Py_DECREF(table);
     if (!bars) {
-        struct operands all = {.a = brought[BROUGHT_A], .out = brought[BROUGHT_OUT]};
-        all.addresses[SLOT_A] = brought_at[BROUGHT_A];
-        all.addresses[SLOT_BIAS] = brought_at[BROUGHT_BIAS];
-        all.addresses[SLOT_OUT] = out;
-        result = launch(entry, &all);
+        uintptr_t addresses[SLOTS] = {
+            [SLOT_A] = brought_at[BROUGHT_A], [SLOT_BIAS] = brought_at[BROUGHT_BIAS], [SLOT_OUT] = out};
+        result = launch(entry, addresses, brought[BROUGHT_OUT]);
         if (result && result != Py_None && out) {
             PyObject *none = PyObject_CallOneArg(python.mark_written, result);
             Py_XDECREF(none);
@@ -313,12 +283,12 @@ static PyObject *configure(PyObject *module, PyObject *args)
 {
     PyObject *tensor, *parameter;
     unsigned long long f[12];
-    if (!PyArg_ParseTuple(args, "(OOOOOOOOOOOOOOOOO)(KKKKKKKKKKKK)(nnn)", &tensor, &parameter, &python.weight_type,
+    if (!PyArg_ParseTuple(args, "(OOOOOOOOOOOOOOOO)(KKKKKKKKKKKK)(nnn)", &tensor, &parameter, &python.weight_type,
                           &python.known_type, &python.plans, &python.forward, &python.scratch, &python.quiet,
                           &python.function_modes, &python.only_default_device, &python.is_grad_enabled,
-                          &python.get_device, &python.get_stream, &python.take, &python.view, &python.mark_written, &torch.freed, f, f + 1, f + 2,
-                          f + 3, f + 4, f + 5, f + 6, f + 7, f + 8, f + 9, f + 10, f + 11, &torch.handle, &torch.borrowed,
-                          &torch.keys))
+                          &python.get_device, &python.get_stream, &python.take, &python.mark_written, &torch.freed, f,
+                          f + 1, f + 2, f + 3, f + 4, f + 5, f + 6, f + 7, f + 8, f + 9, f + 10, f + 11, &torch.handle,
+                          &torch.borrowed, &torch.keys))
         return NULL;
     if (!PyType_Check(tensor) || !PyType_Check(parameter) || !PyTuple_Check(python.quiet) ||
         !PyDict_Check(python.plans) || !PyDict_Check(python.forward) || !PyDict_Check(python.scratch)) {
@@ -330,8 +300,9 @@ static PyObject *configure(PyObject *module, PyObject *args)
     Py_INCREF(args); /* for as long as the process lives */
     void **functions[] = {(void **)&torch.data,  (void **)&torch.sizes,       (void **)&torch.strides,
                           (void **)&torch.dims,  (void **)&torch.dtype,       (void **)&torch.device_type,
-                          (void **)&torch.device_index, (void **)&driver.launch, (void **)&driver.is_capturing,
-                          (void **)&driver.multiply, (void **)&driver.describe, (void **)&driver.mm};
+                          (void **)&torch.device_index, (void **)&driver.launch,
+                          (void **)&driver.launch_on_amd, (void **)&driver.is_capturing,
+                          (void **)&driver.multiply, (void **)&driver.describe};
     for (int i = 0; i < 12; i++)
         *functions[i] = (void *)(uintptr_t)f[i];
     Py_RETURN_NONE;
@@ -354,7 +325,7 @@ PyMODINIT_FUNC PyInit_mxgemm_steady(void)
                  {&name_level, "_current_level"}, {&name_free, "_free"},    
                  {&name_calls, "calls"},     {&name_grad, "requires_grad"}, {&name_version, "_version"},
                  {&name_address, "address"}, {&name_nbytes, "nbytes"}, {&name_count, "count"},
-                 {&name_counters_address, "counters_address"}, {&name_exit, "__exit__"}, {&name_views, "views"}};
+                 {&name_counters_address, "counters_address"}, {&name_exit, "__exit__"}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!(*names[i].name = PyUnicode_InternFromString(names[i].text)))
             return NULL;
