@@ -8,7 +8,7 @@ import torch
 
 from mxgemm.errors import Refusal
 from mxgemm.problem import Problem
-from mxgemm.triton.launch import KernelCall
+from mxgemm.triton.launch import KernelCall, overlap_option, overlaps
 from mxgemm.triton.support import grid_refusal, interpreting, wide_offsets
 
 SLICE_BYTES: Final = 1 << 28
@@ -51,6 +51,7 @@ def decode_call(problem: Problem, rows: int, *, to_fp8: bool) -> KernelCall:
         "EVEN_N": rows % _BLOCK_N == 0,
         "EVEN_K": p.k % _BLOCK_K == 0,
         "WIDE": wide_offsets(p),
+        "OVERLAP": overlaps(p.machine),
         "INTERPRETED": interpreting(),
     }
     return KernelCall(
@@ -58,6 +59,6 @@ def decode_call(problem: Problem, rows: int, *, to_fp8: bool) -> KernelCall:
         (torch.uint8, torch.uint8, torch.uint8, torch.uint8 if to_fp8 else torch.bfloat16),
         (rows, p.k, *s.b, *s.b_scales),
         constants,
-        {"num_warps": 4},
+        {"num_warps": 4, **overlap_option(p.machine)},
         _grid(rows, p.k),
     )

@@ -30,7 +30,7 @@ from mxgemm.notices import say_once
 from mxgemm.problem import Config, Problem, contiguity_refusal
 from mxgemm.routes.base import Launch, Operands, Route
 from mxgemm.routes.decode import decode_call, decode_refusal, weight_slices
-from mxgemm.triton.launch import KernelCall, Launcher, hooks
+from mxgemm.triton.launch import KernelCall, Launcher, hooks, overlap_option, overlaps
 from mxgemm.triton.support import grid_refusal, interpreting, size_refusal, triton_missing, wide_offsets
 
 _ROUND_M, _ROUND_K = 4, 512
@@ -222,11 +222,11 @@ def round_call(problem: Problem) -> KernelCall:
         "BLOCK_M": _ROUND_M,
         "BLOCK_K": _ROUND_K,
         "WIDE": wide_offsets(p),
+        "OVERLAP": overlaps(p.machine),
         "INTERPRETED": interpreting(),
     }
-    return KernelCall(
-        round_values_kernel, (p.a_dtype, torch.bfloat16), (p.m, p.k, *s.a), constants, {"num_warps": 4}, _grid(p)
-    )
+    options = {"num_warps": 4, **overlap_option(p.machine)}
+    return KernelCall(round_values_kernel, (p.a_dtype, torch.bfloat16), (p.m, p.k, *s.a), constants, options, _grid(p))
 
 
 def _grid(problem: Problem) -> tuple[int, int, int]:

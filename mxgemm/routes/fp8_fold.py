@@ -21,7 +21,7 @@ from mxgemm.errors import Refusal
 from mxgemm.mx.fold import FOLD_ROWS
 from mxgemm.mx.formats import E2M1, scale_addend
 from mxgemm.mx.layouts import round_up, scale_row
-from mxgemm.native.program import BIAS, OUT, SCRATCH, A, Program, fixed, joined
+from mxgemm.native.program import BIAS, OUT, SCRATCH, A, Place, ProductStep, Program, Step, fixed, joined
 from mxgemm.native.vendor import VendorError, VendorProduct, run
 from mxgemm.notices import say_once
 from mxgemm.problem import Config, Problem, contiguity_refusal
@@ -29,7 +29,7 @@ from mxgemm.routes.base import Launch, Operands, Route
 from mxgemm.routes.decode import decode_call, decode_refusal, weight_slices
 from mxgemm.routes.fold_forms import FP8_FOLD, FP8_FOLD_COMPACT, FP8_FOLD_FNUZ
 from mxgemm.routes.torch_mx import torch_build, version_of
-from mxgemm.triton.launch import KernelCall, Launcher, hooks
+from mxgemm.triton.launch import KernelCall, Launcher, hooks, overlap_option, overlaps
 from mxgemm.triton.support import interpreting, next_power_of_two, size_refusal, triton_missing, wide_offsets
 
 MAX_FAST_ACCUMULATION_K: Final = 4096
@@ -128,7 +128,7 @@ class _Launch:
         self.wide_at = self.base_at + round_up(4 * p.m, _ALIGN)
         self.weight_at = self.wide_at + round_up(4 * p.m, _ALIGN)
         most = max(round_up(stop - start, FOLD_ROWS) for start, stop in self.slices)
-        self.nbytes = self.weight_at + (most * p.k if self.compact else 0)
+        self.nbytes = self.weight_at + (round_up(most * p.k, _ALIGN) if self.compact else 0)
         self.vendor: VendorProduct | Literal[False] | None = None
 
     def __call__(self, operands: Operands) -> None:
@@ -153,60 +153,61 @@ class _Launch:
 
     def program(self, operands: Operands) -> Program | None:
         """Describe the launches, where the vendor's product writes the result and gives torch's bits."""
-        if not (self.direct and operands.a.is_cuda) or self.compact or self.vendor is False:
+        if not (self.direct and operands.a.is_cuda) or self.vendor is False:
             return None
         if self.fp8 != torch.float8_e4m3fn:  # which is AMD's, and asked of torch
             return None
-        a, _, _, _, bias, out, (elements, bases) = operands
         if self.vendor is None:
             self.vendor = self._vendor_product(operands)
             if not self.vendor:
                 return None
-        wide_at, base_at, memory_at = (SCRATCH + at for at in (self.wide_at, self.base_at, self.weight_at))
-        data, scales = fixed(elements.data_ptr()), fixed(bases.data_ptr())
-        where = OUT if bias is None else BIAS
-        product = self.vendor.step(
-            a.device, data, scales.add, SCRATCH, base_at, None if bias is None else BIAS, OUT, memory_at
-        )
-        nbytes = self.weight_at + product.memory_bytes
+        a, _, b, b_scales, bias, out, derived = operands
+        n = self.problem.n
+        wide_at, base_at, weight_at = (SCRATCH + at for at in (self.wide_at, self.base_at, self.weight_at))
+        bases = _fp32_bases(derived[0], n) if self.compact else derived[1]
+        weight = weight_at if self.compact else fixed(derived[0].data_ptr())
+        product = self._product(self.vendor, a.device, weight, bases)
+        nbytes = self.nbytes + product.memory_bytes
         with workspace.take(nbytes, a.device) as arena:
             folded, base, wide = self._parts(arena.memory)
-            added = out if bias is None else bias
-            steps = (
-                self.quantize.step((a, folded, base, wide), (A, SCRATCH, base_at, wide_at)),
-                product,
-                self.wide_rows.step((wide, a, elements, bases, added, out), (wide_at, A, data, scales, where, OUT)),
-            )
-        return joined(steps, scratch_bytes=nbytes, hooks=hooks())
+            steps: list[Step | None] = [self.quantize.step((a, folded, base, wide), (A, SCRATCH, base_at, wide_at))]
+            if self.compact:
+                decoded = arena.memory[self.weight_at :]
+                tensors = b, b_scales, derived[0]
+                places = *(fixed(tensor.data_ptr()) for tensor in tensors), weight_at
+                steps.append(self.decode[n].step((*tensors, decoded), places))
+            steps.append(product)
+            read = (b, b_scales) if self.compact else derived
+            places = wide_at, A, *(fixed(tensor.data_ptr()) for tensor in read), OUT if bias is None else BIAS, OUT
+            steps.append(self.wide_rows.step((wide, a, *read, out if bias is None else bias, out), places))
+        return joined(steps, scratch_bytes=nbytes, hooks=hooks(), owned=(bases,))
+
+    def _product(self, vendor: VendorProduct, device: torch.device, weight: Place, bases: Tensor) -> ProductStep:
+        bias = BIAS if self.problem.has_bias else None
+        base, memory = SCRATCH + self.base_at, SCRATCH + self.nbytes
+        return vendor.step(device, weight, bases.data_ptr(), SCRATCH, base, bias, OUT, memory)
 
     def _vendor_product(self, operands: Operands) -> VendorProduct | Literal[False]:
         """Return the product asked of the library directly, if it gives the bits that it gives through torch."""
         p = self.problem
-        a, _, _, _, bias, _, (elements, bases) = operands
+        a, _, b, b_scales, bias, _, derived = operands
         bias_dtype = None if bias is None else bias.dtype
         vendor = VendorProduct(p.m, p.n, p.k, self.fp8, p.out_dtype, bias_dtype, fast=self.fast)
         try:
-            step = vendor.step(
-                a.device,
-                fixed(elements.data_ptr()),
-                bases.data_ptr(),
-                SCRATCH,
-                SCRATCH,
-                None if bias is None else BIAS,
-                OUT,
-                SCRATCH,
-            )
-            with workspace.take(self.weight_at + step.memory_bytes, a.device) as arena:
+            bases = _fp32_bases(derived[0], p.n) if self.compact else derived[1]
+            step = self._product(vendor, a.device, SCRATCH, bases)
+            with workspace.take(self.nbytes + step.memory_bytes, a.device) as arena:
                 folded, base, wide = self._parts(arena.memory)
                 self.quantize(a, folded, base, wide)
+                if self.compact:
+                    right = self._decode_slice(b, b_scales, derived[0], 0, p.n, arena.memory[self.weight_at :])
+                else:
+                    right = derived[0].as_strided((p.n, p.k), (p.k, 1)), bases
                 ours, theirs = (torch.empty((p.m, p.n), dtype=p.out_dtype, device=a.device) for _ in range(2))
-                weight = elements.as_strided((p.n, p.k), (p.k, 1))
-                self._multiply(
-                    (folded.view(torch.float8_e4m3fn), base.view(p.m, 1)), (weight, bases), bias, theirs, 0, p.n
-                )
+                self._multiply((folded.view(self.fp8), base.view(p.m, 1)), right, bias, theirs, 0, p.n)
                 run(
-                    step, elements.data_ptr(), folded.data_ptr(), base.data_ptr(),
-                    0 if bias is None else bias.data_ptr(), ours.data_ptr(), arena.address + self.weight_at,
+                    step, right[0].data_ptr(), folded.data_ptr(), base.data_ptr(),
+                    0 if bias is None else bias.data_ptr(), ours.data_ptr(), arena.address + self.nbytes,
                     workspace.raw_stream(a.device),
                 )  # fmt: skip
         except VendorError as error:
@@ -232,9 +233,7 @@ class _Launch:
         weight = memory[: padded * k].view(padded, k)
         part = base[start:stop]
         self.decode[rows](b[start:stop], b_scales[scale_row(self.problem.scale_layout, start) :], part, weight)
-        scale = torch.ones(padded, dtype=torch.float32, device=base.device)
-        scale[:rows] = (part.to(torch.int32) << 23).view(torch.float32)
-        return weight, scale
+        return weight, _fp32_bases(part, padded)
 
     def _multiply(
         self,
@@ -268,6 +267,13 @@ class _Launch:
         out.copy_(product)
 
 
+def _fp32_bases(base: Tensor, rows: int) -> Tensor:
+    """Return exponent bytes as fp32, 1 for rows behind them."""
+    scale = torch.ones(rows, dtype=torch.float32, device=base.device)
+    scale[: len(base)] = (base.to(torch.int32) << 23).view(torch.float32)
+    return scale
+
+
 def quantize_fold_call(problem: Problem) -> KernelCall:
     """Describe the launch of ``quantize_fold_kernel``: x, folded, base, unfolded."""
     from mxgemm.triton.kernels.fold import quantize_fold_kernel
@@ -287,14 +293,16 @@ def quantize_fold_call(problem: Problem) -> KernelCall:
         "EVEN": p.k == block_k and p.m % block_m == 0,
         "WIDE": wide_offsets(p),
         "FNUZ": p.derived == FP8_FOLD_FNUZ.kind,
+        "OVERLAP": overlaps(p.machine),
         "INTERPRETED": interpreting(),
     }
+    warps = min(32, max(2, block_m * block_k // (32 * elements_a_lane)))
     return KernelCall(
         quantize_fold_kernel,
         (p.a_dtype, torch.uint8, torch.float32, torch.int32),
         (p.m, p.k, *s.a),
         constants,
-        {"num_warps": min(32, max(2, block_m * block_k // (32 * elements_a_lane)))},
+        {"num_warps": warps, **overlap_option(p.machine)},
         (-(-p.m // block_m), 1, 1),
     )
 
@@ -306,18 +314,19 @@ def wide_rows_call(problem: Problem) -> KernelCall:
     p, s = problem, problem.strides
     assert s is not None
     compact = p.derived == FP8_FOLD_COMPACT.kind
-    addend, tail = scale_addend(E2M1, p.scale_rounding), {"WIDE": wide_offsets(p), "INTERPRETED": interpreting()}
+    addend, wide = scale_addend(E2M1, p.scale_rounding), {"WIDE": wide_offsets(p)}
+    tail = {"OVERLAP": overlaps(p.machine), "INTERPRETED": interpreting()}
     if compact:
         block_m, block_n = 64, 64
         layouts = {"PRESHUFFLED": p.weight_layout == "preshuffled", "SCALE_ORDER": p.scale_layout}
         blocks = {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": 128, "EVEN_N": p.n % block_n == 0}
-        constants = {"ADDEND": addend, **layouts, "HAS_BIAS": p.has_bias, **blocks, **tail}
+        constants = {"ADDEND": addend, **layouts, "HAS_BIAS": p.has_bias, **blocks, **wide, **tail}
         scalars: tuple[int, ...] = (p.m, p.n, p.k, *s.a, *s.b, *s.b_scales, *s.out, s.bias)
     else:
         block_m, block_n = 64, 128
         blocks = {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": 64}
-        tail = {"WIDE": tail["WIDE"], "FNUZ": p.derived == FP8_FOLD_FNUZ.kind, "INTERPRETED": tail["INTERPRETED"]}
-        constants = {"ADDEND": addend, "HAS_BIAS": p.has_bias, **blocks, **tail}
+        fnuz = {"FNUZ": p.derived == FP8_FOLD_FNUZ.kind}
+        constants = {"ADDEND": addend, "HAS_BIAS": p.has_bias, **blocks, **wide, **fnuz, **tail}
         scalars = (p.m, p.n, p.k, *s.a, *s.out, s.bias)
     row_tiles = -(-p.m // block_m)
     # Mostly these programs look at their flags and leave: no more of them than run at once.
@@ -330,7 +339,7 @@ def wide_rows_call(problem: Problem) -> KernelCall:
         ),
         scalars,
         constants,
-        {"num_warps": 4},
+        {"num_warps": 4, **overlap_option(p.machine)},
         (row_tiles, programs, 1),
     )
 

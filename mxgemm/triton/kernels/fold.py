@@ -8,6 +8,7 @@ from mxgemm.triton.kernels.convert_gfx950 import bf16_pair_scales
 from mxgemm.triton.kernels.epilogue import round_to
 from mxgemm.triton.kernels.interpreted import widen
 from mxgemm.triton.kernels.load_operand import clamped_rows, load_packed, load_scales
+from mxgemm.triton.kernels.overlap import wait_for_earlier
 from mxgemm.triton.kernels.quantize_block import (
     BLOCK,
     FP32_INF_BITS,
@@ -83,15 +84,16 @@ def row_base(exponent, live, bad):
 def quantize_fold_kernel(
     x, folded, base, unfolded, M, K, stride_xm, stride_xk,
     ADDEND: tl.constexpr, PAIRS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, EVEN: tl.constexpr,
-    WIDE: tl.constexpr, FNUZ: tl.constexpr, INTERPRETED: tl.constexpr,
+    WIDE: tl.constexpr, FNUZ: tl.constexpr, OVERLAP: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """Quantise rows of ``x[M, K]`` to MXFP4 and fold them: e4m3 bytes ``folded[M, K]``, fp32 ``base[M]``.
 
     ``unfolded[m]`` becomes 1 for a row that does not fold (its bytes are then meaningless), else 0. The base of a row
     with a NaN or an infinity is NaN: every column of it is. Grid: ``cdiv(M, BLOCK_M)`` programs, each holds whole rows
     in registers. ``PAIRS``: bf16 rows of words, in packed arithmetic. ``EVEN``: no masks are needed. ``WIDE``: 64-bit
-    offsets. ``FNUZ``: gfx942's bytes, which are worth half, and twice the base.
+    offsets. ``FNUZ``: gfx942's bytes, which are worth half, and twice the base. ``OVERLAP``: see ``wait_for_earlier``.
     """
+    wait_for_earlier(OVERLAP)
     GROUPS: tl.constexpr = BLOCK_K // BLOCK
     row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     rows = row.to(tl.int64) if WIDE else row
@@ -144,12 +146,14 @@ def quantize_fold_kernel(
 def decode_fold_kernel(
     b, b_scales, base, folded, N, K, stride_bn, stride_bk, stride_sn, stride_sk,
     PRESHUFFLED: tl.constexpr, SCALE_ORDER: tl.constexpr, TO_FP8: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr, EVEN_N: tl.constexpr, EVEN_K: tl.constexpr, WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
+    BLOCK_K: tl.constexpr, EVEN_N: tl.constexpr, EVEN_K: tl.constexpr, WIDE: tl.constexpr, OVERLAP: tl.constexpr,
+    INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """Decode e2m1 weights to contiguous ``folded[N, K]``: e4m3 relative to ``base`` (exponent bytes), or bf16.
 
-    Grid: ``(cdiv(N, BLOCK_N), cdiv(K, BLOCK_K))``. A NaN scale gives NaN.
+    Grid: ``(cdiv(N, BLOCK_N), cdiv(K, BLOCK_K))``. A NaN scale gives NaN. ``OVERLAP``: see ``wait_for_earlier``.
     """
+    wait_for_earlier(OVERLAP)
     pn = tl.program_id(0)
     k = tl.program_id(1) * BLOCK_K
     COLUMNS: tl.constexpr = BLOCK_K // 32
@@ -202,18 +206,18 @@ def wide_rows_kernel(
     stride_am, stride_ak, stride_bn, stride_bk, stride_sn, stride_sk, stride_om, stride_on, stride_bias,
     ADDEND: tl.constexpr, PRESHUFFLED: tl.constexpr, SCALE_ORDER: tl.constexpr, HAS_BIAS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, EVEN_N: tl.constexpr, WIDE: tl.constexpr,
-    INTERPRETED: tl.constexpr,
+    OVERLAP: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """Compute the rows that did not fold (``unfolded[m] != 0``) from packed weights, and store those only.
 
     Grid: ``(cdiv(M, BLOCK_M), programs)``; the programs of a row tile share its columns, and leave at once when it has
-    no such row.
+    no such row. ``OVERLAP``: see ``wait_for_earlier``.
     """
     recompute_rows(
         multiply_packed,
         (b, b_scales, stride_bn, stride_bk, stride_sn, stride_sk, PRESHUFFLED, SCALE_ORDER, EVEN_N),
         unfolded, a, b, bias, out, M, N, K, stride_am, stride_ak, stride_om, stride_on, stride_bias,
-        ADDEND, False, HAS_BIAS, BLOCK_M, BLOCK_N, BLOCK_K, WIDE, INTERPRETED,
+        ADDEND, False, HAS_BIAS, BLOCK_M, BLOCK_N, BLOCK_K, WIDE, OVERLAP, INTERPRETED,
     )  # fmt: skip
 
 
@@ -221,12 +225,12 @@ def wide_rows_kernel(
 def wide_rows_folded_kernel(
     unfolded, a, folded, base, bias, out, M, N, K, stride_am, stride_ak, stride_om, stride_on, stride_bias,
     ADDEND: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr, WIDE: tl.constexpr, FNUZ: tl.constexpr, INTERPRETED: tl.constexpr,
+    BLOCK_K: tl.constexpr, WIDE: tl.constexpr, FNUZ: tl.constexpr, OVERLAP: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """The same from a folded weight: e4m3 ``folded[>= N, K]`` times fp32 ``base[>= N]``; bf16 holds both operands."""
     recompute_rows(
         multiply_folded, (folded, FNUZ), unfolded, a, base, bias, out, M, N, K, stride_am, stride_ak, stride_om,
-        stride_on, stride_bias, ADDEND, True, HAS_BIAS, BLOCK_M, BLOCK_N, BLOCK_K, WIDE, INTERPRETED,
+        stride_on, stride_bias, ADDEND, True, HAS_BIAS, BLOCK_M, BLOCK_N, BLOCK_K, WIDE, OVERLAP, INTERPRETED,
     )  # fmt: skip
 
 
@@ -234,7 +238,7 @@ def wide_rows_folded_kernel(
 def recompute_rows(
     step: tl.constexpr, weight, unfolded, a, base, bias, out, M, N, K, stride_am, stride_ak, stride_om, stride_on,
     stride_bias, ADDEND: tl.constexpr, HAS_BASE: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, WIDE: tl.constexpr, OVERLAP: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """Compute and store a row tile's chosen rows, if it has any.
 
@@ -242,6 +246,7 @@ def recompute_rows(
     its own parameters, its last ones, and ``weight_rows`` the tile's rows of a row-major weight, none past the last.
     ``HAS_BASE``: columns of the sums are then multiplied by ``base[>= N]``.
     """
+    wait_for_earlier(OVERLAP)
     pm = tl.program_id(0)
     row = pm * BLOCK_M + tl.arange(0, BLOCK_M)
     chosen = tl.load(unfolded + row, mask=row < M, other=0) != 0
