@@ -31,23 +31,25 @@ import mxgemm
 from mxgemm import c_compiler, plan, steady
 from mxgemm.measure import Effort, output
 from mxgemm.measure.environment import describe_environment
+from mxgemm.measure.routes import Form
 from mxgemm.measure.timing import host_us
 from mxgemm.mx.tensor import MXTensor
 from mxgemm.native import module
 
 KIND = "mxgemm-hot-path"
-SIZES = (
-    (4, 2880, 512, False, "a16wfp4"),
-    (4, 2880, 512, True, None),
-    (1, 7168, 2048, True, None),
-    (16, 2112, 7168, True, None),
-    (64, 7168, 2048, True, "w4_wgmma"),
-    (64, 7168, 2048, True, "fp8_fold"),
-    (64, 7168, 2048, False, "dequant_mm"),
-    (256, 3072, 1536, True, "fp8_fold"),
-    (256, 3072, 1536, False, "dequant_mm"),
+SIZES: tuple[tuple[int, int, int, Form, str | None], ...] = (
+    (4, 2880, 512, "raw", "a16wfp4"),
+    (4, 2880, 512, "fast", None),
+    (1, 7168, 2048, "fast", None),
+    (16, 2112, 7168, "fast", None),
+    (64, 7168, 2048, "fast", "w4_wgmma"),
+    (64, 7168, 2048, "fast", "fp8_fold"),
+    (64, 7168, 2048, "raw", "dequant_mm"),
+    (256, 3072, 1536, "fast", "fp8_fold"),
+    (256, 3072, 1536, "compact", "fp8_fold"),
+    (256, 3072, 1536, "raw", "dequant_mm"),
 )
-"""M, N, K, whether the weight is prepared, the route if it is named."""
+"""M, N, K, how the weight is prepared ("raw": not), the route if it is named."""
 MOST = {
     "one launch": {"gemm": 0.95, "gemm_out": 0.75},
     "more": {"gemm": 1.6, "gemm_out": 1.6},
@@ -94,7 +96,7 @@ def main() -> None:
     keep = output.json_file(arguments, KIND)
     device = torch.device("cuda", 0)
     sizes = [size for size in SIZES if arguments.route in (None, size[-1])]
-    calls = [measured(m, n, k, prepared, route, device) for m, n, k, prepared, route in sizes]
+    calls = [measured(m, n, k, form, route, device) for m, n, k, form, route in sizes]
     document: dict[str, Any] = {
         "kind": KIND,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -110,11 +112,11 @@ def main() -> None:
     raise SystemExit(0 if all(call["kept"] and call["equal"] for call in calls) else 1)
 
 
-def measured(m: int, n: int, k: int, prepared: bool, route: str | None, device: torch.device) -> dict[str, Any]:
+def measured(m: int, n: int, k: int, form: Form, route: str | None, device: torch.device) -> dict[str, Any]:
     """Time one size in every way."""
     a = torch.randn(m, k, dtype=torch.bfloat16, device=device)
     w = mxgemm.quantize(torch.randn(n, k, device=device))
-    w = w.prepare() if prepared else w
+    w = w if form == "raw" else w.prepare(memory=form)
     dense = torch.randn(n, k, dtype=torch.bfloat16, device=device).t()
     out = torch.empty(m, n, dtype=torch.bfloat16, device=device)
     call, call_out = partial(mxgemm.gemm, a, w, route=route), partial(mxgemm.gemm, a, w, out=out, route=route)
@@ -161,7 +163,7 @@ def measured(m: int, n: int, k: int, prepared: bool, route: str | None, device: 
             "m": m,
             "n": n,
             "k": k,
-            "prepared": prepared,
+            "form": form,
             "route": route,
             "kind": kind,
             "launches": len(described.steps),
