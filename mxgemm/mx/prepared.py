@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mxgemm.device import machine_of
 from mxgemm.errors import Refusal
-from mxgemm.mx.formats import E2M1, ElementFormat
+from mxgemm.mx.formats import E2M1, ActivationFormat, ElementFormat
 from mxgemm.mx.freshness import Stamp, countable, remember
 from mxgemm.mx.layouts import Layout
 from mxgemm.mx.parts import describe
@@ -35,6 +35,11 @@ class Preparation(NamedTuple):
     arch: str | None = None
     memory: Memory = "fast"
     keep: bool = True
+    a_format: ActivationFormat = "e2m1"
+
+    def of(self, weight: MXTensor) -> MXTensor:
+        """Prepare a weight with these arguments."""
+        return weight.prepare(self.arch, memory=self.memory, keep=self.keep, a_format=self.a_format)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,6 +82,7 @@ class WeightForm:
             Not asked where there is a ``layout``, whose shapes are known.
         layout: where the form is bytes and scales in another order, this order: they are read instead of the row-major
             ones, which can be made again from them to the byte. None: the tensors are read beside the weight's bytes.
+        a_formats: of activations for which ``prepare()`` makes it; () for all.
         alone: only where the weight's own bytes may go (``keep=False``), and then before all that are read beside them.
     """
 
@@ -87,6 +93,7 @@ class WeightForm:
     make: Callable[[MXTensor], tuple[Tensor, ...] | None]
     parts: Callable[[int, int], tuple[tuple[torch.dtype, tuple[int, ...]], ...]] = lambda n, k: ()
     layout: Layout | None = None
+    a_formats: tuple[ActivationFormat, ...] = ()
     alone: bool = False
 
     def __str__(self) -> str:
@@ -113,7 +120,16 @@ def register(forms: Iterable[WeightForm]) -> None:
             raise ValueError(f"kind: got {form.kind!r}, want a name that no other weight form has")
 
 
-def wanted(arch: str, memory: Memory, fmt: ElementFormat, n: int, k: int, *, keep: bool = True) -> Iterator[WeightForm]:
+def wanted(
+    arch: str,
+    memory: Memory,
+    fmt: ElementFormat,
+    n: int,
+    k: int,
+    *,
+    keep: bool = True,
+    a_format: ActivationFormat = "e2m1",
+) -> Iterator[WeightForm]:
     """Yield the forms that the routes of an architecture want of a weight, that of the fastest first.
 
     Which of them ``prepare()`` makes, its values decide: the first whose ``make`` gives something.
@@ -125,10 +141,12 @@ def wanted(arch: str, memory: Memory, fmt: ElementFormat, n: int, k: int, *, kee
         n: rows of the weight.
         k: elements of a row.
         keep: of ``prepare()``.
+        a_format: of ``prepare()``.
     """
     for form in sorted(_forms.values(), key=lambda form: not form.alone):
         here = arch in form.archs and memory == form.memory and not (form.alone and keep)
-        if here and form.refusal(fmt, n, k) is None:
+        serves = not form.a_formats or a_format in form.a_formats
+        if here and serves and form.refusal(fmt, n, k) is None:
             yield form
 
 
@@ -154,7 +172,8 @@ def _prepare(weight: MXTensor, arguments: Preparation) -> MXTensor:
     arch = machine_of(weight.device).arch if arguments.arch is None else arguments.arch
     n, k = weight.shape
     counted, rows = weight, None
-    for form in wanted(arch, arguments.memory, weight.format, n, k, keep=arguments.keep):
+    _, memory, keep, a_format = arguments
+    for form in wanted(arch, memory, weight.format, n, k, keep=keep, a_format=a_format):
         if form.layout is not None and weight.layout == form.layout:  # the same bytes: nothing to go stale
             return _complete(weight, PreparedWeight(form.kind, (weight.data, weight.scales), form.layout, arguments))
         if form.layout is None and not arguments.keep:

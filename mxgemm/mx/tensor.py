@@ -15,7 +15,7 @@ from mxgemm.ambient import is_observed
 from mxgemm.arguments import check_bool, one_of, shown
 from mxgemm.device import arch_of
 from mxgemm.mx.codec import decode_into
-from mxgemm.mx.formats import BLOCK, ElementFormat, FormatName, element_format
+from mxgemm.mx.formats import ACTIVATION_FORMATS, BLOCK, ActivationFormat, ElementFormat, FormatName, element_format
 from mxgemm.mx.fragments import row_major_parts
 from mxgemm.mx.layouts import (
     FRAGMENTS,
@@ -187,13 +187,20 @@ class MXTensor:
         """Return the values, ``[..., K]``; see :func:`dequantize`."""
         return dequantize(self, dtype=dtype)
 
-    def prepare(self, arch: str | None = None, *, memory: Memory = "fast", keep: bool = True) -> MXTensor:
+    def prepare(
+        self,
+        arch: str | None = None,
+        *,
+        memory: Memory = "fast",
+        keep: bool = True,
+        a_format: ActivationFormat = "e2m1",
+    ) -> MXTensor:
         """Make, once and off the hot path, what the fastest routes on this device want of a weight.
 
         The routes say what that is (``Route.forms``). On gfx950 it is another order of the bytes; a shape that cannot
         be preshuffled (N % 16, K % 64) goes without. On sm_90 it is an fp8 or bf16 form of the weight for many rows of
-        activations, chosen after looking at the scales, which waits for the device, and its bytes in another order for
-        few: 1.5 or 2.5 bytes an element more. Elsewhere nothing.
+        activations, and its bytes in another order for few: 1.5 or 2.5 bytes an element more. e2m1 activations get fp8
+        if the scales allow it, which waits for the device; others bf16. Elsewhere nothing.
 
         The result shares its bytes with this tensor. Once they are changed in place, or what was made of them is,
         multiplications refuse it until ``prepare()`` is called again. They notice what torch counts: see
@@ -207,22 +214,26 @@ class MXTensor:
                 result's ``data``, ``scales`` and ``layout`` are the form's. :meth:`row_major` makes the row-major bytes
                 again, to the byte; pickles, ``torch.save`` files, copies and :meth:`to` do so by themselves. Memory is
                 free once nobody else holds the bytes either. Where no form is wanted, nothing is let go.
+            a_format: format of the activations that the weight will be multiplied by most, as of ``mxgemm.gemm``:
+                which form is the fastest depends on it. Whatever is made, every format is multiplied right.
 
         Returns:
             an MXTensor with the same values. On the meta device nothing is made until :meth:`to` moves it.
 
         Raises:
             TypeError: ``arch`` is no text, ``keep`` no bool.
-            ValueError: not two-dimensional, an unknown ``arch`` or ``memory``, or parts that no longer belong together;
-                or ``keep`` is False and the form is read beside the bytes: on sm_90 that of a weight with N % 32 or
-                K % 128. Others keep their fragment order there, which is fastest up to M = 32 and slow above.
+            ValueError: not two-dimensional, an unknown ``arch``, ``memory`` or ``a_format``, or parts that no longer
+                belong together; or ``keep`` is False and the form is read beside the bytes: on sm_90 that of a weight
+                with N % 32 or K % 128. Others keep their fragment order there, which is fastest up to M = 32 and slow
+                above.
         """
         self.check()
         if len(self.shape) != 2:
             raise ValueError(f"prepare: got shape {self.shape}, want a two-dimensional weight")
         one_of("memory", memory, get_args(Memory))
         check_bool("keep", keep)
-        return prepare(self, Preparation(None if arch is None else arch_of(arch), memory, keep))
+        one_of("a_format", a_format, ACTIVATION_FORMATS)
+        return prepare(self, Preparation(None if arch is None else arch_of(arch), memory, keep, a_format))
 
     def to(self, device: torch.device | str | int) -> MXTensor:
         """Copy to a device; what :meth:`prepare` had made is made anew there, from the bytes as they are now.

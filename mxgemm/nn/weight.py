@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.compiler import is_compiling
 
 from mxgemm.ambient import is_observed
-from mxgemm.mx.formats import BLOCK, E2M1, E8M0_NAN
+from mxgemm.mx.formats import BLOCK, E2M1, E8M0_NAN, ActivationFormat
 from mxgemm.mx.freshness import countable
 from mxgemm.mx.layouts import ROW_MAJOR, Layout
 from mxgemm.mx.parts import DATA_DTYPES, SCALE_DTYPES, describe
@@ -134,7 +134,14 @@ class MXWeight(nn.Module):
 
     # ---- what is derived of them
 
-    def prepare(self, arch: str | None = None, *, memory: Memory = "fast", keep: bool = True) -> None:
+    def prepare(
+        self,
+        arch: str | None = None,
+        *,
+        memory: Memory = "fast",
+        keep: bool = True,
+        a_format: ActivationFormat = "e2m1",
+    ) -> None:
         """Make what this device's fastest routes read of a (N, K) weight: see :meth:`mxgemm.MXTensor.prepare`.
 
         From then on the module makes it again by itself: after ``.to()``, after loading, and at the first call after
@@ -146,6 +153,7 @@ class MXWeight(nn.Module):
             memory: "fast", or "compact": only what takes less than a tenth of the weight's own memory.
             keep: False: where the form is the same bytes in another order, the parameters hold that order alone;
                 ``state_dict`` gives the row-major bytes all the same.
+            a_format: of the activations that it will be multiplied by most.
 
         Raises:
             TypeError, ValueError: as :meth:`mxgemm.MXTensor.prepare`; or the weight is sharded (a DTensor).
@@ -155,8 +163,9 @@ class MXWeight(nn.Module):
                 f"prepare: got a weight that is a {type(self.weight).__name__}, want one that lies whole on one "
                 "device: what is made of a shard, or before every gathering, is of no use"
             )
-        self._accept(self._own().prepare(arch, memory=memory, keep=keep))
-        self._asked = Preparation(arch, memory, keep)
+        asked = Preparation(arch, memory, keep, a_format)
+        self._accept(asked.of(self._own()))
+        self._asked = asked
         self._made_anew = 0
 
     def _own(self) -> MXTensor:
@@ -182,7 +191,7 @@ class MXWeight(nn.Module):
         if asked is None or not self._is_plain() or is_observed(None):
             return
         try:
-            self._accept(self._own().prepare(asked.arch, memory=asked.memory, keep=asked.keep))
+            self._accept(asked.of(self._own()))
         except ValueError as error:
             if asked.keep:
                 raise

@@ -125,7 +125,7 @@ class ParallelMXLinear(MXLinear):
         part = take(whole, rows, columns)
         if weight.prepared is not None:
             asked = weight.prepared.arguments
-            part = part.prepare(asked.arch, memory=asked.memory, keep=asked.keep)
+            part = asked.of(part)
         if bias is not None:
             bias = bias.detach()[slice(None) if rows is None else rows].clone()
         return cls.from_slice(

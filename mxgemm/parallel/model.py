@@ -71,7 +71,7 @@ def parallelize_(model: nn.Module, plan: Plan, group: Any = None) -> None:
                 output=wanted,
             )
             if asked is not None:
-                own.prepare(asked.arch, memory=asked.memory, keep=asked.keep)
+                own.prepare(asked.arch, memory=asked.memory, keep=asked.keep, a_format=asked.a_format)
             made[id(layer)] = own.train(layer.training)
         model.set_submodule(name, made[id(layer)])
 

@@ -46,6 +46,7 @@ FP8_FOLD: Final = WeightForm(
     memory="fast",
     refusal=only_e2m1,
     make=_folded,
+    a_formats=("e2m1",),
     parts=lambda n, k: (
         (torch.uint8, (folded_bytes(n, k) + fragment_bytes(n, k),)),
         (torch.float32, (round_up(n, FOLD_ROWS),)),
@@ -60,6 +61,7 @@ FP8_FOLD_COMPACT: Final = WeightForm(
     memory="compact",
     refusal=only_e2m1,
     make=_bases,
+    a_formats=("e2m1",),
     parts=lambda n, k: ((torch.uint8, (n,)),),
 )
 """The bases alone, as exponent bytes uint8 ``[N]``: elements are decoded at each call. A weight that does not fold gets
@@ -72,6 +74,7 @@ FP8_FOLD_FNUZ: Final = WeightForm(
     memory="fast",
     refusal=only_e2m1,
     make=_folded_fnuz,
+    a_formats=("e2m1",),
     parts=lambda n, k: ((torch.uint8, (folded_bytes(n, k),)), (torch.float32, (round_up(n, FOLD_ROWS),))),
 )
 """gfx942's e4m3 bytes ``[N16, K]``, which are worth half, and fp32 bases ``[N16]``, N padded to 16."""

@@ -13,8 +13,9 @@ from mxgemm.device import KNOWN_MACHINES
 from mxgemm.errors import Refusal
 from mxgemm.measure import inputs, routes, tune
 from mxgemm.measure.routes import route_contenders
-from mxgemm.mx.formats import E2M1
-from mxgemm.mx.prepared import wanted, wanted_on
+from mxgemm.mx.accuracy import judge
+from mxgemm.mx.formats import ACTIVATION_FORMATS, E2M1, ActivationFormat
+from mxgemm.mx.prepared import Memory, wanted, wanted_on
 from mxgemm.problem import Problem
 from mxgemm.routes import ROUTES
 from mxgemm.routes.reference import Reference
@@ -34,6 +35,37 @@ def test_what_prepare_makes(arch: str, n: int, k: int) -> None:
     assert weight.prepared.layout == (forms[0].layout if forms else None)
     best = wanted_on(arch)
     assert not forms or forms[0] is best
+
+
+@pytest.mark.parametrize("a_format", ACTIVATION_FORMATS)
+@pytest.mark.parametrize("memory", ["fast", "compact"])
+@pytest.mark.parametrize("arch", KNOWN_MACHINES)
+def test_what_it_makes_for_activations(arch: str, memory: Memory, a_format: ActivationFormat) -> None:
+    weight = mxgemm.quantize(torch.randn(32, 128))
+    kinds = [form.kind for form in wanted(arch, memory, E2M1, 32, 128, a_format=a_format)]
+    prepared = weight.prepare(arch, memory=memory, a_format=a_format)
+    assert prepared.prepared is not None
+    assert prepared.prepared.kind == (kinds[0] if kinds else "")
+    if arch == "sm_90" and a_format != "e2m1":
+        assert prepared.prepared.kind == ("bf16" if memory == "fast" else "")
+    a = torch.randn(3, 128)
+    for other in ("e2m1", "e4m3", "bf16"):  # every format is multiplied, whatever the weight was prepared for
+        assert judge(mxgemm.gemm(a, prepared, a_format=other), a, weight, a_format=other).passed
+
+
+def test_activations_are_repeated() -> None:
+    weight = mxgemm.quantize(torch.randn(32, 128)).prepare("sm_90", a_format="bf16")
+    layer = mxgemm.nn.MXLinear.from_mx(weight, a_format="bf16")
+    for again in (weight.clone(), layer._read(), mxgemm.nn.MXLinear.from_mx(weight).double()._read()):
+        assert again is not None
+        assert again.prepared is not None
+        assert again.prepared.kind == "bf16"
+    layer.prepare("sm_90")
+    assert layer._read().prepared.kind == "fp8_fold"  # type: ignore[union-attr]
+    layer.prepare("sm_90", a_format="e4m3")
+    assert layer._read().prepared.kind == "bf16"  # type: ignore[union-attr]
+    with pytest.raises(ValueError, match="a_format: got 'e3m2', want one of e2m1, e4m3, bf16"):
+        weight.prepare(a_format="e3m2")  # type: ignore[arg-type]
 
 
 class Recorded(Reference):
