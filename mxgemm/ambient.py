@@ -129,11 +129,6 @@ def plain_products(device_type: str) -> AbstractContextManager[Any]:
     return torch.autocast(device_type, enabled=False) if torch.is_autocast_enabled(device_type) else _NOTHING
 
 
-def products_are_plain(device_type: str) -> bool:
-    """Say whether a product past torch's dispatcher, so past autocast, is now what it is by torch's defaults."""
-    return not _defaults.may_be_wanted(device_type)
-
-
 class _Defaults:
     """The settings of the process at their defaults, held by any number of threads at a time."""
 
