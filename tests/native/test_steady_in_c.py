@@ -22,6 +22,7 @@ from tests.native import stub
 from tests.native.stub import (
     Launch,
     N,
+    VendorLaunch,
     activations,
     both,
     launches,
@@ -258,10 +259,20 @@ def test_nothing_leaks(double: ctypes.CDLL) -> None:
     assert all(abs(x - y) < 50 for x, y in zip(before, after, strict=True)), (before, after)
 
 
-def test_python_calls_of_a_steady_call(double: ctypes.CDLL) -> None:
-    """Counted: what of Python runs, and what memory is taken, between a caller and the launch."""
+@pytest.mark.parametrize(
+    "launch",
+    [
+        Launch,
+        lambda double: Launch(double, twice=True, scratch=4096, counters=2),
+        lambda double: VendorLaunch(double, twice=True, scratch=4096),
+    ],
+    ids=["one launch", "two that share scratch", "a vendor's products"],
+)
+def test_python_calls_of_a_steady_call(double: ctypes.CDLL, launch: Callable[[ctypes.CDLL], Launch]) -> None:
+    """Counted: what of Python runs, and what memory is taken, between a caller and the launches."""
     a, w = activations(), weight()
-    settled(w, a, Launch(double))
+    settled(w, a, launch(double))
+    mxgemm.gemm(a, w)
     names: list[str] = []
 
     def note(frame: Any, event: str, argument: object) -> None:
