@@ -26,7 +26,7 @@ from mxgemm.mx import accuracy
 from mxgemm.mx.formats import BLOCK, E2M1
 from mxgemm.problem import Problem, contiguous_strides
 from mxgemm.routes import ROUTES
-from mxgemm.routes.fp8_fold import quantize_fold_call
+from mxgemm.routes.fold_calls import quantize_fold_call
 from mxgemm.triton.launch import Launcher
 
 KIND = "mxgemm-fold-costs"

@@ -24,7 +24,8 @@ from mxgemm.mx.formats import FORMATS
 from mxgemm.mx.layouts import padded_scale_shape
 from mxgemm.problem import Config, Problem, contiguous_strides
 from mxgemm.routes import ROUTES, Route
-from mxgemm.routes.fp8_fold import FP8Fold, quantize_fold_call, wide_rows_call
+from mxgemm.routes.fold_calls import quantize_fold_call, wide_rows_call
+from mxgemm.routes.fp8_fold import FP8Fold
 from mxgemm.routes.triton_gemm import TritonGemm
 from mxgemm.triton.compile import compile_call
 from mxgemm.triton.launch import KernelCall

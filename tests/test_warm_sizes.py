@@ -12,7 +12,7 @@ from mxgemm.cuda import w4_mma
 from mxgemm.device import KNOWN_MACHINES
 from mxgemm.mx.formats import BLOCK, E2M1
 from mxgemm.problem import Options, Problem, contiguous_strides
-from mxgemm.routes import fp8_fold
+from mxgemm.routes import fold_calls
 from mxgemm.routing.router import choose
 from mxgemm.triton.launch import KernelCall
 from mxgemm.triton.support import INT32_MAX
@@ -43,8 +43,8 @@ def kernels(problem: Problem) -> Iterator[object]:
         if config.a_before:
             yield tuple(sorted(w4_mma.round_defines(problem, config).items()))
     elif route.name == "fp8_fold":
-        yield specialisation(fp8_fold.quantize_fold_call(problem))
-        yield specialisation(fp8_fold.wide_rows_call(problem))
+        yield specialisation(fold_calls.quantize_fold_call(problem))
+        yield specialisation(fold_calls.wide_rows_call(problem))
     elif builds := getattr(sys.modules[type(route).__module__], "instances", None):
         yield from ((source, *sorted(macros.items())) for source, macros in builds(problem, config))
     elif hasattr(route, "calls"):

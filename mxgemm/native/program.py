@@ -47,7 +47,7 @@ def fixed(address: int) -> Place:
 
 MAX_ARGUMENT_BYTES: Final = 512
 MAX_PATCHES: Final = 16
-MAX_STEPS: Final = 4
+MAX_STEPS: Final = 6
 """Of ``source/program.h``."""
 
 

@@ -31,7 +31,7 @@ def test_arguments_that_do_not_begin_with_the_addresses() -> None:
 def test_what_there_is_room_for() -> None:
     assert Program((STEP,)).fits()
     assert not Program(()).fits()
-    assert not Program((STEP,) * 5).fits()
+    assert not Program((STEP,) * 7).fits()
     long = KernelStep(7, (1, 1, 1), (1, 1, 1), 0, bytes(513), ())
     assert not Program((STEP, long)).fits()
     assert joined((STEP, None)) is None

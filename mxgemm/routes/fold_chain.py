@@ -1,0 +1,204 @@
+"""The launches of route ``fp8_fold``: quantise, decode a compact weight, multiply, finish, recompute rows."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import torch
+from torch import Tensor
+
+from mxgemm import workspace
+from mxgemm.ambient import plain_products
+from mxgemm.mx.fold import FOLD_ROWS
+from mxgemm.mx.layouts import round_up, scale_row
+from mxgemm.native.program import BIAS, OUT, SCRATCH, A, Place, ProductStep, Program, Step, fixed, joined
+from mxgemm.native.vendor import VendorError, VendorProduct, run
+from mxgemm.notices import say_once
+from mxgemm.problem import Problem
+from mxgemm.routes.base import Operands
+from mxgemm.routes.decode import decode_call, weight_slices
+from mxgemm.routes.fold_calls import finish_call, quantize_fold_call, wide_rows_call
+from mxgemm.routes.fold_forms import FP8_FOLD_COMPACT, FP8_FOLD_FNUZ
+from mxgemm.triton.launch import Launcher, hooks
+
+_ALIGN: Final = 256
+
+
+class FoldChain:
+    """The chain for one problem: scratch offsets and kernels bound once."""
+
+    def __init__(self, problem: Problem, fast: bool) -> None:
+        """Bind; ``fast`` lets the tensor core keep its sums for all of K."""
+        p = self.problem = problem
+        self.fast = fast
+        self.compact = p.derived == FP8_FOLD_COMPACT.kind
+        fnuz = p.derived == FP8_FOLD_FNUZ.kind
+        self.fp8 = torch.float8_e4m3fnuz if fnuz else torch.float8_e4m3fn
+        self.slices = weight_slices(p, 1) if self.compact else [(0, p.n)]
+        sizes = {stop - start for start, stop in self.slices}
+        # The vendor's call wants N % 16 == 0 and contiguous results, and adds a bias of the output's dtype only.
+        assert p.strides is not None
+        plain_bias = p.bias_dtype == p.out_dtype == torch.bfloat16 and p.strides.bias == 1
+        whole = len(self.slices) == 1 and p.n % FOLD_ROWS == 0
+        self.direct = whole and p.strides.out == (p.n, 1) and (plain_bias or not p.has_bias)
+        # AMD's gives bf16 alone.
+        self.vendor_adds_bias = p.has_bias and plain_bias and (self.direct or fnuz)
+        bias_after = p.has_bias and not self.vendor_adds_bias
+        self.product_dtype = torch.float32 if bias_after else p.out_dtype
+
+        self.quantize = Launcher(quantize_fold_call(p))
+        self.decode = {rows: Launcher(decode_call(p, rows, to_fp8=True)) for rows in sizes if self.compact}
+        self.finish = {
+            rows: Launcher(finish_call(p, rows, self.product_dtype, has_bias=bias_after))
+            for rows in sizes
+            if not self.direct
+        }
+        self.wide_rows = Launcher(wide_rows_call(p))
+
+        most = round_up(max(sizes), FOLD_ROWS)
+        self.base_at = round_up(p.m * p.k, _ALIGN)
+        self.wide_at = self.base_at + round_up(4 * p.m, _ALIGN)
+        self.weight_at = self.wide_at + round_up(4 * p.m, _ALIGN)
+        self.product_at = self.weight_at + (round_up(most * p.k, _ALIGN) if self.compact else 0)
+        product_bytes = 0 if self.direct else p.m * most * self.product_dtype.itemsize
+        self.nbytes = self.product_at + round_up(product_bytes, _ALIGN)
+        self.vendor: VendorProduct | Literal[False] | None = None
+
+    def __call__(self, operands: Operands) -> None:
+        """Launch on the current stream of the operands' device."""
+        with workspace.take(self.nbytes, operands.a.device) as arena:
+            self._launch(operands, arena.memory)
+
+    def _launch(self, operands: Operands, memory: Tensor) -> None:
+        a, _, b, b_scales, bias, out, derived = operands
+        folded, base, wide = self._parts(memory)
+        self.quantize(a, folded, base, wide)
+        for start, stop in self.slices:
+            right = self._right(operands, start, stop, memory)
+            columns, some = out[:, start:stop], None if bias is None else bias[start:stop]
+            product = out if self.direct else self._product_in(memory, stop - start)
+            self._multiply((folded, base), right, some, product)
+            if not self.direct:
+                self.finish[stop - start](product, columns if some is None else some, columns)
+        read = (b, b_scales) if self.compact else derived
+        self.wide_rows(wide, a, *read, out if bias is None else bias, out)
+
+    def program(self, operands: Operands) -> Program | None:
+        """Describe the launches, where the weight is multiplied whole and the vendor's product gives torch's bits."""
+        if not operands.a.is_cuda or len(self.slices) > 1 or self.vendor is False:
+            return None
+        if self.fp8 != torch.float8_e4m3fn:  # which is AMD's, and asked of torch
+            return None
+        if self.vendor is None:
+            self.vendor = self._vendor_product(operands)
+            if not self.vendor:
+                return None
+        a, _, b, b_scales, bias, out, derived = operands
+        n = self.problem.n
+        wide_at, base_at, weight_at = (SCRATCH + at for at in (self.wide_at, self.base_at, self.weight_at))
+        added, added_at = (out, OUT) if bias is None else (bias, BIAS)
+        bases = self._bases(derived)
+        product = self._step(self.vendor, a.device, weight_at if self.compact else fixed(derived[0].data_ptr()), bases)
+        nbytes = self.nbytes + product.memory_bytes
+        with workspace.take(nbytes, a.device) as arena:
+            folded, base, wide = self._parts(arena.memory)
+            steps: list[Step | None] = [self.quantize.step((a, folded, base, wide), (A, SCRATCH, base_at, wide_at))]
+            if self.compact:
+                read, decoded = (b, b_scales, derived[0]), arena.memory[self.weight_at :]
+                steps.append(self.decode[n].step((*read, decoded), (*map(_place, read), weight_at)))
+            steps.append(product)
+            if not self.direct:
+                sums, places = self._product_in(arena.memory, n), (SCRATCH + self.product_at, added_at, OUT)
+                steps.append(self.finish[n].step((sums, added, out), places))
+            left = (b, b_scales) if self.compact else derived
+            steps.append(
+                self.wide_rows.step((wide, a, *left, added, out), (wide_at, A, *map(_place, left), added_at, OUT))
+            )
+        return joined(steps, scratch_bytes=nbytes, hooks=hooks(), owned=(bases,))
+
+    def _vendor_product(self, operands: Operands) -> VendorProduct | Literal[False]:
+        """Return the product asked of the library directly, if it gives the bits that it gives through torch."""
+        p, device = self.problem, operands.a.device
+        n, bias = round_up(p.n, FOLD_ROWS), operands.bias
+        bias_dtype = p.bias_dtype if self.vendor_adds_bias else None
+        vendor = VendorProduct(p.m, n, p.k, self.fp8, self.product_dtype, bias_dtype, fast=self.fast)
+        try:
+            step = self._step(vendor, device, SCRATCH, self._bases(operands.derived))
+            with workspace.take(self.nbytes + step.memory_bytes, device) as arena:
+                folded, base, wide = self._parts(arena.memory)
+                self.quantize(operands.a, folded, base, wide)
+                right = self._right(operands, 0, p.n, arena.memory)
+                ours, theirs = (torch.empty((p.m, n), dtype=self.product_dtype, device=device) for _ in range(2))
+                self._multiply((folded, base), right, bias, theirs)
+                run(
+                    step, right[0].data_ptr(), folded.data_ptr(), base.data_ptr(),
+                    0 if bias is None else bias.data_ptr(), ours.data_ptr(), arena.address + self.nbytes,
+                    workspace.raw_stream(device),
+                )  # fmt: skip
+        except VendorError as error:
+            say_once(f"fp8_fold multiplies through torch at every call: {error}")
+            return False
+        same = torch.equal(ours[:, : p.n].view(torch.uint8), theirs[:, : p.n].view(torch.uint8))
+        return vendor if same else False
+
+    def _step(self, vendor: VendorProduct, device: torch.device, weight: Place, bases: Tensor) -> ProductStep:
+        out = OUT if self.direct else SCRATCH + self.product_at
+        bias = None if vendor.bias_dtype is None else BIAS
+        base, memory = SCRATCH + self.base_at, SCRATCH + self.nbytes
+        return vendor.step(device, weight, bases.data_ptr(), SCRATCH, base, bias, out, memory)
+
+    def _parts(self, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return A in e4m3, its bases and which of its rows do not fold."""
+        p = self.problem
+        return (
+            memory[: p.m * p.k].view(p.m, p.k),
+            memory[self.base_at : self.base_at + 4 * p.m].view(torch.float32),
+            memory[self.wide_at : self.wide_at + 4 * p.m].view(torch.int32),
+        )
+
+    def _product_in(self, memory: Tensor, rows: int) -> Tensor:
+        m, columns, dtype = self.problem.m, round_up(rows, FOLD_ROWS), self.product_dtype
+        at = self.product_at
+        return memory[at : at + m * columns * dtype.itemsize].view(dtype).view(m, columns)
+
+    def _bases(self, derived: tuple[Tensor, ...]) -> Tensor:
+        return _fp32_bases(derived[0], round_up(self.problem.n, FOLD_ROWS)) if self.compact else derived[1]
+
+    def _right(self, operands: Operands, start: int, stop: int, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Return rows of the weight in e4m3, padded to whole sixteens, and their bases."""
+        _, _, b, b_scales, _, _, derived = operands
+        k, padded = self.problem.k, round_up(stop - start, FOLD_ROWS)
+        if not self.compact:
+            return derived[0].as_strided((padded, k), (k, 1)), derived[1]
+        weight = memory[self.weight_at : self.weight_at + padded * k].view(padded, k)
+        base = derived[0][start:stop]
+        scales = b_scales[scale_row(self.problem.scale_layout, start) :]
+        self.decode[stop - start](b[start:stop], scales, base, weight)
+        return weight, _fp32_bases(base, padded)
+
+    def _multiply(
+        self, left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor], bias: Tensor | None, out: Tensor
+    ) -> None:
+        """``out = left @ right.T``, with the bias that the vendor's call adds."""
+        data, weight = left[0].view(self.fp8), right[0].view(self.fp8)
+        bias = _padded(bias, len(weight)) if self.vendor_adds_bias and bias is not None else None
+        with plain_products(data.device.type):
+            torch._scaled_mm(
+                data, weight.t(), scale_a=left[1].view(-1, 1), scale_b=right[1].view(1, -1), bias=bias,
+                out_dtype=out.dtype, use_fast_accum=self.fast, out=out,
+            )  # fmt: skip
+
+
+def _fp32_bases(base: Tensor, rows: int) -> Tensor:
+    """Return exponent bytes as fp32, 1 for rows behind them."""
+    scale = torch.ones(rows, dtype=torch.float32, device=base.device)
+    scale[: len(base)] = (base.to(torch.int32) << 23).view(torch.float32)
+    return scale
+
+
+def _padded(bias: Tensor, size: int) -> Tensor:
+    return bias if bias.numel() == size else torch.nn.functional.pad(bias, (0, size - bias.numel()))
+
+
+def _place(tensor: Tensor) -> Place:
+    return fixed(tensor.data_ptr())
