@@ -85,9 +85,8 @@ class FoldChain:
 
     def program(self, operands: Operands) -> Program | None:
         """Describe the launches, where the weight is multiplied whole and the vendor's product gives torch's bits."""
-        if not operands.a.is_cuda or len(self.slices) > 1 or self.vendor is False:
-            return None
-        if self.fp8 != torch.float8_e4m3fn:  # which is AMD's, and asked of torch
+        on_nvidia = self.problem.machine.arch.startswith("sm_")  # AMD's product is asked of torch
+        if not on_nvidia or len(self.slices) > 1 or self.vendor is False:
             return None
         if self.vendor is None:
             self.vendor = self._vendor_product(operands)
@@ -123,7 +122,8 @@ class FoldChain:
         bias_dtype = p.bias_dtype if self.vendor_adds_bias else None
         vendor = VendorProduct(p.m, n, p.k, self.fp8, self.product_dtype, bias_dtype, fast=self.fast)
         try:
-            step = self._step(vendor, device, SCRATCH, self._bases(operands.derived))
+            bases = self._bases(operands.derived)  # held until they have been read
+            step = self._step(vendor, device, SCRATCH, bases)
             with workspace.take(self.nbytes + step.memory_bytes, device) as arena:
                 folded, base, wide = self._parts(arena.memory)
                 self.quantize(operands.a, folded, base, wide)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,12 +13,13 @@ from torch import Tensor
 
 import mxgemm
 from mxgemm.device import KNOWN_MACHINES
+from mxgemm.memory import extent
 from mxgemm.mx.accuracy import judge
 from mxgemm.mx.formats import BLOCK, E2M1
-from mxgemm.native.program import BIAS, FIXED, OUT, SCRATCH, A, KernelStep, Place, ProductStep
+from mxgemm.native.program import BIAS, FIXED, OUT, SCRATCH, A, KernelStep, Place, ProductStep, Program
 from mxgemm.native.vendor import VendorError
 from mxgemm.problem import Problem, contiguous_strides
-from mxgemm.routes import Operands, dequant_mm
+from mxgemm.routes import Operands, dequant_mm, fold_chain
 from mxgemm.triton.launch import Launcher
 from tests.cases import skip_without_kernels
 
@@ -31,8 +32,11 @@ class Vendor:
 
     refuses = False
 
-    def __init__(self, m: int, n: int, k: int, dtype: torch.dtype, out_dtype: torch.dtype, bias_dtype: Any) -> None:
-        self.sizes, self.dtypes = (m, n, k), (dtype, out_dtype, bias_dtype)
+    def __init__(
+        self, m: int, n: int, k: int, dtype: torch.dtype, out_dtype: torch.dtype, bias_dtype: Any, *, fast: bool = False
+    ) -> None:
+        self.sizes, self.dtypes, self.fast = (m, n, k), (dtype, out_dtype, bias_dtype), fast
+        self.bias_dtype = bias_dtype
 
     def step(
         self, device: torch.device, weight: Place, weight_base: int, a: Place, base: Any, bias: Any, out: Place,
@@ -40,19 +44,26 @@ class Vendor:
     ) -> ProductStep:  # fmt: skip
         if self.refuses:
             raise VendorError("cublasLt: it has no algorithm for this product")
-        return ProductStep(1, (2, 3, 4), (5,), weight, a, base, bias, out, memory, MEMORY_BYTES, bytes(64), self)
+        owner = self, weight_base
+        return ProductStep(1, (2, 3, 4), (5,), weight, a, base, bias, out, memory, MEMORY_BYTES, bytes(64), owner)
 
 
 def multiply(step: ProductStep, weight: int, a: int, base: int, bias: int, out: int, memory: int, stream: int) -> None:
-    vendor: Any = step.owner
+    """Multiply what lies at addresses, as ``mxgemm.native.vendor.run`` does."""
+    vendor, weight_base = step.owner  # type: ignore[misc]
     (m, n, k), (dtype, out_dtype, bias_dtype) = vendor.sizes, vendor.dtypes
-    assert (base, stream) == (0, 0)
-    left, right = at(a, (m, k), dtype), at(weight, (n, k), dtype)
-    sums = left.float() @ right.float().T
-    if bias_dtype is not None:
-        sums += at(bias, (n,), bias_dtype).float()
+    left, right, result = at(a, (m, k), dtype), at(weight, (n, k), dtype), at(out, (m, n), out_dtype)
+    added = None if bias_dtype is None else at(bias, (n,), bias_dtype)
     at(memory, (MEMORY_BYTES,), torch.uint8).fill_(255)  # which is nobody else's
-    at(out, (m, n), out_dtype).copy_(sums)
+    if dtype == torch.bfloat16:
+        assert (base, weight_base) == (0, 0)
+        sums = left.float() @ right.float().T
+        result.copy_(sums if added is None else sums + added.float())
+        return
+    scales = at(base, (m, 1), torch.float32), at(weight_base, (1, n), torch.float32)
+    torch._scaled_mm(
+        left, right.t(), *scales, bias=added, out_dtype=out_dtype, use_fast_accum=vendor.fast, out=result
+    )  # fmt: skip
 
 
 def at(address: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -63,8 +74,9 @@ def at(address: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 @pytest.fixture(autouse=True)
 def library(monkeypatch: pytest.MonkeyPatch) -> None:
     skip_without_kernels("cpu")
-    monkeypatch.setattr(dequant_mm, "VendorProduct", Vendor)
-    monkeypatch.setattr(dequant_mm, "run", multiply)
+    for chain in (dequant_mm, fold_chain):
+        monkeypatch.setattr(chain, "VendorProduct", Vendor)
+        monkeypatch.setattr(chain, "run", multiply)
     monkeypatch.setattr(dequant_mm, "relaxed", nullcontext)
 
 
@@ -121,44 +133,102 @@ def test_a_library_that_refuses(monkeypatch: pytest.MonkeyPatch, caplog: pytest.
     assert launch.program(operands) is None
 
 
+class Replayed:
+    """Programs as C runs them: kernels by Triton's interpreter and products, on what lies at the addresses."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.launches: list[tuple[Launcher, tuple[Tensor, ...]]] = []
+        replayed = self
+
+        def step(self: Launcher, tensors: tuple[Tensor, ...], places: tuple[Place, ...]) -> KernelStep:
+            assert len(tensors) == len(places)
+            replayed.launches.append((self, tuple(tensors)))
+            patches = tuple((8 * i, place) for i, place in enumerate(places))
+            return KernelStep(len(replayed.launches), (1, 1, 1), (32, 1, 1), 0, bytes(64), patches)
+
+        monkeypatch.setattr(Launcher, "step", step)
+
+    def __call__(self, program: Program, operands: Operands) -> None:
+        scratch = torch.full((program.scratch_bytes,), 255, dtype=torch.uint8)
+        brought = {A: operands.a, BIAS: operands.bias, OUT: operands.out, SCRATCH: scratch}
+        begins = {slot.slot: 0 if tensor is None else tensor.data_ptr() for slot, tensor in brought.items()}
+        begins[FIXED] = 0
+
+        def address(place: Place | None) -> int:
+            return 0 if place is None else begins[place.slot] + place.add
+
+        for step in program.steps:
+            if isinstance(step, ProductStep):
+                places = step.a, step.b, step.b_scale, step.bias, step.out, step.memory
+                assert step.memory.add + step.memory_bytes <= program.scratch_bytes
+                multiply(step, *map(address, places), 0)
+                continue
+            launcher, tensors = self.launches[step.function - 1]
+            moved = []
+            for tensor, (_, place) in zip(tensors, step.places, strict=True):
+                memory = at(address(place), (extent(tensor)[1] - extent(tensor)[0],), torch.uint8)
+                moved.append(torch.empty(0, dtype=tensor.dtype).set_(memory.view(tensor.dtype).untyped_storage()))
+                moved[-1] = moved[-1].as_strided(tensor.shape, tensor.stride())
+            launcher(*moved)
+
+
 @pytest.mark.parametrize("prepared", [False, True])
 @pytest.mark.parametrize("a_format", ["bf16", "e2m1"])
-def test_what_c_is_told(a_format: str, prepared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every launch reads what the one before it wrote, and parts of the scratch do not meet."""
-
-    def step(self: Launcher, tensors: tuple[Tensor, ...], places: tuple[Place, ...]) -> KernelStep:
-        assert len(tensors) == len(places)
-        return KernelStep(7, (1, 1, 1), (32, 1, 1), 0, bytes(64), tuple((8 * i, at) for i, at in enumerate(places)))
-
-    monkeypatch.setattr(Launcher, "step", step)
-    launch, operands, _ = case(a_format, torch.bfloat16, torch.bfloat16, prepared)
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_what_c_is_told(a_format: str, prepared: bool, with_bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    replay = Replayed(monkeypatch)
+    launch, operands, _ = case(a_format, torch.bfloat16 if with_bias else None, torch.bfloat16, prepared)
     assert launch.program(operands) is None  # nothing has been launched yet
     launch(operands)
     program = launch.program(operands)
     assert program is not None
     assert program.fits()
-    *kernels, product = program.steps
-    assert isinstance(product, ProductStep)
-    assert (product.bias, product.out, product.b_scale) == (BIAS, OUT, None)
-    written: dict[Place, int] = {}
-    for kernel in kernels:
-        assert isinstance(kernel, KernelStep)
-        *read, (_, target) = kernel.places
-        if read[0][1] == A:
-            assert product.b == target
-            written[target] = 2 * M * K
-        else:
-            fixed = [place.add for _, place in read if place.slot == FIXED]
-            assert fixed == [operands.b.data_ptr(), *[operands.b_scales.data_ptr()] * 2]
-            assert product.a == target
-            written[target] = 2 * N * K
-    assert len(kernels) == (a_format != "bf16") + (not prepared)
-    if a_format == "bf16":
-        assert product.b == A
-    if prepared:
-        assert product.a == Place(FIXED, operands.derived[0].data_ptr())
-    written[product.memory] = product.memory_bytes
-    spans = sorted((place.add, place.add + nbytes) for place, nbytes in written.items())
-    assert all(place.slot == SCRATCH.slot for place in written)
-    assert all(stop <= start for (_, stop), (start, _) in itertools.pairwise(spans))
-    assert spans[-1][1] <= program.scratch_bytes
+    assert len(program.steps) == 1 + (a_format != "bf16") + (not prepared)
+    other = operands._replace(a=torch.randn_like(operands.a), out=torch.full_like(operands.out, torch.nan))
+    replay(program, other)
+    launch(operands._replace(a=other.a))
+    assert torch.equal(other.out, operands.out)
+
+
+@pytest.mark.parametrize("memory", ["fast", "compact"])
+@pytest.mark.parametrize(
+    ("n", "bias_dtype", "out_dtype", "strided", "steps"),
+    [
+        (48, None, torch.bfloat16, False, 3),
+        (48, torch.bfloat16, torch.bfloat16, False, 3),
+        (48, torch.float32, torch.bfloat16, False, 4),
+        (48, torch.bfloat16, torch.bfloat16, True, 4),
+        (40, None, torch.bfloat16, False, 4),
+        (40, torch.bfloat16, torch.float32, True, 4),
+    ],
+)
+def test_what_c_is_told_of_fp8_fold(
+    n: int, bias_dtype: torch.dtype | None, out_dtype: torch.dtype, strided: bool, steps: int, memory: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    replay = Replayed(monkeypatch)
+    weight = mxgemm.quantize(torch.randn(n, K))
+    form = weight.prepare("sm_90", memory=memory)
+    _, _, _, kind, derived = form.operand()
+    strides = contiguous_strides(n, K, E2M1, K // BLOCK)
+    strides = replace(strides, out=(2 * n, 1)) if strided else strides
+    p = Problem.of(
+        M, n, K, KNOWN_MACHINES["sm_90"], out_dtype=out_dtype, derived=kind, has_bias=bias_dtype is not None,
+        bias_dtype=bias_dtype or torch.float32, a_dtype=torch.float32, strides=strides,
+    )  # fmt: skip
+    bias = None if bias_dtype is None else torch.randn(n).to(bias_dtype)
+    a, out = torch.randn(M, K), torch.full((M, 2 * n), torch.nan, dtype=out_dtype)  # bf16 is quantised by PTX
+    a[1, :32] *= 2.0**20  # a row that does not fold
+    out = out[:, :n] if strided else torch.full((M, n), torch.nan, dtype=out_dtype)
+    operands = Operands(a, None, weight.data, weight.scales, bias, out, derived)
+    chain = fold_chain.FoldChain(p, fast=False)
+    chain(operands)
+    assert judge(out, a, weight, bias=bias).passed
+    program = chain.program(operands)
+    assert program is not None
+    assert program.fits()
+    assert len(program.steps) == steps + (memory == "compact")
+    again = torch.full((M, 2 * n), torch.nan, dtype=out_dtype)
+    again = again[:, :n] if strided else torch.full((M, n), torch.nan, dtype=out_dtype)
+    replay(program, operands._replace(out=again))
+    assert torch.equal(again, out)
