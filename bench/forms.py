@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import statistics
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -66,6 +68,7 @@ def main() -> None:
     parser.add_argument("mode", choices=("build", "time"))
     parser.add_argument("--m", type=int, nargs="+", default=list(MS))
     parser.add_argument("--seconds", type=float, default=0.03, help="of one measurement")
+    parser.add_argument("--stop-after", type=float, default=1e9, help="seconds after which no other weight is begun")
     output.add_options(parser)
     arguments = parser.parse_args()
     keep = output.json_file(arguments, KIND)
@@ -74,7 +77,11 @@ def main() -> None:
         return
     device = torch.device("cuda", 0)
     rows: list[dict[str, Any]] = []
-    for n, k in WEIGHTS:
+    started = time.monotonic()
+    for n, k in sorted(WEIGHTS, key=math.prod):
+        if time.monotonic() - started > arguments.stop_after:
+            print(f"{n} x {k} and larger ones: not begun after {arguments.stop_after} s")
+            break
         for row in timed(n, k, arguments.m, Effort(seconds=arguments.seconds), device):
             rows.append(row)
             print(" ".join(str(value) for value in row.values()), flush=True)

@@ -91,6 +91,7 @@ def main() -> None:
     """Measure, print, write; exit status 1 after a ratio that is too high or a wrong result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--route", help="only the sizes that name this route, and no firsts")
+    parser.add_argument("--calls-only", action="store_true", help="no firsts")
     output.add_options(parser)
     arguments = parser.parse_args()
     keep = output.json_file(arguments, KIND)
@@ -105,7 +106,7 @@ def main() -> None:
         "promised": MOST,
         "calls": calls,
     }
-    if arguments.route is None:
+    if arguments.route is None and not arguments.calls_only:
         document["first"] = {"caches empty": first(fresh=True), "caches filled": first(fresh=False)}
     print(json.dumps(document, indent=1))
     keep(document)

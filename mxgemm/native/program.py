@@ -6,7 +6,6 @@ behind that. Addresses of the weight and sizes are bytes of the argument block.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -49,10 +48,6 @@ MAX_ARGUMENT_BYTES: Final = 512
 MAX_PATCHES: Final = 16
 MAX_STEPS: Final = 6
 """Of ``source/program.h``."""
-
-
-OVERLAP_ATTRIBUTE: Final = struct.pack("=ii i60x", 6, 0, 1)
-"""``CUlaunchAttribute`` of programmatic stream serialisation: a launch may begin before earlier ones have ended."""
 
 
 @dataclass(frozen=True, slots=True)

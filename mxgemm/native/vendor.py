@@ -24,8 +24,6 @@ DESCRIPTIONS: Final = 4
 """Threads that may run one product at once before others take the way of Python."""
 _ROW_SCALES_FROM: Final = 120900
 """The first version with a scale a row."""
-ALIGNMENT: Final = 16
-"""Bytes that a bf16 product's operands are taken to begin at a multiple of, in place of the library's own 256."""
 
 _DTYPES: Final = {torch.float8_e4m3fn: 28, torch.bfloat16: 14, torch.float16: 2, torch.float32: 0}
 _FLOAT: Final = 0
@@ -148,10 +146,21 @@ class VendorProduct:
 
     def __init__(
         self, m: int, n: int, k: int, dtype: torch.dtype, out_dtype: torch.dtype, bias_dtype: torch.dtype | None,
-        *, fast: bool = False,
+        *, fast: bool = False, alignment: int = 16,
     ) -> None:  # fmt: skip
-        """Note the sizes; ``fast`` lets the tensor cores keep the sums of e4m3 for all of K."""
-        self.m, self.n, self.k, self.dtype, self.out_dtype = m, n, k, dtype, out_dtype
+        """Note what is multiplied.
+
+        Args:
+            m: rows of ``a``.
+            n: rows of ``weight``.
+            k: elements of a row.
+            dtype: of both: e4m3 or bf16.
+            out_dtype: of the result.
+            bias_dtype: of the bias, None for none.
+            fast: let the tensor cores keep the sums of e4m3 for all of K.
+            alignment: bytes that operands and result in bf16 begin at a multiple of; those in e4m3 at 16.
+        """
+        self.m, self.n, self.k, self.dtype, self.out_dtype, self.alignment = m, n, k, dtype, out_dtype, alignment
         self.bias_dtype, self.fast, self.scaled = bias_dtype, fast, dtype == torch.float8_e4m3fn
         self._chosen: tuple[bytes, int] | None = None
 
@@ -176,7 +185,7 @@ class VendorProduct:
         """
         made = _Descriptions(self, weight_base)
         if self._chosen is None:
-            self._chosen = _choose(device, made, aligned=self.scaled)
+            self._chosen = _choose(device, made, None if self.scaled else self.alignment)
         algorithm, memory_bytes = self._chosen
         return ProductStep(
             handle=_handle(device).value,
@@ -219,15 +228,19 @@ def run(step: ProductStep, weight: int, a: int, base: int, bias: int, out: int, 
         made.free.append(description)
 
 
-def _choose(device: torch.device, made: _Descriptions, *, aligned: bool) -> tuple[bytes, int]:
-    """Ask for an algorithm; ``aligned``: for operands as the library takes them to lie, and any way to add sums."""
+def _choose(device: torch.device, made: _Descriptions, alignment: int | None) -> tuple[bytes, int]:
+    """Ask for an algorithm; with an alignment for operands that lie so, whose partial sums are added in fp32 alone.
+
+    Without, as torch asks for e4m3: of the library's own alignment, and of any way to add sums.
+    """
     preference, most = _POINTER(), ctypes.c_size_t(MAX_MEMORY_BYTES)
     ask = library()
     ask("MatmulPreferenceCreate", ctypes.byref(preference))
     try:
         ask("MatmulPreferenceSetAttribute", preference, _PREFERRED_MEMORY, ctypes.byref(most), ctypes.c_size_t(8))
-        wanted = {} if aligned else {_PREFERRED_REDUCTIONS: _REDUCED_IN_FLOAT}
-        wanted |= {} if aligned else dict.fromkeys(_PREFERRED_ALIGNMENTS, ALIGNMENT)
+        wanted: dict[int, int] = {}
+        if alignment is not None:
+            wanted = {_PREFERRED_REDUCTIONS: _REDUCED_IN_FLOAT, **dict.fromkeys(_PREFERRED_ALIGNMENTS, alignment)}
         for attribute, value in wanted.items():
             number = ctypes.c_uint32(value)
             ask("MatmulPreferenceSetAttribute", preference, attribute, ctypes.byref(number), ctypes.c_size_t(4))

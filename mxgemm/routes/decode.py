@@ -8,7 +8,7 @@ import torch
 
 from mxgemm.errors import Refusal
 from mxgemm.problem import Problem
-from mxgemm.triton.launch import KernelCall, overlap_option, overlaps
+from mxgemm.triton.launch import KernelCall
 from mxgemm.triton.support import grid_refusal, interpreting, wide_offsets
 
 SLICE_BYTES: Final = 1 << 28
@@ -51,7 +51,6 @@ def decode_call(problem: Problem, rows: int, *, to_fp8: bool) -> KernelCall:
         "EVEN_N": rows % _BLOCK_N == 0,
         "EVEN_K": p.k % _BLOCK_K == 0,
         "WIDE": wide_offsets(p),
-        "OVERLAP": overlaps(p.machine),
         "INTERPRETED": interpreting(),
     }
     return KernelCall(
@@ -59,6 +58,6 @@ def decode_call(problem: Problem, rows: int, *, to_fp8: bool) -> KernelCall:
         (torch.uint8, torch.uint8, torch.uint8, torch.uint8 if to_fp8 else torch.bfloat16),
         (rows, p.k, *s.b, *s.b_scales),
         constants,
-        {"num_warps": 4, **overlap_option(p.machine)},
+        {"num_warps": 4},
         _grid(rows, p.k),
     )

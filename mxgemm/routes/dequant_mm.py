@@ -30,7 +30,7 @@ from mxgemm.notices import say_once
 from mxgemm.problem import Config, Problem, contiguity_refusal
 from mxgemm.routes.base import Launch, Operands, Route
 from mxgemm.routes.decode import decode_call, decode_refusal, weight_slices
-from mxgemm.triton.launch import KernelCall, Launcher, hooks, overlap_option, overlaps
+from mxgemm.triton.launch import KernelCall, Launcher, hooks
 from mxgemm.triton.support import grid_refusal, interpreting, size_refusal, triton_missing, wide_offsets
 
 _ROUND_M, _ROUND_K = 4, 512
@@ -100,7 +100,8 @@ class _Launch:
         self.vendor: VendorProduct | None = None
         """Where cublasLt is asked directly, not through torch."""
         if self._is_plain():
-            self.vendor = VendorProduct(p.m, p.n, p.k, torch.bfloat16, p.out_dtype, bias_dtype)
+            alignment = 16 if p.aligned else torch.bfloat16.itemsize
+            self.vendor = VendorProduct(p.m, p.n, p.k, torch.bfloat16, p.out_dtype, bias_dtype, alignment=alignment)
         self.product: ProductStep | None = None
 
     def _is_plain(self) -> bool:
@@ -109,9 +110,9 @@ class _Launch:
         assert p.strides is not None
         left = self.round is not None or (p.a_dtype == torch.bfloat16 and p.strides.a == (p.k, 1))
         right = len(self.slices) <= 1 and p.weight_layout != FRAGMENTS
-        bias = not p.has_bias or (p.bias_dtype == p.out_dtype and p.strides.bias == 1)
+        bias = not p.has_bias or (p.bias_dtype == p.out_dtype and p.strides.bias == 1 and p.aligned)
         out = p.out_dtype in (torch.bfloat16, torch.float32) and p.strides.out == (p.n, 1)
-        return left and right and bias and out and p.aligned and p.machine.arch.startswith("sm_")
+        return left and right and bias and out and p.machine.arch.startswith("sm_")
 
     def __call__(self, operands: Operands) -> None:
         a = operands.a
@@ -222,10 +223,9 @@ def round_call(problem: Problem) -> KernelCall:
         "BLOCK_M": _ROUND_M,
         "BLOCK_K": _ROUND_K,
         "WIDE": wide_offsets(p),
-        "OVERLAP": overlaps(p.machine),
         "INTERPRETED": interpreting(),
     }
-    options = {"num_warps": 4, **overlap_option(p.machine)}
+    options = {"num_warps": 4}
     return KernelCall(round_values_kernel, (p.a_dtype, torch.bfloat16), (p.m, p.k, *s.a), constants, options, _grid(p))
 
 

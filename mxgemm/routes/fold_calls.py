@@ -11,10 +11,10 @@ from mxgemm.mx.formats import E2M1, scale_addend
 from mxgemm.mx.layouts import round_up
 from mxgemm.problem import Problem
 from mxgemm.routes.fold_forms import FP8_FOLD_COMPACT, FP8_FOLD_FNUZ
-from mxgemm.triton.launch import KernelCall, overlap_option, overlaps
+from mxgemm.triton.launch import KernelCall
 from mxgemm.triton.support import interpreting, next_power_of_two, wide_offsets
 
-_WIDE_PROGRAMS: Final = 132 * 16
+_WIDE_PROGRAMS: Final = 3
 _FINISH_M: Final = 4
 _FINISH_N: Final = 512
 
@@ -38,7 +38,6 @@ def quantize_fold_call(problem: Problem) -> KernelCall:
         "EVEN": p.k == block_k and p.m % block_m == 0,
         "WIDE": wide_offsets(p),
         "FNUZ": p.derived == FP8_FOLD_FNUZ.kind,
-        "OVERLAP": overlaps(p.machine),
         "INTERPRETED": interpreting(),
     }
     warps = min(32, max(2, block_m * block_k // (32 * elements_a_lane)))
@@ -47,7 +46,7 @@ def quantize_fold_call(problem: Problem) -> KernelCall:
         (p.a_dtype, torch.uint8, torch.float32, torch.int32),
         (p.m, p.k, *s.a),
         constants,
-        {"num_warps": warps, **overlap_option(p.machine)},
+        {"num_warps": warps},
         (-(-p.m // block_m), 1, 1),
     )
 
@@ -60,7 +59,7 @@ def wide_rows_call(problem: Problem) -> KernelCall:
     assert s is not None
     compact = p.derived == FP8_FOLD_COMPACT.kind
     addend, wide = scale_addend(E2M1, p.scale_rounding), {"WIDE": wide_offsets(p)}
-    tail = {"OVERLAP": overlaps(p.machine), "INTERPRETED": interpreting()}
+    tail = {"INTERPRETED": interpreting()}
     if compact:
         block_m, block_n = 64, 64
         layouts = {"PRESHUFFLED": p.weight_layout == "preshuffled", "SCALE_ORDER": p.scale_layout}
@@ -73,9 +72,8 @@ def wide_rows_call(problem: Problem) -> KernelCall:
         fnuz = {"FNUZ": p.derived == FP8_FOLD_FNUZ.kind}
         constants = {"ADDEND": addend, "HAS_BIAS": p.has_bias, **blocks, **wide, **fnuz, **tail}
         scalars = (p.m, p.n, p.k, *s.a, *s.out, s.bias)
-    row_tiles = -(-p.m // block_m)
-    # Mostly these programs look at their flags and leave: no more of them than run at once.
-    programs = max(1, min(-(-p.n // block_n), _WIDE_PROGRAMS // row_tiles))
+    # Mostly these programs look at the flags and leave: no more of them than start at once.
+    programs = min(-(-p.m // block_m) * -(-p.n // block_n), max(_WIDE_PROGRAMS, 2 * p.machine.cu_count))
     return KernelCall(
         wide_rows_kernel if compact else wide_rows_folded_kernel,
         (
@@ -84,8 +82,8 @@ def wide_rows_call(problem: Problem) -> KernelCall:
         ),
         scalars,
         constants,
-        {"num_warps": 4, **overlap_option(p.machine)},
-        (row_tiles, programs, 1),
+        {"num_warps": 4},
+        (programs, 1, 1),
     )
 
 
@@ -106,7 +104,6 @@ def finish_call(problem: Problem, columns: int, dtype: torch.dtype, *, has_bias:
         "HAS_BIAS": has_bias,
         "BLOCK_M": _FINISH_M,
         "BLOCK_N": _FINISH_N,
-        "OVERLAP": overlaps(p.machine),
         "INTERPRETED": interpreting(),
     }
     return KernelCall(
@@ -114,6 +111,6 @@ def finish_call(problem: Problem, columns: int, dtype: torch.dtype, *, has_bias:
         (dtype, p.bias_dtype if p.has_bias else p.out_dtype, p.out_dtype),
         (p.m, columns, round_up(columns, FOLD_ROWS), *s.out, s.bias),
         constants,
-        {"num_warps": 4, **overlap_option(p.machine)},
+        {"num_warps": 4},
         (-(-p.m // _FINISH_M) * -(-columns // _FINISH_N), 1, 1),
     )

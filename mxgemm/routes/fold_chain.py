@@ -36,11 +36,11 @@ class FoldChain:
         self.fp8 = torch.float8_e4m3fnuz if fnuz else torch.float8_e4m3fn
         self.slices = weight_slices(p, 1) if self.compact else [(0, p.n)]
         sizes = {stop - start for start, stop in self.slices}
-        # The vendor's call wants N % 16 == 0 and contiguous results, and adds a bias of the output's dtype only.
+        # The vendor's call wants N % 16 == 0 and results contiguous and aligned, and adds a bias in bf16 to bf16 only.
         assert p.strides is not None
-        plain_bias = p.bias_dtype == p.out_dtype == torch.bfloat16 and p.strides.bias == 1
+        plain_bias = p.bias_dtype == p.out_dtype == torch.bfloat16 and p.strides.bias == 1 and p.aligned
         whole = len(self.slices) == 1 and p.n % FOLD_ROWS == 0
-        self.direct = whole and p.strides.out == (p.n, 1) and (plain_bias or not p.has_bias)
+        self.direct = whole and p.aligned and p.strides.out == (p.n, 1) and (plain_bias or not p.has_bias)
         # AMD's gives bf16 alone.
         self.vendor_adds_bias = p.has_bias and plain_bias and (self.direct or fnuz)
         bias_after = p.has_bias and not self.vendor_adds_bias

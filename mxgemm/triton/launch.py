@@ -7,24 +7,20 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from mxgemm import capture
-from mxgemm.device import Machine
 from mxgemm.native.captured import kernel_launch, with_places
-from mxgemm.native.program import OVERLAP_ATTRIBUTE, KernelStep, Place
+from mxgemm.native.program import KernelStep, Place
 from mxgemm.triton.direct import direct
-from mxgemm.triton.support import INT32_MAX, interpreting, triton_version
+from mxgemm.triton.support import INT32_MAX
 from mxgemm.workspace import raw_stream
 
 logger = logging.getLogger("mxgemm")
-
-OVERLAP_FROM: Final = (3, 6)
-"""The first Triton whose ``launch_pdl`` was run here."""
 
 _first_launch = threading.RLock()
 """One kernel is compiled at a time, once; and triton's interpreter keeps the running program's number in a global."""
@@ -113,9 +109,7 @@ class Launcher:
             if found is None:
                 return None
             self._launched = found, tuple(tensor.data_ptr() for tensor in tensors)
-        overlap = OVERLAP_ATTRIBUTE if self._call.options.get("launch_pdl") else b""
-        found = with_places(*self._launched, tuple(places))
-        return found and replace(found, attributes=overlap)
+        return with_places(*self._launched, tuple(places))
 
     def _launch_as_triton_does(self, tensors: Sequence[Tensor]) -> Any:
         call = self._call
@@ -143,19 +137,6 @@ class Launcher:
         _compiled.add(key)
         if compiled is not None:  # the interpreter returns nothing
             self._run = direct(compiled, call.grid, self._tail) or _runner(compiled, call.grid, self._tail)
-
-
-def overlaps(machine: Machine) -> bool:
-    """Say whether a launch on a machine may begin before earlier ones have ended: programmatic dependent launch.
-
-    A kernel waits for them itself, before it touches memory (``kernels/overlap.py``).
-    """
-    return machine.arch == "sm_90" and not interpreting() and (triton_version() or (0, 0)) >= OVERLAP_FROM
-
-
-def overlap_option(machine: Machine) -> dict[str, bool]:
-    """Return Triton's option for :func:`overlaps`."""
-    return {"launch_pdl": True} if overlaps(machine) else {}
 
 
 def hooks() -> tuple[tuple[object, str, object], ...]:

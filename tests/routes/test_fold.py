@@ -142,6 +142,39 @@ def test_rows_that_do_not_fold_are_exact(a_dtype: torch.dtype, device: str) -> N
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("memory", ["fast", "compact"])
+@pytest.mark.parametrize(("m", "n", "wide"), [(300, 300, [0, 1, 63, 130, 299]), (2100, 144, [64, 2047, 2048, 2099])])
+def test_rows_that_do_not_fold_in_some_tiles(m: int, n: int, wide: list[int], memory: str, device: str) -> None:
+    skip_without_kernels(device)
+    case = make(m, n, 64, device=device, octaves=2)
+    a = case.a.clone()
+    a[wide, :32] *= 2.0**20
+    weight = case.weight.prepare(arch="sm_90", memory=memory)  # type: ignore[arg-type]
+    check(mxgemm.gemm(a, weight, route="fp8_fold"), quantised(a), case.weight)
+
+
+@pytest.mark.parametrize("route", ["fp8_fold", "dequant_mm"])
+@pytest.mark.parametrize("form", ["raw", "fast", "compact", "fast for bf16"])
+@pytest.mark.parametrize("n", [128, 72])
+@pytest.mark.parametrize("device", DEVICES)
+def test_outputs_and_biases_at_any_address(n: int, form: str, route: str, device: str) -> None:
+    skip_without_kernels(device)
+    case = make(37, n, 128, device=device, octaves=2)
+    weight = case.weight
+    if form != "raw":
+        memory = "compact" if form == "compact" else "fast"
+        weight = weight.prepare("sm_90", memory=memory, a_format="bf16" if "for" in form else "e2m1")  # type: ignore[arg-type]
+    if route == "fp8_fold" and not kind_of(weight).startswith(route):
+        pytest.skip("no form for it")
+    memory_of, biases = torch.empty(37 * n + 8, dtype=torch.bfloat16, device=device), torch.randn(n + 8, device=device)
+    for first, bias_dtype in ((1, None), (4, torch.bfloat16), (8, torch.bfloat16), (0, torch.float32)):
+        out = memory_of[first : first + 37 * n].view(37, n).fill_(torch.nan)
+        bias = None if bias_dtype is None else biases.to(bias_dtype)[first : first + n]
+        mxgemm.gemm(case.a, weight, bias=bias, out=out, route=route)
+        check(out, case.a64, case.weight, bias)
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_huge_outlier_where_the_other_operand_is_zero(device: str) -> None:
     skip_without_kernels(device)
     case = make(4, 32, 128, device=device, octaves=1)

@@ -33,8 +33,10 @@ class Vendor:
     refuses = False
 
     def __init__(
-        self, m: int, n: int, k: int, dtype: torch.dtype, out_dtype: torch.dtype, bias_dtype: Any, *, fast: bool = False
-    ) -> None:
+        self, m: int, n: int, k: int, dtype: torch.dtype, out_dtype: torch.dtype, bias_dtype: Any, *,
+        fast: bool = False, alignment: int = 16,
+    ) -> None:  # fmt: skip
+        assert alignment == 16
         self.sizes, self.dtypes, self.fast = (m, n, k), (dtype, out_dtype, bias_dtype), fast
         self.bias_dtype = bias_dtype
 

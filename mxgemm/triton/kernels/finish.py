@@ -5,20 +5,18 @@ import triton.language as tl
 
 from mxgemm.triton.kernels.epilogue import store_tile
 from mxgemm.triton.kernels.interpreted import widen
-from mxgemm.triton.kernels.overlap import wait_for_earlier
 
 
 @triton.jit(do_not_specialize=["M"])
 def finish_kernel(
     product, bias, out, M, N, stride_pm, stride_om, stride_on, stride_bias,
-    HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, OVERLAP: tl.constexpr,
+    HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """``out[M, N] = round(product[M, >= N] + bias)``: fp32 sums, or values of the result's dtype without a bias.
 
-    Grid: ``cdiv(M, BLOCK_M) * cdiv(N, BLOCK_N)``. ``OVERLAP``: see ``wait_for_earlier``.
+    Grid: ``cdiv(M, BLOCK_M) * cdiv(N, BLOCK_N)``.
     """
-    wait_for_earlier(OVERLAP)
     tiles = tl.cdiv(N, BLOCK_N)
     pm, pn = tl.program_id(0) // tiles, tl.program_id(0) % tiles
     row = pm * BLOCK_M + tl.arange(0, BLOCK_M)

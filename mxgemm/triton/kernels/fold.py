@@ -8,7 +8,6 @@ from mxgemm.triton.kernels.convert_gfx950 import bf16_pair_scales
 from mxgemm.triton.kernels.epilogue import round_to
 from mxgemm.triton.kernels.interpreted import widen
 from mxgemm.triton.kernels.load_operand import clamped_rows, load_packed, load_scales
-from mxgemm.triton.kernels.overlap import wait_for_earlier
 from mxgemm.triton.kernels.quantize_block import (
     BLOCK,
     FP32_INF_BITS,
@@ -19,6 +18,7 @@ from mxgemm.triton.kernels.quantize_block import (
 
 NO_BLOCK = tl.constexpr(512)  # above every exponent byte
 E4M3_NAN = tl.constexpr(0x7F)
+FLAGS = tl.constexpr(2048)  # rows whose flags a program reads at once
 
 
 # Two bf16 in a word -> two e4m3 in half a word, relative to a row's base, on sm_89 and newer. In order: to the block's
@@ -84,16 +84,15 @@ def row_base(exponent, live, bad):
 def quantize_fold_kernel(
     x, folded, base, unfolded, M, K, stride_xm, stride_xk,
     ADDEND: tl.constexpr, PAIRS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, EVEN: tl.constexpr,
-    WIDE: tl.constexpr, FNUZ: tl.constexpr, OVERLAP: tl.constexpr, INTERPRETED: tl.constexpr,
+    WIDE: tl.constexpr, FNUZ: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """Quantise rows of ``x[M, K]`` to MXFP4 and fold them: e4m3 bytes ``folded[M, K]``, fp32 ``base[M]``.
 
     ``unfolded[m]`` becomes 1 for a row that does not fold (its bytes are then meaningless), else 0. The base of a row
     with a NaN or an infinity is NaN: every column of it is. Grid: ``cdiv(M, BLOCK_M)`` programs, each holds whole rows
     in registers. ``PAIRS``: bf16 rows of words, in packed arithmetic. ``EVEN``: no masks are needed. ``WIDE``: 64-bit
-    offsets. ``FNUZ``: gfx942's bytes, which are worth half, and twice the base. ``OVERLAP``: see ``wait_for_earlier``.
+    offsets. ``FNUZ``: gfx942's bytes, which are worth half, and twice the base.
     """
-    wait_for_earlier(OVERLAP)
     GROUPS: tl.constexpr = BLOCK_K // BLOCK
     row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     rows = row.to(tl.int64) if WIDE else row
@@ -146,14 +145,12 @@ def quantize_fold_kernel(
 def decode_fold_kernel(
     b, b_scales, base, folded, N, K, stride_bn, stride_bk, stride_sn, stride_sk,
     PRESHUFFLED: tl.constexpr, SCALE_ORDER: tl.constexpr, TO_FP8: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr, EVEN_N: tl.constexpr, EVEN_K: tl.constexpr, WIDE: tl.constexpr, OVERLAP: tl.constexpr,
-    INTERPRETED: tl.constexpr,
+    BLOCK_K: tl.constexpr, EVEN_N: tl.constexpr, EVEN_K: tl.constexpr, WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """Decode e2m1 weights to contiguous ``folded[N, K]``: e4m3 relative to ``base`` (exponent bytes), or bf16.
 
-    Grid: ``(cdiv(N, BLOCK_N), cdiv(K, BLOCK_K))``. A NaN scale gives NaN. ``OVERLAP``: see ``wait_for_earlier``.
+    Grid: ``(cdiv(N, BLOCK_N), cdiv(K, BLOCK_K))``. A NaN scale gives NaN.
     """
-    wait_for_earlier(OVERLAP)
     pn = tl.program_id(0)
     k = tl.program_id(1) * BLOCK_K
     COLUMNS: tl.constexpr = BLOCK_K // 32
@@ -206,18 +203,17 @@ def wide_rows_kernel(
     stride_am, stride_ak, stride_bn, stride_bk, stride_sn, stride_sk, stride_om, stride_on, stride_bias,
     ADDEND: tl.constexpr, PRESHUFFLED: tl.constexpr, SCALE_ORDER: tl.constexpr, HAS_BIAS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, EVEN_N: tl.constexpr, WIDE: tl.constexpr,
-    OVERLAP: tl.constexpr, INTERPRETED: tl.constexpr,
+    INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """Compute the rows that did not fold (``unfolded[m] != 0``) from packed weights, and store those only.
 
-    Grid: ``(cdiv(M, BLOCK_M), programs)``; the programs of a row tile share its columns, and leave at once when it has
-    no such row. ``OVERLAP``: see ``wait_for_earlier``.
+    Grid: any number of programs, which share the blocks of all tiles with such rows; where there are none they leave.
     """
     recompute_rows(
         multiply_packed,
         (b, b_scales, stride_bn, stride_bk, stride_sn, stride_sk, PRESHUFFLED, SCALE_ORDER, EVEN_N),
         unfolded, a, b, bias, out, M, N, K, stride_am, stride_ak, stride_om, stride_on, stride_bias,
-        ADDEND, False, HAS_BIAS, BLOCK_M, BLOCK_N, BLOCK_K, WIDE, OVERLAP, INTERPRETED,
+        ADDEND, False, HAS_BIAS, BLOCK_M, BLOCK_N, BLOCK_K, WIDE, INTERPRETED,
     )  # fmt: skip
 
 
@@ -225,12 +221,12 @@ def wide_rows_kernel(
 def wide_rows_folded_kernel(
     unfolded, a, folded, base, bias, out, M, N, K, stride_am, stride_ak, stride_om, stride_on, stride_bias,
     ADDEND: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr, WIDE: tl.constexpr, FNUZ: tl.constexpr, OVERLAP: tl.constexpr, INTERPRETED: tl.constexpr,
+    BLOCK_K: tl.constexpr, WIDE: tl.constexpr, FNUZ: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """The same from a folded weight: e4m3 ``folded[>= N, K]`` times fp32 ``base[>= N]``; bf16 holds both operands."""
     recompute_rows(
         multiply_folded, (folded, FNUZ), unfolded, a, base, bias, out, M, N, K, stride_am, stride_ak, stride_om,
-        stride_on, stride_bias, ADDEND, True, HAS_BIAS, BLOCK_M, BLOCK_N, BLOCK_K, WIDE, OVERLAP, INTERPRETED,
+        stride_on, stride_bias, ADDEND, True, HAS_BIAS, BLOCK_M, BLOCK_N, BLOCK_K, WIDE, INTERPRETED,
     )  # fmt: skip
 
 
@@ -238,37 +234,57 @@ def wide_rows_folded_kernel(
 def recompute_rows(
     step: tl.constexpr, weight, unfolded, a, base, bias, out, M, N, K, stride_am, stride_ak, stride_om, stride_on,
     stride_bias, ADDEND: tl.constexpr, HAS_BASE: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, WIDE: tl.constexpr, OVERLAP: tl.constexpr, INTERPRETED: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
-    """Compute and store a row tile's chosen rows, if it has any.
+    """Compute and store the chosen rows of all row tiles.
 
     ``step`` returns the sums ``acc[BLOCK_M, BLOCK_N]`` with the block of K added that starts at ``k``; ``weight`` are
     its own parameters, its last ones, and ``weight_rows`` the tile's rows of a row-major weight, none past the last.
     ``HAS_BASE``: columns of the sums are then multiplied by ``base[>= N]``.
     """
-    wait_for_earlier(OVERLAP)
-    pm = tl.program_id(0)
+    programs, tiles_n = tl.num_programs(0), tl.cdiv(N, BLOCK_N)
+    first = tl.program_id(0)  # of this tile's blocks; programs go on where those of the tile before ended
+    TILES: tl.constexpr = FLAGS // BLOCK_M
+    for start in range(0, M, FLAGS):
+        flag = start + tl.arange(0, FLAGS)
+        flags = tl.load(unfolded + flag, mask=flag < M, other=0).reshape(TILES, BLOCK_M)
+        of_tile = tl.max(flags, axis=1)
+        if tl.max(of_tile, axis=0) != 0:
+            for tile in range(TILES):
+                if tl.sum(tl.where(tl.arange(0, TILES) == tile, of_tile, 0), axis=0) != 0:
+                    recompute_tile(
+                        step, weight, start // BLOCK_M + tile, first, unfolded, a, base, bias, out, M, N, K,
+                        stride_am, stride_ak, stride_om, stride_on, stride_bias, ADDEND, HAS_BASE, HAS_BIAS,
+                        BLOCK_M, BLOCK_N, BLOCK_K, WIDE, INTERPRETED,
+                    )  # fmt: skip
+                    first = (first + programs - tiles_n % programs) % programs
+
+
+@triton.jit
+def recompute_tile(
+    step: tl.constexpr, weight, pm, first, unfolded, a, base, bias, out, M, N, K, stride_am, stride_ak, stride_om,
+    stride_on, stride_bias, ADDEND: tl.constexpr, HAS_BASE: tl.constexpr, HAS_BIAS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
+):  # fmt: skip
+    """Compute and store a row tile's chosen rows in this program's blocks of columns, from the ``first`` one on."""
     row = pm * BLOCK_M + tl.arange(0, BLOCK_M)
     chosen = tl.load(unfolded + row, mask=row < M, other=0) != 0
-    if tl.max(chosen.to(tl.int32), axis=0) != 0:
-        rows = clamped_rows(pm, M, BLOCK_M, False, WIDE)
-        inner = tl.arange(0, BLOCK_K)
-        for pn in range(tl.program_id(1), tl.cdiv(N, BLOCK_N), tl.num_programs(1)):
-            weight_rows = clamped_rows(pn, N, BLOCK_N, False, True)
-            acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-            for k in range(0, K, BLOCK_K):
-                inside = (inner < K - k)[None, :]
-                columns = (k + inner).to(tl.int64) if WIDE else k + inner
-                x = tl.load(a + rows[:, None] * stride_am + columns[None, :] * stride_ak, mask=inside, other=0.0)
-                acc = step(
-                    acc, x, pn, weight_rows, k, N, K, ADDEND, BLOCK_M, BLOCK_N, BLOCK_K, WIDE, INTERPRETED, *weight
-                )
-            column = pn * BLOCK_N + tl.arange(0, BLOCK_N)
-            if HAS_BASE:
-                acc *= tl.load(base + column, mask=column < N, other=0.0)[None, :]
-            store_chosen(
-                acc, chosen, bias, out, rows, column, N, stride_om, stride_on, stride_bias, HAS_BIAS, WIDE, INTERPRETED
-            )
+    rows = clamped_rows(pm, M, BLOCK_M, False, WIDE)
+    inner = tl.arange(0, BLOCK_K)
+    for pn in range(first, tl.cdiv(N, BLOCK_N), tl.num_programs(0)):
+        weight_rows = clamped_rows(pn, N, BLOCK_N, False, True)
+        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        for k in range(0, K, BLOCK_K):
+            inside = (inner < K - k)[None, :]
+            columns = (k + inner).to(tl.int64) if WIDE else k + inner
+            x = tl.load(a + rows[:, None] * stride_am + columns[None, :] * stride_ak, mask=inside, other=0.0)
+            acc = step(acc, x, pn, weight_rows, k, N, K, ADDEND, BLOCK_M, BLOCK_N, BLOCK_K, WIDE, INTERPRETED, *weight)
+        column = pn * BLOCK_N + tl.arange(0, BLOCK_N)
+        if HAS_BASE:
+            acc *= tl.load(base + column, mask=column < N, other=0.0)[None, :]
+        store_chosen(
+            acc, chosen, bias, out, rows, column, N, stride_om, stride_on, stride_bias, HAS_BIAS, WIDE, INTERPRETED
+        )
 
 
 @triton.jit

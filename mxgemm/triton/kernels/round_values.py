@@ -6,7 +6,6 @@ import triton.language as tl
 from mxgemm.triton.kernels.convert import from_e4m3, power_of_two, round_e2m1, to_e4m3
 from mxgemm.triton.kernels.epilogue import round_to
 from mxgemm.triton.kernels.interpreted import widen
-from mxgemm.triton.kernels.overlap import wait_for_earlier
 from mxgemm.triton.kernels.quantize_block import BLOCK, FP32_INF_BITS, block_scales, divide
 
 
@@ -14,14 +13,12 @@ from mxgemm.triton.kernels.quantize_block import BLOCK, FP32_INF_BITS, block_sca
 def round_values_kernel(
     x, out, M, K, stride_xm, stride_xk,
     EMAX: tl.constexpr, ADDEND: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, WIDE: tl.constexpr,
-    OVERLAP: tl.constexpr, INTERPRETED: tl.constexpr,
+    INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """``out[M, K]`` (bf16, contiguous) = ``x`` rounded to e2m1 (EMAX 2) or e4m3 (EMAX 8) in blocks of 32.
 
     A block with a NaN or an infinity becomes NaN. Grid: ``(cdiv(M, BLOCK_M), cdiv(K, BLOCK_K))``.
-    ``OVERLAP``: see ``wait_for_earlier``.
     """
-    wait_for_earlier(OVERLAP)
     row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     column = tl.program_id(1) * BLOCK_K + tl.arange(0, BLOCK_K)
     rows = row.to(tl.int64) if WIDE else row
