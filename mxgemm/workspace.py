@@ -28,6 +28,11 @@ LIMIT_BYTES: Final = 1 << 30
 """What is kept for one stream at most; a larger request gets memory of its own, which is not kept."""
 MAX_STREAMS: Final = 256
 """Free lists kept; past this many they start over, so that streams that are gone keep no memory."""
+
+MAX_VIEWS: Final = 256
+"""Kinds of views that an arena keeps."""
+
+_View = tuple[int, torch.dtype, tuple[int, ...], tuple[int, ...]]
 _Key = tuple[torch.device, int]
 """A device and a stream's handle: what torch's allocator keeps its free blocks by, so handles may be used again."""
 
@@ -42,9 +47,10 @@ class Arena:
         count: of the counters.
         address: of the memory.
         counters_address: of the counters.
+        views: tensors in it, as :func:`views` made them, by their descriptions.
     """
 
-    __slots__ = ("_key", "address", "count", "counters", "counters_address", "memory", "nbytes")
+    __slots__ = ("_key", "address", "count", "counters", "counters_address", "memory", "nbytes", "views")
 
     def __init__(self, key: _Key | None, memory: Tensor, counters: Tensor) -> None:
         # What a mode of torch's gave in place of a tensor (a fake one, say) serves this call only.
@@ -52,6 +58,7 @@ class Arena:
         self._key = key if real else None
         self.memory, self.nbytes = memory, memory.numel()
         self.counters, self.count = counters, counters.numel()
+        self.views: dict[tuple[_View, ...], tuple[Tensor, ...]] = {}
         self.address, self.counters_address = (memory.data_ptr(), counters.data_ptr()) if real else (0, 0)
 
     def __enter__(self) -> Arena:
@@ -90,6 +97,28 @@ def take(nbytes: int, device: torch.device, *, counters: int = 0) -> Arena:
     if arena.nbytes >= nbytes and arena.count >= counters:
         return arena
     return _grown(key, arena, nbytes, counters)
+
+
+def views(arena: Arena, wanted: tuple[_View, ...]) -> tuple[Tensor, ...]:
+    """Return tensors in an arena's memory, made once for whoever takes it.
+
+    Args:
+        arena: taken, with room for them.
+        wanted: of each, the offset in bytes, a multiple of its size, dtype, shape and strides in elements.
+    """
+    found = arena.views.get(wanted)
+    if found is None:
+        if len(arena.views) >= MAX_VIEWS:
+            arena.views.clear()
+        with torch.inference_mode(False):
+            found = tuple(
+                arena.memory[: arena.nbytes // dtype.itemsize * dtype.itemsize]
+                .view(dtype)
+                .as_strided(shape, strides, offset // dtype.itemsize)
+                for offset, dtype, shape, strides in wanted
+            )
+        arena.views[wanted] = found
+    return found
 
 
 def clear() -> None:
