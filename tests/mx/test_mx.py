@@ -301,7 +301,7 @@ def test_prepare_keeps_the_values_and_to_rebuilds_it() -> None:
     assert torch.equal(ready.data, q.data)
     again = ready.clone().prepared  # made again, for the architecture that was named
     assert again is not None
-    assert (again.kind, again.arguments) == ("preshuffled", ("gfx950", "fast", True))
+    assert (again.kind, again.arguments) == ("preshuffled", ("gfx950", "fast", True, "e2m1"))
     odd = mxgemm.quantize(spread(50, 128)).prepare(arch="gfx950")
     assert odd.prepared is not None
     assert odd.prepared.kind == ""

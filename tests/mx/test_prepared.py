@@ -100,7 +100,7 @@ def test_moves_and_clones_repeat_the_arguments() -> None:
     away = p.to("meta")
     assert (away.layout, away.shape) == (ROW_MAJOR, p.shape)
     assert away.prepared is not None
-    assert away.prepared.arguments == ("gfx950", "fast", False)
+    assert away.prepared.arguments == ("gfx950", "fast", False, "e2m1")
 
 
 @pytest.mark.parametrize("memory", ["fast", "compact"])

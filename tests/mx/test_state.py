@@ -310,7 +310,7 @@ def test_to(kind: str) -> None:
     assert p.to("cpu") is p  # as a torch.Tensor's
     away = p.to("meta")
     assert away.prepared is not None
-    assert (away.prepared.tensors, away.prepared.arguments) == ((), (*KINDS[kind][:2], True))
+    assert (away.prepared.tensors, away.prepared.arguments) == ((), (*KINDS[kind][:2], True, "e2m1"))
     assert away.shape == p.shape
     for device, error, message in (
         ("gpu", ValueError, "device: got 'gpu', want one that torch knows"),
@@ -326,7 +326,7 @@ def test_to(kind: str) -> None:
     moved = p.to("cpu")
     assert moved is not p
     assert moved.prepared is not None
-    assert (moved.prepared.kind, moved.prepared.arguments) == (kind, (*KINDS[kind][:2], True))
+    assert (moved.prepared.kind, moved.prepared.arguments) == (kind, (*KINDS[kind][:2], True, "e2m1"))
     mxgemm.gemm(A, moved)
 
 

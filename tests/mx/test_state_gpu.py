@@ -64,7 +64,7 @@ def test_to_and_load_reach_the_device(tmp_path: Path) -> None:
         for device in ("cuda", "cuda:0", torch.device("cuda", 0), 0):
             moved = p.to(device)
             assert moved.prepared is not None
-            assert moved.prepared.arguments == (None, memory, True)
+            assert moved.prepared.arguments == (None, memory, True, "e2m1")
             assert moved.to(device) is moved
             case.check(mxgemm.gemm(case.a.cuda(), moved))
     torch.save(moved, tmp_path / "w.pt")
