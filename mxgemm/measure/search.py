@@ -1,8 +1,8 @@
 """In which order configurations are measured, and when enough were: a search that knows nothing of devices or clocks.
 
-The most promising configuration of each route comes first, then all others, by the estimates of ``cost.py``. A route is
-left when :data:`PATIENCE` of its configurations, one after the other, were no faster than its best: estimates choose
-what is measured first, never what is fastest.
+The most promising configuration of each route comes first, then those that tables name for this size or one nearby,
+then all others, by the estimates of ``cost.py``. A route is left when :data:`PATIENCE` of its configurations, one after
+the other, were no faster than its best: estimates choose what is measured first, never what is fastest.
 """
 
 from __future__ import annotations
@@ -25,18 +25,20 @@ class Candidate:
         route: its name.
         config: legal for the problem.
         estimate_us: about how long it takes.
+        known: a table names it for this size or one nearby.
     """
 
     route: str
     config: Config
     estimate_us: float
+    known: bool = False
 
 
 def ordered(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Sort candidates: of each route the most promising one, then the rest; equal ones stay as they come."""
+    """Sort candidates: of each route the most promising one, known ones, the rest; equal ones stay as they come."""
     by_estimate = sorted(candidates, key=lambda candidate: candidate.estimate_us)
     first = {candidate.route: candidate for candidate in reversed(by_estimate)}
-    return sorted(by_estimate, key=lambda candidate: first[candidate.route] is not candidate)
+    return sorted(by_estimate, key=lambda one: (first[one.route] is not one, not one.known))
 
 
 class Search:

@@ -36,6 +36,10 @@ CALL_METHOD: Final = {
     "cpu": "wall time of one call after unmeasured ones; median over the repetitions",
     "cuda": "device time of one call between two events, caches overwritten before and the host's time hidden; median",
 }
+GRAPH_METHOD: Final = (
+    "device time of one call in a replayed graph of them, each on the next of copies of the weight that exceed the "
+    "cache; median"
+)
 HIDE_REPLAY_US: Final = 200.0
 """The device is kept busy at least this long before a graph is replayed, and twice as long as its launch takes."""
 HIDE_CALL_US: Final = 1000.0

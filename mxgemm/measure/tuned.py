@@ -59,9 +59,19 @@ def place_of(timing: Timing, units: int) -> Place:
     return *timing.shape, timing.a_format, "e2m1", timing.derived, units, timing.route
 
 
-def source_of(device: torch.device, prepared: bool, now: datetime | None = None) -> tuple[str, dict[str, str]]:
-    """Return a name for this run, and what a table says about it: device, date, versions, what is timed."""
+def source_of(
+    device: torch.device, prepared: bool, now: datetime | None = None, method: str = ""
+) -> tuple[str, dict[str, str]]:
+    """Return a name for this run, and what a table says about it: device, date, versions, what is timed.
+
+    Args:
+        device: that was measured.
+        prepared: the weights.
+        now: when.
+        method: how a time was taken, in words; by default as single calls are.
+    """
     machine, version = machine_of(device), triton_version()
+    how = method or CALL_METHOD[device.type]
     date = (now or datetime.now(timezone.utc)).isoformat(timespec="seconds")
     versions = [f"mxgemm {__version__}", f"torch {torch.__version__}"]
     versions += [f"triton {version[0]}.{version[1]}"] if version else []
@@ -69,7 +79,7 @@ def source_of(device: torch.device, prepared: bool, now: datetime | None = None)
     return f"tune {date}{'' if prepared else ' raw'}", {
         "title": f"mxgemm tune on {machine.name}{units}, {date}, {', '.join(versions)}",
         "scope": "call",
-        "covers": f"{CALL_METHOD[device.type]}; weights {'prepared' if prepared else 'row-major, not prepared'}",
+        "covers": f"{how}; weights {'prepared' if prepared else 'row-major, not prepared'}",
     }
 
 
