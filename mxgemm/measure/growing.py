@@ -54,10 +54,9 @@ class Growing:
     def take(self, task: Task, kept: Unfinished, *, finished: bool) -> None:
         """Take in what was measured of a task, and write what has come together, if it is time."""
         name, source = self._named[task.prepared]
-        rows = tuned.rows(kept.timings, self._device, name)
-        self._places |= {tuned.place_of(timing, self._machine.cu_count) for timing in kept.timings}
-        self._places |= {tuned.place_of_row(row) for row in rows}
-        self._rows += rows
+        for timing in kept.timings:
+            self._places |= tuned.places_of(timing, self._machine.cu_count)
+        self._rows += tuned.of_all_forms(tuned.rows(kept.timings, self._device, name))
         self._sources[name] = source
         self._done += [kept] if finished else []
         start = self._clock()

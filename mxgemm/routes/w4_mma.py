@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mxgemm import workspace
 from mxgemm.cuda import w4_mma
-from mxgemm.cuda.operands import ARCH, ROUND_POINTERS, ROUND_THREADS, fragments, round_constants
+from mxgemm.cuda.operands import ARCH, FORMS, ROUND_POINTERS, ROUND_THREADS, fragments, round_constants
 from mxgemm.cuda.w4_mma import MmaConfig, mma_refusal
 from mxgemm.cuda.w4_mma_choice import candidates
 from mxgemm.device import Machine
@@ -26,7 +26,7 @@ from mxgemm.mx.prepared import WeightForm, only_e2m1
 from mxgemm.native.program import BIAS, OUT, SCRATCH, A, KernelStep, Place, Program, fixed, joined
 from mxgemm.problem import Config, Problem
 from mxgemm.routes.base import Launch, Operands, Route
-from mxgemm.routes.fold_forms import FP8_FOLD, folded_bytes
+from mxgemm.routes.fold_forms import FP8_FOLD, FP8_FOLD_COMPACT, folded_bytes
 
 if TYPE_CHECKING:
     from mxgemm.cuda.launch import Kernel
@@ -59,6 +59,7 @@ class W4MMA(Route):
     config_type = MmaConfig
     forms = (FRAGMENT_ORDER,)
     reads_fragments = True
+    alike = (FORMS, ("", FP8_FOLD_COMPACT.kind))
 
     def missing(self, machine: Machine) -> Refusal | None:
         """A Hopper GPU, and a compiler for it."""
