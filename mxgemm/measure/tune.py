@@ -79,6 +79,7 @@ class Bench:
     """The operands of one task on a device, and what its configurations give on them.
 
     Attributes:
+        problem: as the router would see it.
         candidates: every legal configuration of every route that takes them, the routes' order.
         form: of the weight, as rows of tables name it.
     """
@@ -94,7 +95,8 @@ class Bench:
         """
         self._task = task
         self._trial = (held or Held(device)).trial(*task.shape, task.a_format, task.prepared)
-        self.candidates, self.form = candidates(self._trial.problem, routes), form_of(self._trial.problem)
+        self.problem = self._trial.problem
+        self.candidates, self.form = candidates(self.problem, routes), form_of(self.problem)
 
     def measure(self, candidate: Candidate, seconds: float) -> Timing:
         """Judge one candidate, and time it where it is right, for so long."""
