@@ -37,6 +37,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help=f"what A is rounded to: {', '.join(names.ACTIVATION_FORMATS)}; repeat for more; default: e2m1",
     )  # fmt: skip
     parser.add_argument(
+        "--both", action="store_true", help="the weight after prepare() and as it comes, each by itself"
+    )
+    parser.add_argument(
         "--budget", type=values.seconds, metavar="SECONDS",
         help="begin nothing after so long; the same command again goes on; default: no end",
     )  # fmt: skip

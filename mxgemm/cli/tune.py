@@ -137,7 +137,14 @@ def _tasks(options: Namespace, devices: Sequence[torch.device]) -> list[Task]:
     sizes = list(dict.fromkeys((*(sizes_of(options.shape, sets) if named else ()), *of_models)))
     for device in devices:
         fitting(device, sizes)
-    return [Task(size, a_format, options.prepared) for size, a_format in product(sizes, options.a_format or ["e2m1"])]
+    forms = [True, False] if options.both else [options.prepared]
+    formats = options.a_format or ["e2m1"]
+    weights = dict.fromkeys((n, k) for _, n, k in sizes)  # one after the other, each form of it by itself
+    return [
+        Task(size, a_format, prepared)
+        for weight, prepared, size, a_format in product(weights, forms, sizes, formats)
+        if size[1:] == weight
+    ]
 
 
 def _devices(names: Sequence[str]) -> list[torch.device]:

@@ -68,4 +68,9 @@ def test_the_command_builds_and_measures_nothing() -> None:
 def test_rows_are_those_of_the_weights_of_a_set() -> None:
     text = output("tune", "--dry-run", "--device", "sm_90", "--set", "gpt-oss", "--rows", "48", "--route", "dequant_mm")
     assert text.count("48,") == 4
+    both = output(
+        *("tune", "--dry-run", "--device", "sm_90", "--shape", "16,2880,2880", "--shape", "48,2880,2880", "--both"),
+        *("--route", "dequant_mm"),
+    )
+    assert both.count("16,2880,2880") == 2
     assert "--rows: got it without --model or --set" in output("tune", "--rows", "3", "--dry-run", code=2)
