@@ -1,8 +1,9 @@
 """A launch of ``quant_gemm`` compiled for a GPU that is not here, for jobs of evidence/cross_compile.py.
 
 {"scaled": "dense" | "small" | "offsets" | "table", "arch": "gfx950", "scheme": "abquant", "sizes": [128, 128, 128],
-"a": "e4m3", "b": "e4m3", "m": 33, "n": 7168, "k": 2048}; or, B as e4m3 in memory, {"scaled": "unpack", "arch": "gfx950",
-"b": "int4", "n": 33, "k": 272}
+"a": "e4m3", "b": "e4m3", "m": 33, "n": 7168, "k": 2048}
+
+or, for B as e4m3 in memory, {"scaled": "unpack", "arch": "gfx950", "b": "int4", "n": 33, "k": 272}
 """
 
 from __future__ import annotations
