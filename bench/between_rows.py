@@ -6,7 +6,8 @@ Sizes are drawn: N and K of 1024 to 32768 and 512 to 16384, M of 1 to 4096, all 
 those of a weight that a table has rows of are left out. For each the configurations of tuning are measured, as mxgemm
 tune does (prepared weights, device time of whole calls by graph replay over rotating copies, right before timed), then
 the quickest three and the router's own choice once more, for longer, in turn. loss is how much longer the router's
-choice takes than the quickest of them all. The router knows the shipped tables alone. Exit status 1 where the median
+choice takes than the quickest of them all; screened has what each configuration took at first, known where a nearby row
+names it. The router knows the shipped tables alone. Exit status 1 where the median
 loss is above 10 % or the worst one above 25 %.
 """
 
@@ -128,7 +129,9 @@ def measured(task: Task, device: torch.device, held: Held, patience: int) -> dic
         **{"m": m, "n": n, "k": k, "a_format": task.a_format, "measured": search.measured},
         "routed": described(routed, final[routed]) | {"reason": choice.reason},
         "best": described(best, final[best]),
-        "by_route": {route: round(us, 3) for route, (us, _) in search.best.items()},
+        "screened": [
+            described(one, us) | {"known": one.known} for one, us in sorted(times.items(), key=lambda i: i[1])
+        ],
         "loss": round(final[routed] / final[best] - 1, 4),
     }
 
