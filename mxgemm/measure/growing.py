@@ -24,7 +24,7 @@ from mxgemm.routing.tables import Row
 
 logger = logging.getLogger("mxgemm")
 
-PAUSE: Final = 5.0
+PAUSE: Final = 20.0
 """Times as long as writing took that is waited until the table is written again."""
 
 

@@ -29,6 +29,8 @@ Parts = tuple[Tensor, Tensor, tuple[Tensor, ...]]
 """Bytes and scales of a weight as a route gets them, and what is read beside them."""
 Judge = Callable[[Tensor, int], Accuracy]
 """From a result and the bits of its sums to the distance from the exact one."""
+SHORT_REPLAY_US: Final = 400.0
+"""A graph of many lasts so long: half a microsecond of an event is little of it, and there are thousands of graphs."""
 _GUARD: Final = 64
 """Elements before and behind the output that must stay as they are."""
 
@@ -158,7 +160,8 @@ class Trial:
 
     def _timed(self, launch: Callable[[Operands], Tensor | None], device: torch.device, seconds: float) -> Spread:
         if len(self._rotated) > 1 and device.type == "cuda":
-            return device_us([partial(launch, operands) for operands in self._rotated], Effort(seconds))[0]
+            calls = [partial(launch, operands) for operands in self._rotated]
+            return device_us(calls, Effort(seconds), SHORT_REPLAY_US)[0]
         return call_us(lambda: launch(self._operands), device, seconds)
 
 

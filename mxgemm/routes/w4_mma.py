@@ -7,6 +7,7 @@ in registers, or by a launch of its own that the other overlaps; every E8M0 scal
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import torch
@@ -76,11 +77,11 @@ class W4MMA(Route):
 
     def configs(self, problem: Problem) -> Sequence[MmaConfig]:
         """Return the best guess."""
-        return candidates(problem)[:1]
+        return _ranked(problem)[:1]
 
     def candidates(self, problem: Problem) -> Sequence[MmaConfig]:
         """Return the better guesses; each is a build of its own."""
-        return candidates(problem)[:MAX_TUNED]
+        return _ranked(problem)[:MAX_TUNED]
 
     def check_config(self, problem: Problem, config: Config) -> Refusal | None:
         """See :func:`mxgemm.cuda.w4_mma.mma_refusal`."""
@@ -102,6 +103,12 @@ class W4MMA(Route):
             return _Launch(problem, config)
         build(w4_mma.ROUND_SOURCE, arch=problem.arch, defines=w4_mma.round_defines(problem, config), folder=KERNELS)
         return _RoundingLaunch(problem, config)
+
+
+@lru_cache(maxsize=1)
+def _ranked(problem: Problem) -> Sequence[MmaConfig]:
+    """Return :func:`candidates`, which tuning asks for twice in a row."""
+    return candidates(problem)
 
 
 class _Launch:
