@@ -35,15 +35,15 @@ def test_writing_takes_a_small_share_of_the_time(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(growing.tuned, "add", slow)
     grown = Growing(tmp_path / "t.json", CPU, False, clock=lambda: now[0])
-    kept = [measured(m, 5.0) for m in range(1, 41)]
+    kept = [measured(m, 5.0) for m in range(1, 201)]
     for m, one in enumerate(kept, 1):
         grown.take(Task((m, 32, 64)), one, finished=True)
         now[0] += 1.0
-    assert 2 <= len(written) <= 40 / PAUSE
+    assert 2 <= len(written) <= 200 / PAUSE
     assert not kept[-1].finished
     grown.finish()
     assert all(one.finished for one in kept)
-    assert {row.m for row in tables.load(tmp_path / "t.json").rows} == set(range(1, 41))
+    assert {row.m for row in tables.load(tmp_path / "t.json").rows} == set(range(1, 201))
 
 
 def test_forms_in_which_a_route_reads_the_same_bytes_share_a_time(
