@@ -60,6 +60,7 @@ class W4MMA(Route):
     config_type = MmaConfig
     forms = (FRAGMENT_ORDER,)
     reads_fragments = True
+    fitted = True
     alike = (FORMS, ("", FP8_FOLD_COMPACT.kind))
 
     def missing(self, machine: Machine) -> Refusal | None:

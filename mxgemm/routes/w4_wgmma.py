@@ -39,6 +39,7 @@ class W4Wgmma(Route):
     takes = "bf16, fp16 or fp32 A, any a_format; an e2m1 weight in any layout, prepared or not"
     config_type = WgmmaConfig
     reads_fragments = True
+    fitted = True
 
     def missing(self, machine: Machine) -> Refusal | None:
         """A Hopper GPU, and a compiler for it."""
