@@ -131,7 +131,7 @@ def test_where_a_route_ends_the_fastest_of_the_others_takes_over(all_installed: 
 
 
 def test_of_another_weight_a_fitted_route_takes_its_own_configuration(all_installed: None) -> None:
-    """At most 1.2 times the best by measurements, where the one measured for the other weight was up to 1.5 times it."""
+    """At most 1.2 times the best by measurements, where one measured for another weight was up to 1.5 times it."""
     machine = KNOWN_MACHINES["sm_90"]
     other = problem_of(8, 6144, 4096, machine, prepared=True)
     choice = router.choose(other)
