@@ -3,8 +3,8 @@
     python bench/hopper.py -o bench/results/hopper_h200.json [--m 1 16 256] [--seconds 0.05]
 
 A recipe for mxgemm.measure: device times only, of seven weights. What is written is what ``mxgemm bench`` writes, to be
-compared, drawn (``mxgemm plot``) and made into a routing table (routing_tables/make_sm_90_table.py). Forms are measured
-at the M where somebody would take them. Printed last: geometric means of the ratios to torch.mm.
+compared and drawn (``mxgemm plot``). Forms are measured at the M where somebody would take them. Printed last:
+geometric means of the ratios to torch.mm.
 """
 
 from __future__ import annotations

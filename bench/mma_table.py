@@ -5,8 +5,8 @@
 
 For every weight below and M of 1 to 32, in each format and form, the configurations that the route's own estimate puts
 first: each is launched once and judged, timed briefly, and the fastest again; device time of whole calls by graph
-replay over rotating weights, beside torch.mm in bf16 in the same run. routing_tables/make_sm_90_table.py makes rows of
-what is written.
+replay over rotating weights, beside torch.mm in bf16 in the same run. Rows of routing_tables/sm_90.json with the source
+"mma" are of three such runs; ``mxgemm tune`` measures fewer configurations and starts from those.
 
 The budget is kept: first what is built, in processes that are forked before CUDA starts, then what is measured, in the
 order of PASSES; what there was no time for is left out, and said. Exit status 1 if a configuration was wrong.

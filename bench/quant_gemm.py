@@ -1,6 +1,6 @@
 """Every scheme of mxgemm.quant_gemm on a GPU: each route and torch.mm in bf16, judged and timed.
 
-    python bench/quant_gemm.py [-o bench/results/quant_gemm_h200.json] [--quick]
+    python bench/quant_gemm.py [-o bench/results/quant_gemm_h200.json] [--quick] [--only int4 --only e2m1]
 
 Device microseconds of one call by mxgemm.measure.timing.graph_us: replays of a graph of calls on copies of B that
 together exceed the L2 cache twice; median and quartiles. Operands are N(0, 1), quantised beforehand by quantize_for. A
@@ -96,12 +96,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     output.add_options(parser)
     parser.add_argument("--quick", action="store_true", help="no other tiles than those that quant_gemm takes")
+    parser.add_argument("--only", action="append", default=[], help="cases whose name has this in it, and nothing else")
+    parser.add_argument("--workers", type=int, default=WORKERS, help="processes that compile first, 0 for none")
     arguments = parser.parse_args()
     keep = output.json_file(arguments, KIND)
     device = torch.device("cuda", 0)
-    jobs = list(all_jobs(arguments.quick))
-    with ProcessPoolExecutor(WORKERS, mp_context=multiprocessing.get_context("spawn")) as pool:
-        failures = [said for said in pool.map(compile_job, jobs, chunksize=2) if said]
+    only, failures = arguments.only, list[str]()
+    cases = [case for case in CASES if not only or any(part in case.name for part in only)]
+    quick = arguments.quick or bool(only)
+    if arguments.workers:
+        jobs = [job for job in all_jobs(quick) if CASES[job[0]] in cases]
+        with ProcessPoolExecutor(arguments.workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+            failures = [said for said in pool.map(compile_job, jobs, chunksize=2) if said]
     heat()
     document: dict[str, Any] = {
         "kind": KIND,
@@ -111,9 +117,11 @@ def main() -> None:
         "clocks": {"start": clocks(device)},
         "method": " ".join((__doc__ or "").split("\n\n", 2)[2].split()),
         "torch_mm": [torch_mm(*size) for size in SIZES],
-        "results": [row for case in CASES for size in SIZES for row in measure(case, size)],
-        "groups": [row for case in (CASES[1], CASES[5]) for m in (4, 64, 512) for row in grouped(case, GROUPS * m)],
-        "tiles": [] if arguments.quick else [row for index in SWEPT for row in sweep(CASES[index])],
+        "results": [row for case in cases for size in SIZES for row in measure(case, size)],
+        "groups": [
+            row for case in (CASES[1], CASES[5]) for m in (4, 64, 512) if not only for row in grouped(case, GROUPS * m)
+        ],
+        "tiles": [] if quick else [row for index in SWEPT for row in sweep(CASES[index])],
         "failures": failures,
     }
     document["clocks"]["end"] = clocks(device)

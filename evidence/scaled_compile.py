@@ -2,6 +2,8 @@
 
 {"scaled": "dense" | "small" | "offsets" | "table", "arch": "gfx950", "scheme": "abquant", "sizes": [128, 128, 128],
 "a": "e4m3", "b": "e4m3", "m": 33, "n": 7168, "k": 2048}
+
+or, for B as e4m3 in memory, {"scaled": "unpack", "arch": "gfx950", "b": "int4", "n": 33, "k": 272}
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from mxgemm.scaled.problem import Options, QuantProblem, Strides
 from mxgemm.scaled.schemes import scheme_of
 from mxgemm.scaled.tile import tile_for, tiles
 from mxgemm.scaled.triton_gemm import call_for
+from mxgemm.scaled.unpack_mm import unpack_call
 from mxgemm.triton.compile import compile_call
 from mxgemm.triton.launch import KernelCall
 
@@ -46,6 +49,8 @@ def problem_of(job: dict[str, Any], groups: int = 0) -> QuantProblem:
 
 def scaled_call(job: dict[str, Any]) -> KernelCall:
     """Describe the launch of a job."""
+    if job["scaled"] == "unpack":
+        return unpack_call(job["n"], job["k"], job["b"], job["k"] // 2)
     if job["scaled"] == "table":
         problem = problem_of(job)
         tile = tile_for(problem)

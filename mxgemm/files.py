@@ -317,6 +317,11 @@ def _head(path: Name) -> bytes:
         raise FileError(f"{path}: cannot be read ({_reason(error)}), so nobody knows what is in it") from error
 
 
+def is_partial(path: Path) -> bool:
+    """Say whether a file is one that was being written when its process ended, by its name."""
+    return path.name.startswith(".mxgemm-") and path.suffix == ".partial"
+
+
 def _partial(folder: Path) -> tuple[int, Path]:
     """Open a new file with the mode that a new file gets here."""
     path = folder / f".mxgemm-{secrets.token_hex(8)}.partial"

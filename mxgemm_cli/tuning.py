@@ -24,7 +24,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--rows", type=values.count, action="append", default=[], metavar="M",
-        help="rows of A for the weights of --model; repeat for more; default: 1, 16, 64, 256, 1024, 4096",
+        help="rows of A for the weights of --model and --set; repeat for more; default: those of a set, of a model 1, "
+        "16, 64, 256, 1024, 4096",
     )  # fmt: skip
     parser.add_argument(
         "--device", action="append", default=[],
@@ -36,12 +37,23 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help=f"what A is rounded to: {', '.join(names.ACTIVATION_FORMATS)}; repeat for more; default: e2m1",
     )  # fmt: skip
     parser.add_argument(
+        "--both", action="store_true", help="the weight after prepare() and as it comes, each by itself"
+    )
+    parser.add_argument(
         "--budget", type=values.seconds, metavar="SECONDS",
         help="begin nothing after so long; the same command again goes on; default: no end",
     )  # fmt: skip
     parser.add_argument(
         "--patience", type=values.count, default=PATIENCE, metavar="N",
         help="leave a route when N of its configurations in a row were not faster than its best; default: 12",
+    )  # fmt: skip
+    parser.add_argument(
+        "--jobs", type=values.count, metavar="N",
+        help="first build what will be measured first, in N processes; default: each is built when it is measured",
+    )  # fmt: skip
+    parser.add_argument(
+        "--build-only", action="store_true",
+        help="measure nothing: build what would be measured first, for --device, which need not be here",
     )  # fmt: skip
     parser.add_argument("--every", action="store_true", help="measure every configuration, however slow")
     parser.add_argument("--anew", action="store_true", help="forget what an unfinished run has measured")
@@ -57,8 +69,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     """Refuse what no option can see by itself."""
     sizes = options.shape or options.set or options.model
-    if options.rows and not options.model:
-        parser.error("--rows: got it without --model, want --model too: --shape and --set have their own")
+    if options.rows and not (options.model or options.set):
+        parser.error("--rows: got it without --model or --set, want one of them too: --shape has its own")
+    if options.build_only and (options.output or options.dry_run or options.merge or options.anew):
+        parser.error("--build-only: got it with --output, --dry-run, --merge or --anew, want none: nothing is measured")
     if options.merge and (sizes or options.route or options.dry_run or options.device):
         parser.error("--merge: got it with other options, want it alone, or with --output and --force")
     if options.dry_run and (options.output or options.budget is not None or options.anew):

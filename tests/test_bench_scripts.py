@@ -10,9 +10,6 @@ import pytest
 import torch
 
 from mxgemm import measure
-from mxgemm.cuda.w4_mma import MmaConfig
-from mxgemm.cuda.w4_wgmma import WgmmaConfig
-from mxgemm.routing import tables
 
 BENCH = Path(__file__).resolve().parent.parent / "bench"
 
@@ -132,105 +129,6 @@ def test_a_tree_measures_itself(tmp_path: Path) -> None:
     command.write_text("raise SystemExit(3)")
     with pytest.raises(ValueError, match="mxgemm bench ended with 3"):
         recipe.run(tmp_path, [])
-
-
-def test_rows_of_w4_mma_are_its_fastest_configurations_by_form() -> None:
-    make = script("make_sm_90_table")
-    size = {"m": 4, "n": 64, "k": 128, "a_format": "e2m1"}
-    slow, fast = MmaConfig().to_mapping(), MmaConfig(tiles=2, resident=3).to_mapping()
-
-    def timed(form: str, us: float, config: object, **more: object) -> dict[str, object]:
-        return {**size, "form": form, "us": us, "again": True, "config": config, **more}
-
-    document = {
-        "kind": make.TUNED_KIND,
-        "environment": {"arch": "sm_90", "compute_units": 132},
-        "rows": [
-            timed("raw", 3.0, slow),
-            timed("raw", 2.0, fast, again=False),  # a short measurement
-            timed("prepared", 2.126, fast),
-            timed("prepared", 2.5, slow),
-            {**size, "form": "raw", "wrong": "norm", "config": fast},
-        ],
-    }
-    rows = make.tuned_rows([("here", document)])
-    found = [(row.get("derived"), row["us"], row["config"]) for row in rows]
-    assert found == [
-        (None, 3.0, {"tiles": 1}),  # one that is all defaults is named nevertheless
-        ("fp8_fold", 2.13, {"tiles": 2, "resident": 3}),
-        ("bf16", 2.13, {"tiles": 2, "resident": 3}),
-    ]
-    table = tables.parse({**make.HEAD, "rows": rows}, "here")
-    assert [row.derived for row in table.rows] == [None, "fp8_fold", "bf16"]
-    with pytest.raises(ValueError, match="want what bench/mma_table.py wrote on sm_90"):
-        make.tuned_rows([("here", {**document, "kind": "other"})])
-
-
-def test_rows_of_w4_wgmma_are_where_it_is_faster() -> None:
-    make = script("make_sm_90_table")
-    config = WgmmaConfig(tiles=2).to_mapping()
-
-    def timed(m: int, us: float, **more: object) -> dict[str, object]:
-        of_size = {"m": m, "n": 64, "k": 128, "us": us, "torch_us": 9.0, "again": True, "config": config}
-        return {"a_format": "e2m1", "form": "prepared", **of_size, **more}
-
-    def other(m: int, route: str, derived: str) -> dict[str, object]:
-        return {"m": m, "n": 64, "k": 128, "a_format": "e2m1", "route": route, "us": 10.0, "derived": derived}
-
-    document = {
-        "kind": make.WGMMA_KIND,
-        "environment": {"arch": "sm_90", "compute_units": 132},
-        "rows": [timed(64, 8.0), timed(64, 7.0, again=False), timed(256, 11.0), timed(512, 1.0, form="raw")],
-    }
-    others = [other(m, *of) for m in (32, 64, 256) for of in (("fp8_fold", "fp8_fold"), ("dequant_mm", ""))]
-    rows = make.with_wgmma(others, "here", document)
-    found = {(row["m"], row["a_format"], row["derived"]): row for row in rows if row["route"] == "w4_wgmma"}
-    assert set(found) == {(64, "e2m1", "fp8_fold"), (64, "e2m1", ""), (64, "bf16", "")}
-    measured, predicted = found[64, "e2m1", "fp8_fold"], found[64, "bf16", ""]
-    assert (measured["grade"], measured["us"], measured["config"]) == ("measured", 8.0, {"tiles": 2})
-    assert (predicted["grade"], predicted.get("us"), predicted["config"]) == ("predicted", None, {})
-    assert [row["m"] for row in rows if row["route"] == "dequant_mm"] == [32, 256]
-    assert [row["m"] for row in rows if row["route"] == "fp8_fold"] == [32, 64, 256]
-    with pytest.raises(ValueError, match="want what bench/w4_wgmma.py timed on sm_90"):
-        make.with_wgmma(others, "here", {**document, "kind": "other"})
-
-
-def test_the_routing_table_of_hopper_is_made_of_its_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make = script("make_sm_90_table")
-    effort = measure.Effort(seconds=0.0, least=2, most=2)
-    document = measure.run(measure.Request([(64, 32, 64)], torch.device("cpu"), route="reference", effort=effort))
-    (record,) = document["results"]
-    document["environment"] |= {"arch": "sm_90", "compute_units": 132}
-    document["results"] = []
-    for us, request in enumerate(script("hopper").requests_for(torch.device("cpu"), [64], 0.0), 10):
-        who = {"name": request.route, "a_format": request.a_format, "form": request.form}
-        who["m"] = 32 if request.route == "w4_mma" else 64
-        document["results"].append({**record, **who, "device": {**record["device"], "us": us + 0.125}})
-    document["results"].append({**document["results"][0], "m": 128, "device": None})  # failed its gates
-    document["results"].append({**document["results"][0], "m": 32})  # where there are rows of w4_mma alone
-    (source, table) = tmp_path / "hopper.json", tmp_path / "sm_90.json"
-    source.write_text(json.dumps(document))
-    monkeypatch.setattr(sys, "argv", ["make_sm_90_table.py", str(source), "-o", str(table)])
-    make.main()
-    rows = tables.load(table).rows
-    assert [(row.m, row.n, row.k, row.a_format, row.route, row.us) for row in rows] == [
-        (32, 32, 64, "bf16", "w4_mma", 19.12),  # alone there, and as "fast"
-        (32, 32, 64, "e2m1", "fp8_fold", 10.12),  # beside it, as weights are prepared for both
-        (32, 32, 64, "e2m1", "w4_mma", 16.12),
-        (32, 32, 64, "e4m3", "w4_mma", 18.12),
-        (64, 32, 64, "bf16", "dequant_mm", 14.12),
-        (64, 32, 64, "bf16", "w4a16", 15.12),
-        (64, 32, 64, "e2m1", "dequant_mm", 12.12),  # as it lies
-        (64, 32, 64, "e2m1", "a16wfp4", 13.12),
-        (64, 32, 64, "e2m1", "fp8_fold", 10.12),  # as "fast": there is no row of the compact form
-    ]
-    assert {(row.cu_count, row.grade, len(row.config)) for row in rows} == {(132, "measured", 0)}
-    shipped = tables.load(BENCH.parent / "routing_tables" / "sm_90.json")
-    assert tables.load(table).rules == shipped.rules
-    with pytest.raises(ValueError, match="results: none of them"):
-        make.rows_of({**document, "results": []})
-    with pytest.raises(ValueError, match="arch: got cpu, want a run on sm_90"):
-        make.rows_of({**document, "environment": {"arch": "cpu"}})
 
 
 def test_the_cpus_kernels_are_checked_and_timed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

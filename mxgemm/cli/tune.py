@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Sequence
@@ -10,11 +12,12 @@ from pathlib import Path
 
 import torch
 
+from mxgemm import measure
 from mxgemm.cli.model_sizes import model_sizes
 from mxgemm.cli.sizes import device_for, fitting, sizes_of
 from mxgemm.cli.terminal import progress, say, say_table
 from mxgemm.device import Machine, machine_named, machine_of
-from mxgemm.measure import text, tuned, tuner, unfinished, workers
+from mxgemm.measure import building, text, tuned, tuner, unfinished, workers
 from mxgemm.measure.search import Candidate, ordered
 from mxgemm.measure.tune import Task, Timing, candidates
 from mxgemm.routing import tables
@@ -29,6 +32,8 @@ def run(options: Namespace) -> int:
         return _merge(options)
     if options.dry_run:
         return _dry_run(options)
+    if options.build_only:
+        return _build_only(options)
     devices = _devices(options.device)
     machine = machine_of(devices[0])
     request = tuner.Request(
@@ -40,6 +45,8 @@ def run(options: Namespace) -> int:
     if options.anew:
         unfinished.forget(folder, request.tasks)
     _say_what_is_done(request, devices[0], path)
+    if options.jobs:
+        _build(options, request.tasks, machine, options.jobs)
     found = _measure(options, request, devices, path)
     for timing, count in _left_out(found.timings).items():
         say(f"left out {count}: {timing}")
@@ -72,6 +79,25 @@ def _measure(options: Namespace, request: tuner.Request, devices: Sequence[torch
         return tuner.run(request, devices[0], path, budget=options.budget, force=options.force, tell=tell)
 
 
+def _build_only(options: Namespace) -> int:
+    machine = _named_machine(options.device)
+    built = _build(options, _tasks(options, []), machine, options.jobs or os.cpu_count() or 1)
+    return 1 if built.failures and not built.bound else 0
+
+
+def _build(options: Namespace, tasks: Sequence[Task], machine: Machine, jobs: int) -> building.Built:
+    each, start = 1 + options.patience, time.monotonic()
+    with progress(len(tasks)) as shown:
+        built = building.build(
+            tasks, machine, options.route, each, jobs, budget=options.budget, tell=lambda task: shown.done(str(task))
+        )
+    for failure in built.failures:
+        say(f"not built: {failure}")
+    left = f", no time for {built.left} of {len(tasks)} sizes" if built.left else ""
+    say(f"{built.bound} configurations bound for {machine.name} in {time.monotonic() - start:.0f} s{left}")
+    return built
+
+
 def _merge(options: Namespace) -> int:
     first = tables.load(options.merge[0])
     path = _output(options, first.arch)
@@ -102,11 +128,23 @@ def _dry_run(options: Namespace) -> int:
 
 def _tasks(options: Namespace, devices: Sequence[torch.device]) -> list[Task]:
     of_models = [size for folder in options.model for size in model_sizes(folder, options.rows)]
-    named = options.shape or options.set or not of_models
-    sizes = list(dict.fromkeys((*(sizes_of(options.shape, options.set) if named else ()), *of_models)))
+    sets = options.set
+    if options.rows:
+        weights = dict.fromkeys((n, k) for name in sets for _, n, k in measure.SETS[name].shapes)
+        of_models += [(m, n, k) for n, k in weights for m in dict.fromkeys(options.rows)]
+        sets = []
+    named = options.shape or sets or not of_models
+    sizes = list(dict.fromkeys((*(sizes_of(options.shape, sets) if named else ()), *of_models)))
     for device in devices:
         fitting(device, sizes)
-    return [Task(size, a_format, options.prepared) for size, a_format in product(sizes, options.a_format or ["e2m1"])]
+    forms = [True, False] if options.both else [options.prepared]
+    formats = options.a_format or ["e2m1"]
+    weights = dict.fromkeys((n, k) for _, n, k in sizes)  # one after the other, each form of it by itself
+    return [
+        Task(size, a_format, prepared)
+        for weight, prepared, size, a_format in product(weights, forms, sizes, formats)
+        if size[1:] == weight
+    ]
 
 
 def _devices(names: Sequence[str]) -> list[torch.device]:

@@ -42,20 +42,30 @@ class Oracle:
     Attributes:
         a: activations ``[M, K]``.
         weight: row-major e2m1 weight (N, K).
+        most_rows: of A, sampled at most.
+        most_columns: rows of the weight, sampled at most.
         rows: sampled rows of A.
         columns: sampled rows of the weight.
     """
 
     a: Tensor
     weight: MXTensor
+    most_rows: int = ROWS
+    most_columns: int = COLUMNS
     rows: Tensor = field(init=False)
     columns: Tensor = field(init=False)
     _known: dict[str, Exact] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         generator = torch.Generator().manual_seed(0)
-        self.rows = _draw(self.a.shape[0], ROWS, generator)
-        self.columns = _draw(self.weight.shape[0], COLUMNS, generator)
+        self.rows = _draw(self.a.shape[0], self.most_rows, generator)
+        self.columns = _draw(self.weight.shape[0], self.most_columns, generator)
+
+    def of_others(self, a: Tensor) -> Oracle:
+        """Return the oracle of other activations and the same weight, of which the same sample is taken."""
+        other = Oracle(a, self.weight, self.most_rows, self.most_columns)
+        other.columns, other._right = self.columns, self._right
+        return other
 
     def exact(self, a_format: str) -> Exact:
         """Return the operands with A rounded to ``a_format`` by the rule "even", the weight as its bytes say."""

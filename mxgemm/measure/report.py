@@ -190,7 +190,7 @@ class Report:
             return
         name, source = tuned.source_of(self._device, self._prepared, datetime.fromisoformat(self.document["date"]))
         timings = [tune.timing_of(entry) for entry in self.document["tuned"]]
-        rows = tuned.rows(timings, self._device, name)
+        rows = tuned.of_all_forms(tuned.rows(timings, self._device, name))
         arch = self.document["environment"]["arch"]
         self.document["table"] = tuned.document_of(arch, {name: source}, rows, None) if rows else None
         of_mm = {size_of(entry): entry.get("us") for entry in self.document["baselines"]}

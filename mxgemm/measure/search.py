@@ -1,8 +1,9 @@
 """In which order configurations are measured, and when enough were: a search that knows nothing of devices or clocks.
 
-The most promising configuration of each route comes first, then all others, by the estimates of ``cost.py``. A route is
-left when :data:`PATIENCE` of its configurations, one after the other, were no faster than its best: estimates choose
-what is measured first, never what is fastest.
+The most promising configuration of each route comes first, then those that tables name for this size or one nearby,
+then all others, by the estimates of ``cost.py``. A route is left when :data:`PATIENCE` of its configurations, one after
+the other, were no faster than its best, or when its best takes :data:`FAR` times as long as another route's: estimates
+choose what is measured first, never what is fastest.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from mxgemm.problem import Config
 
 PATIENCE: Final = 12
 """Configurations of a route in a row that were not faster than its best, after which the others are not measured."""
+FAR: Final = 2.0
+"""Times as long as the fastest route takes, from which on a route is left with what was measured of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,18 +28,20 @@ class Candidate:
         route: its name.
         config: legal for the problem.
         estimate_us: about how long it takes.
+        known: a table names it for this size or one nearby.
     """
 
     route: str
     config: Config
     estimate_us: float
+    known: bool = False
 
 
 def ordered(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Sort candidates: of each route the most promising one, then the rest; equal ones stay as they come."""
+    """Sort candidates: of each route the most promising one, known ones, the rest; equal ones stay as they come."""
     by_estimate = sorted(candidates, key=lambda candidate: candidate.estimate_us)
     first = {candidate.route: candidate for candidate in reversed(by_estimate)}
-    return sorted(by_estimate, key=lambda candidate: first[candidate.route] is not candidate)
+    return sorted(by_estimate, key=lambda one: (first[one.route] is not one, not one.known))
 
 
 class Search:
@@ -85,4 +90,7 @@ class Search:
             self._best[route], self._beaten[route] = (us, candidate), 0
 
     def _is_left_out(self, route: str) -> bool:
-        return 0 < self._patience <= self._beaten.get(route, 0)
+        if self._patience == 0 or route not in self._best:
+            return False
+        fastest = min(us for us, _ in self._best.values())
+        return self._patience <= self._beaten[route] or self._best[route][0] >= FAR * fastest

@@ -36,6 +36,10 @@ CALL_METHOD: Final = {
     "cpu": "wall time of one call after unmeasured ones; median over the repetitions",
     "cuda": "device time of one call between two events, caches overwritten before and the host's time hidden; median",
 }
+GRAPH_METHOD: Final = (
+    "device time of one call in a replayed graph of them, each on the next of copies of the weight that exceed the "
+    "cache; median"
+)
 HIDE_REPLAY_US: Final = 200.0
 """The device is kept busy at least this long before a graph is replayed, and twice as long as its launch takes."""
 HIDE_CALL_US: Final = 1000.0
@@ -89,21 +93,26 @@ def eager_us(calls: Sequence[Call], effort: Effort) -> Spread:
     return spread_of(repeat(lambda: single_eager_us(next(turn)), effort), "event")
 
 
-def device_us(calls: Sequence[Call], effort: Effort) -> tuple[Spread, str]:
+def device_us(calls: Sequence[Call], effort: Effort, replay_us: float = REPLAY_US) -> tuple[Spread, str]:
     """Time calls on the device alone.
+
+    Args:
+        calls: what to call, in turn.
+        effort: when to stop.
+        replay_us: about how long a graph of them lasts, at least.
 
     Returns:
         the time of one call, and why it could not be captured in a graph, "" if it was.
     """
     try:
-        return graph_us(calls, effort), ""
+        return graph_us(calls, effort, replay_us), ""
     except RuntimeError as error:  # what torch raises for a call that may not be captured
         torch.cuda.synchronize()
         return queued_us(calls, effort), str(error).strip().splitlines()[0]
 
 
-def graph_us(calls: Sequence[Call], effort: Effort) -> Spread:
-    """Time calls by replaying a graph of them.
+def graph_us(calls: Sequence[Call], effort: Effort, replay_us: float = REPLAY_US) -> Spread:
+    """Time calls by replaying a graph of them; arguments as of :func:`device_us`.
 
     Raises:
         RuntimeError: a call cannot be captured.
@@ -115,11 +124,15 @@ def graph_us(calls: Sequence[Call], effort: Effort) -> Spread:
             call()
         guess = max(1.0, _hidden_host_us(calls[0], HIDE_CALL_US))
     torch.cuda.synchronize()
-    rounds = max(1, math.ceil(REPLAY_US / (guess * len(calls))))
+    rounds = max(1, math.ceil(replay_us / (guess * len(calls))))
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for call in itertools.islice(itertools.cycle(calls), rounds * len(calls)):
-            call()
+    with torch.cuda.stream(side):  # not torch.cuda.graph, which also collects garbage and empties the allocator's cache
+        graph.capture_begin()
+        try:
+            for call in itertools.islice(itertools.cycle(calls), rounds * len(calls)):
+                call()
+        finally:
+            graph.capture_end()
     host_us = 0.0
     for _ in range(WARM_UP):  # the last one counts: the first also loads the graph
         torch.cuda.synchronize()

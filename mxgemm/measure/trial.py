@@ -5,9 +5,10 @@ What ``mxgemm doctor --verify`` and ``mxgemm tune`` share. A weight comes in eve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Final
 
@@ -15,7 +16,8 @@ import torch
 from torch import Tensor
 
 from mxgemm.device import machine_of
-from mxgemm.measure.timing import call_us
+from mxgemm.measure.spread import Effort, Spread
+from mxgemm.measure.timing import call_us, device_us
 from mxgemm.mx.accuracy import Accuracy, judge
 from mxgemm.mx.layouts import Layout, preshuffle_refusal, preshuffle_weight, shuffle_scales
 from mxgemm.mx.tensor import MXTensor
@@ -23,6 +25,12 @@ from mxgemm.problem import Options, Problem, Strides, matrix_strides
 from mxgemm.quantize import quantize
 from mxgemm.routes import Config, Operands, Route
 
+Parts = tuple[Tensor, Tensor, tuple[Tensor, ...]]
+"""Bytes and scales of a weight as a route gets them, and what is read beside them."""
+Judge = Callable[[Tensor, int], Accuracy]
+"""From a result and the bits of its sums to the distance from the exact one."""
+SHORT_REPLAY_US: Final = 400.0
+"""A graph of many lasts so long: half a microsecond of an event is little of it, and there are thousands of graphs."""
 _GUARD: Final = 64
 """Elements before and behind the output that must stay as they are."""
 
@@ -72,7 +80,17 @@ class Trial:
         problem: as the router would see it.
     """
 
-    def __init__(self, a: Tensor, weight: MXTensor, form: MXTensor, a_format: str, a_quantized: bool) -> None:
+    def __init__(
+        self,
+        a: Tensor,
+        weight: MXTensor,
+        form: MXTensor,
+        a_format: str,
+        a_quantized: bool,
+        *,
+        copies: Sequence[Parts] = (),
+        judged: Judge | None = None,
+    ) -> None:
         """Set up.
 
         Args:
@@ -81,6 +99,9 @@ class Trial:
             form: the same weight as the route gets it, see :func:`forms`.
             a_format: as in ``gemm``.
             a_quantized: A is quantised first, as for ``gemm_mx``.
+            copies: of the form's tensors: on a GPU calls are timed in a graph, in turn on it and on these. Without
+                any, single calls are.
+            judged: judges results; by default ``mxgemm.mx.accuracy.judge`` does, each from the beginning.
         """
         (m, k), n = a.shape, weight.shape[0]
         self._a, self._weight = a, weight
@@ -92,6 +113,8 @@ class Trial:
             left, left_scales = quantized.data, quantized.scales
         data, scales, layout, kind, derived = form.operand()
         self._operands = Operands(left, left_scales, data, scales, None, out, derived)
+        self._rotated = [self._operands, *(self._with(*copy) for copy in copies)]
+        self._judged = judged or partial(_judge, a, weight, a_format)
         self.problem = Problem(
             m,
             n,
@@ -126,10 +149,21 @@ class Trial:
                 raise RuntimeError(
                     f"wrote {int((~beside.isnan()).sum())} of the {2 * _GUARD} elements around its output"
                 )
-            accuracy = judge(
-                out, self._a, self._weight, a_format=self.problem.a_format, accumulate_bits=route.accumulate_bits
-            )
+            accuracy = self._judged(out, route.accumulate_bits)
             if not accuracy.passed:
                 return Outcome(accuracy)
-            time = call_us(lambda: launch(self._operands), device, seconds)
+            time = self._timed(launch, device, seconds)
         return Outcome(accuracy, time.us, time.low, time.high, time.runs)
+
+    def _with(self, data: Tensor, scales: Tensor, derived: tuple[Tensor, ...]) -> Operands:
+        return self._operands._replace(b=data, b_scales=scales, derived=derived)
+
+    def _timed(self, launch: Callable[[Operands], Tensor | None], device: torch.device, seconds: float) -> Spread:
+        if len(self._rotated) > 1 and device.type == "cuda":
+            calls = [partial(launch, operands) for operands in self._rotated]
+            return device_us(calls, Effort(seconds), SHORT_REPLAY_US)[0]
+        return call_us(lambda: launch(self._operands), device, seconds)
+
+
+def _judge(a: Tensor, weight: MXTensor, a_format: str, out: Tensor, accumulate_bits: int) -> Accuracy:
+    return judge(out, a, weight, a_format=a_format, accumulate_bits=accumulate_bits)

@@ -9,12 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from mxgemm.measure.cost import estimate_us
+from mxgemm.measure.held import Held
 from mxgemm.measure.peers import PEERS
 from mxgemm.measure.search import Candidate, ordered
 from mxgemm.measure.session import inputs
@@ -26,7 +27,11 @@ from mxgemm.mx.formats import ActivationFormat
 from mxgemm.mx.tensor import MXTensor
 from mxgemm.problem import Problem
 from mxgemm.routes import ROUTES, Config
-from mxgemm.routing.nearby import form_of
+from mxgemm.routing.nearby import form_of, near_weight, same_size, same_weight
+from mxgemm.routing.tables import of_user, shipped
+
+KNOWN: Final = 3
+"""Configurations of a route that are taken from the nearest rows of tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,21 +79,24 @@ class Bench:
     """The operands of one task on a device, and what its configurations give on them.
 
     Attributes:
+        problem: as the router would see it.
         candidates: every legal configuration of every route that takes them, the routes' order.
         form: of the weight, as rows of tables name it.
     """
 
-    def __init__(self, task: Task, device: torch.device, routes: Sequence[str] = ()) -> None:
+    def __init__(self, task: Task, device: torch.device, routes: Sequence[str] = (), held: Held | None = None) -> None:
         """Make the operands.
 
         Args:
             task: what to compute.
             device: where.
             routes: names of the routes; none for all.
+            held: keeps what is of the weight alone for the next task.
         """
-        a, weight = inputs(*task.shape, device)
-        self._task, self._trial = task, _trial(a, weight, task)
-        self.candidates, self.form = candidates(self._trial.problem, routes), form_of(self._trial.problem)
+        self._task = task
+        self._trial = (held or Held(device)).trial(*task.shape, task.a_format, task.prepared)
+        self.problem = self._trial.problem
+        self.candidates, self.form = candidates(self.problem, routes), form_of(self.problem)
 
     def measure(self, candidate: Candidate, seconds: float) -> Timing:
         """Judge one candidate, and time it where it is right, for so long."""
@@ -97,6 +105,8 @@ class Bench:
 
 def candidates(problem: Problem, routes: Sequence[str] = ()) -> list[Candidate]:
     """Return every legal configuration of every route that takes a problem, in the order of the routes.
+
+    Those that the nearest rows of the user's and the shipped tables name are among them, and known.
 
     Args:
         problem: what to compute, and where.
@@ -112,10 +122,28 @@ def candidates(problem: Problem, routes: Sequence[str] = ()) -> list[Candidate]:
     for name in routes or ROUTES:
         route = ROUTES[name]
         if route.refusal(problem) is None:
-            every = dict.fromkeys([*route.configs(problem), *route.candidates(problem)])
+            known = _known(problem, name)
+            every = dict.fromkeys([*known, *route.configs(problem), *route.candidates(problem)])
             legal = [config for config in every if route.check_config(problem, config) is None]
-            found += [Candidate(name, config, estimate_us(name, problem, config)) for config in legal]
+            found += [Candidate(name, config, estimate_us(name, problem, config), config in known) for config in legal]
     return found
+
+
+def _known(problem: Problem, route: str) -> list[Config]:
+    """Return the configurations of a route's nearest rows, at most :data:`KNOWN`, that are of this release."""
+    found: dict[Config, None] = {}
+    every = *of_user(problem.arch), *shipped(problem.arch)
+    for step in (same_size, same_weight, near_weight):
+        for row in (one.row for table in every for one in step(problem, table)):
+            if row.route != route or not row.config:
+                continue
+            try:
+                found[ROUTES[route].config_type.from_mapping(row.config)] = None
+            except ValueError:  # of another release
+                continue
+            if len(found) == KNOWN:
+                return list(found)
+    return list(found)
 
 
 def steps(

@@ -7,9 +7,10 @@ formats, forms and machines.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import fields, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +23,7 @@ from mxgemm.device import machine_of
 from mxgemm.files import FileError
 from mxgemm.measure.timing import CALL_METHOD
 from mxgemm.measure.tune import Timing
+from mxgemm.routes import ROUTES
 from mxgemm.routing import tables
 from mxgemm.routing.tables import Row, Table
 from mxgemm.triton.support import triton_version
@@ -54,14 +56,40 @@ def rows(timings: Iterable[Timing], device: torch.device, source: str) -> list[R
     ]
 
 
+def of_all_forms(found: Sequence[Row]) -> list[Row]:
+    """Return rows with those of the forms of a weight in which a row's route reads the same bytes."""
+    return [replace(row, derived=form) for row in found for form in _alike(row.route, row.derived)]
+
+
+def places_of(timing: Timing, units: int) -> set[Place]:
+    """Return where a timing's row belongs, and those of :func:`of_all_forms`."""
+    forms = _alike(timing.route, timing.derived)
+    return {place_of(replace(timing, derived=form), units) for form in forms}
+
+
+def _alike(route: str, form: str | None) -> tuple[str | None, ...]:
+    alike = ROUTES[route].alike if route in ROUTES else ()
+    return next((forms for forms in alike if form in forms), (form,))
+
+
 def place_of(timing: Timing, units: int) -> Place:
     """Return where a timing's row belongs, on a machine of so many compute units."""
     return *timing.shape, timing.a_format, "e2m1", timing.derived, units, timing.route
 
 
-def source_of(device: torch.device, prepared: bool, now: datetime | None = None) -> tuple[str, dict[str, str]]:
-    """Return a name for this run, and what a table says about it: device, date, versions, what is timed."""
+def source_of(
+    device: torch.device, prepared: bool, now: datetime | None = None, method: str = ""
+) -> tuple[str, dict[str, str]]:
+    """Return a name for this run, and what a table says about it: device, date, versions, what is timed.
+
+    Args:
+        device: that was measured.
+        prepared: the weights.
+        now: when.
+        method: how a time was taken, in words; by default as single calls are.
+    """
     machine, version = machine_of(device), triton_version()
+    how = method or CALL_METHOD[device.type]
     date = (now or datetime.now(timezone.utc)).isoformat(timespec="seconds")
     versions = [f"mxgemm {__version__}", f"torch {torch.__version__}"]
     versions += [f"triton {version[0]}.{version[1]}"] if version else []
@@ -69,7 +97,7 @@ def source_of(device: torch.device, prepared: bool, now: datetime | None = None)
     return f"tune {date}{'' if prepared else ' raw'}", {
         "title": f"mxgemm tune on {machine.name}{units}, {date}, {', '.join(versions)}",
         "scope": "call",
-        "covers": f"{CALL_METHOD[device.type]}; weights {'prepared' if prepared else 'row-major, not prepared'}",
+        "covers": f"{how}; weights {'prepared' if prepared else 'row-major, not prepared'}",
     }
 
 
@@ -139,7 +167,7 @@ def add(
     target.parent.mkdir(parents=True, exist_ok=True)
     with files.locked(target.parent / _LOCK):
         old = existing(path, arch, force=force)
-        text = files.json_text(document_of(arch, sources, measured, old, replaced=replaced, rules=rules))
+        text = text_of(document_of(arch, sources, measured, old, replaced=replaced, rules=rules))
         files.write(path, text, _MARK, force=force or old is not None)
 
 
@@ -158,7 +186,7 @@ def write(
     try:
         add(path, arch, sources, measured, **more)
     except (FileError, OSError) as error:
-        alone = files.json_text(document_of(arch, sources, measured, None, rules=more.get("rules", ())))
+        alone = text_of(document_of(arch, sources, measured, None, rules=more.get("rules", ())))
         raise FileError(f"{error}; {files.rescue(path.name, alone)}") from error
 
 
@@ -222,11 +250,45 @@ def document_of(
         "version": tables.VERSION,
         "arch": arch,
         "sources": {name: dict(text) for name, text in known.items() if name in used},
-        "rules": [asdict(rule) for rule in every],
-        "rows": [asdict(row) | {"config": dict(row.config)} for row in rows],
+        "rules": [_without_defaults(rule) for rule in every],
+        "rows": [_without_defaults(row) | _config_of(row) for row in in_order(rows)],
     }
     tables.parse(document, "what was measured")  # nobody shall find a table that cannot be read
     return document
+
+
+def text_of(document: Mapping[str, Any]) -> str:
+    """Return a table as its file holds it: a line a row, so that what a run changes can be read."""
+    rows = ",\n".join(f"  {json.dumps(row)}" for row in document["rows"])
+    head = json.dumps({name: value for name, value in document.items() if name != "rows"}, indent=1)
+    return f'{head[:-2]},\n "rows": [\n{rows}\n ]\n}}\n' if rows else f'{head[:-2]},\n "rows": []\n}}\n'
+
+
+def in_order(rows: Iterable[Row]) -> list[Row]:
+    """Sort rows by weight, M, formats and form, the fastest route first; equal ones stay as they come."""
+    return sorted(
+        rows,
+        key=lambda row: (
+            *(row.n, row.k, row.m, row.a_format, row.b_format, row.derived or "", row.us is None, row.us or 0.0),
+        ),
+    )
+
+
+def _without_defaults(one: Row | tables.Rule) -> dict[str, Any]:
+    return {
+        field.name: getattr(one, field.name)
+        for field in fields(one)
+        if field.name != "config" and getattr(one, field.name) != field.default
+    }
+
+
+def _config_of(row: Row) -> dict[str, Any]:
+    """Return what a row says of its configuration: no value that is the default, but one value where there are any."""
+    if not row.config:
+        return {}
+    plain = ROUTES[row.route].config_type().to_mapping() if row.route in ROUTES else {}
+    other = {name: value for name, value in row.config.items() if name not in plain or value != plain[name]}
+    return {"config": other or dict(row.config)}
 
 
 def place_of_row(row: Row) -> Place:

@@ -6,7 +6,6 @@ task is left, finished or not.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,18 +14,15 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from mxgemm.device import machine_of
-from mxgemm.files import FileError
-from mxgemm.measure import text, tuned, unfinished
+from mxgemm.measure import text, unfinished
 from mxgemm.measure.environment import describe_environment
+from mxgemm.measure.growing import Growing
+from mxgemm.measure.held import Held
 from mxgemm.measure.search import PATIENCE, Search
 from mxgemm.measure.spread import Clock
 from mxgemm.measure.step import Budget, End, answers
 from mxgemm.measure.tune import Bench, Task, Timing
 from mxgemm.measure.unfinished import Unfinished
-from mxgemm.routing.tables import Row
-
-logger = logging.getLogger("mxgemm")
 
 SECONDS: Final = 0.2
 
@@ -113,7 +109,7 @@ def run(
         FileError: the table cannot be written; the message says where the rows are instead.
         KeyboardInterrupt: the table is written before.
     """
-    left, growing = Budget(budget, clock), _Growing(table, device, force)
+    left, growing, held = Budget(budget, clock), Growing(table, device, force), Held(device)
     folder, about = unfinished.folder_of(table), request.about(device)
     timings, failures = list[Timing](), list[str]()
     end: End = "finished"
@@ -123,14 +119,16 @@ def run(
                 if kept is None:
                     continue
                 if not kept.finished:
-                    end = _work(request, task, device, kept, growing, left, tell)
+                    end = _work(request, task, held, kept, growing, left, tell)
                 timings += kept.timings
                 failures += [f"{task}: {kept.failure}"] if kept.failure else []
             if end != "finished":
                 break
     finally:
-        unfinished.forget(folder, ())  # the folder, where nothing could be kept in it
-        growing.finish()
+        try:
+            growing.finish()
+        finally:
+            unfinished.forget(folder, ())  # the folder, where nothing could be kept in it
     return Found(end, timings, failures)
 
 
@@ -144,7 +142,7 @@ def gathered(request: Request, device: torch.device, table: Path) -> Found:
 
 
 def _work(
-    request: Request, task: Task, device: torch.device, kept: Unfinished, growing: _Growing, left: Budget, tell: Tell
+    request: Request, task: Task, held: Held, kept: Unfinished, growing: Growing, left: Budget, tell: Tell
 ) -> End:
     last = Event(str(task))
 
@@ -154,22 +152,24 @@ def _work(
         tell(event)
 
     try:
-        end = _tune(request, task, device, kept, left, heard)
-    except KeyboardInterrupt:
-        kept.leave(finished=False)  # it was not the configuration that ended the process
+        end = _tune(request, task, held, kept, left, heard)
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            kept.leave(finished=False)  # it was not the configuration that ended the process
+        growing.take(task, kept, finished=False)
         raise
-    finally:
-        written = growing.take(task, kept.timings)
-    kept.leave(finished=end == "finished" and written)
+    kept.leave(finished=False)
+    growing.take(task, kept, finished=end == "finished")
     if end == "finished":
         tell(last._replace(done=True))
     return end
 
 
-def _tune(request: Request, task: Task, device: torch.device, kept: Unfinished, left: Budget, tell: Tell) -> End:
+def _tune(request: Request, task: Task, held: Held, kept: Unfinished, left: Budget, tell: Tell) -> End:
     tell(Event(str(task)))
+    device = held.device
     try:
-        bench = Bench(task, device, request.routes)
+        bench = Bench(task, device, request.routes, held)
     except Exception as error:  # memory, prepare(): whatever it is, the others' turn comes
         if not answers(device):
             return "device"
@@ -201,46 +201,3 @@ def _best(search: Search) -> str:
     for route, (us, candidate) in search.best.items():
         return f"{route} {text.duration(us)} ({candidate.config})"
     return ""
-
-
-class _Growing:
-    """The table of a run: a failure to write it does not end the run, and nothing is lost by it."""
-
-    def __init__(self, path: Path, device: torch.device, force: bool) -> None:
-        self._path, self._device, self._force = path, device, force
-        self._machine = machine_of(device)
-        self._sources: dict[str, dict[str, str]] = {}
-        self._rows: list[Row] = []
-        self._places: set[tuned.Place] = set()
-        self._named = {prepared: tuned.source_of(device, prepared) for prepared in (True, False)}
-        self._told = False
-
-    def take(self, task: Task, timings: Sequence[Timing]) -> bool:
-        """Add what was measured of a task; say whether it is in the table now."""
-        name, source = self._named[task.prepared]
-        self._places |= {tuned.place_of(timing, self._machine.cu_count) for timing in timings}
-        self._rows += tuned.rows(timings, self._device, name)
-        self._sources[name] = source
-        if not self._places:
-            return True
-        try:
-            tuned.add(*self._what(), replaced=self._places, force=self._force)
-        except (FileError, OSError) as error:
-            if not self._told:
-                logger.warning("%s; the run goes on, and the table is written at the end", error)
-            self._told = True
-            return False
-        self._clear()
-        return True
-
-    def finish(self) -> None:
-        """Write what could not be written before."""
-        if self._rows:
-            tuned.write(*self._what(), replaced=self._places, force=self._force)
-            self._clear()
-
-    def _what(self) -> tuple[Any, ...]:
-        return self._path, self._machine.arch, self._sources, self._rows
-
-    def _clear(self) -> None:
-        self._rows, self._places = [], set()

@@ -148,6 +148,10 @@ def forget(folder: Path, tasks: Iterable[Task]) -> None:
     with suppress(OSError):
         for task in tasks:
             (folder / _file_name(task)).unlink(missing_ok=True)
+        left = list(folder.iterdir())
+        if all(files.is_partial(path) for path in left):  # of processes that were killed while they wrote
+            for path in left:
+                path.unlink(missing_ok=True)
         folder.rmdir()
 
 

@@ -55,6 +55,13 @@ class Route(ABC):
     reads_fragments: ClassVar[bool] = False
     """It takes a weight of which nothing is left but the fragment order (``mxgemm.mx.fragments``)."""
 
+    fitted: ClassVar[bool] = False
+    """:meth:`configs` begins with what an estimate, fitted to measurements, puts first for the very size: a better one
+    than what was measured for another weight."""
+    alike: ClassVar[tuple[tuple[str, ...], ...]] = ()
+    """Forms of a weight, "" for its bytes as they lie, in which it reads the same bytes in the same order: a time that
+    is measured with one is that of the others."""
+
     @abstractmethod
     def missing(self, machine: Machine) -> Refusal | None:
         """Say what this route lacks on ``machine`` (architecture, library, compiler), or None if it is all here."""

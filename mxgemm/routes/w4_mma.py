@@ -7,6 +7,7 @@ in registers, or by a launch of its own that the other overlaps; every E8M0 scal
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from mxgemm import workspace
 from mxgemm.cuda import w4_mma
-from mxgemm.cuda.operands import ARCH, ROUND_POINTERS, ROUND_THREADS, fragments, round_constants
+from mxgemm.cuda.operands import ARCH, FORMS, ROUND_POINTERS, ROUND_THREADS, fragments, round_constants
 from mxgemm.cuda.w4_mma import MmaConfig, mma_refusal
 from mxgemm.cuda.w4_mma_choice import candidates
 from mxgemm.device import Machine
@@ -26,7 +27,7 @@ from mxgemm.mx.prepared import WeightForm, only_e2m1
 from mxgemm.native.program import BIAS, OUT, SCRATCH, A, KernelStep, Place, Program, fixed, joined
 from mxgemm.problem import Config, Problem
 from mxgemm.routes.base import Launch, Operands, Route
-from mxgemm.routes.fold_forms import FP8_FOLD, folded_bytes
+from mxgemm.routes.fold_forms import FP8_FOLD, FP8_FOLD_COMPACT, folded_bytes
 
 if TYPE_CHECKING:
     from mxgemm.cuda.launch import Kernel
@@ -59,6 +60,8 @@ class W4MMA(Route):
     config_type = MmaConfig
     forms = (FRAGMENT_ORDER,)
     reads_fragments = True
+    fitted = True
+    alike = (FORMS, ("", FP8_FOLD_COMPACT.kind))
 
     def missing(self, machine: Machine) -> Refusal | None:
         """A Hopper GPU, and a compiler for it."""
@@ -75,11 +78,11 @@ class W4MMA(Route):
 
     def configs(self, problem: Problem) -> Sequence[MmaConfig]:
         """Return the best guess."""
-        return candidates(problem)[:1]
+        return _ranked(problem)[:1]
 
     def candidates(self, problem: Problem) -> Sequence[MmaConfig]:
         """Return the better guesses; each is a build of its own."""
-        return candidates(problem)[:MAX_TUNED]
+        return _ranked(problem)[:MAX_TUNED]
 
     def check_config(self, problem: Problem, config: Config) -> Refusal | None:
         """See :func:`mxgemm.cuda.w4_mma.mma_refusal`."""
@@ -101,6 +104,12 @@ class W4MMA(Route):
             return _Launch(problem, config)
         build(w4_mma.ROUND_SOURCE, arch=problem.arch, defines=w4_mma.round_defines(problem, config), folder=KERNELS)
         return _RoundingLaunch(problem, config)
+
+
+@lru_cache(maxsize=1)
+def _ranked(problem: Problem) -> Sequence[MmaConfig]:
+    """Return :func:`candidates`, which tuning asks for twice in a row."""
+    return candidates(problem)
 
 
 class _Launch:

@@ -8,6 +8,7 @@ fragment order that ``prepare()`` made.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import torch
@@ -38,6 +39,7 @@ class W4Wgmma(Route):
     takes = "bf16, fp16 or fp32 A, any a_format; an e2m1 weight in any layout, prepared or not"
     config_type = WgmmaConfig
     reads_fragments = True
+    fitted = True
 
     def missing(self, machine: Machine) -> Refusal | None:
         """A Hopper GPU, and a compiler for it."""
@@ -54,11 +56,11 @@ class W4Wgmma(Route):
 
     def configs(self, problem: Problem) -> Sequence[WgmmaConfig]:
         """Return the best guess."""
-        return candidates(problem)[:1]
+        return _ranked(problem)[:1]
 
     def candidates(self, problem: Problem) -> Sequence[WgmmaConfig]:
         """Return the better guesses; each is a build of its own."""
-        return candidates(problem)[:MAX_TUNED]
+        return _ranked(problem)[:MAX_TUNED]
 
     def check_config(self, problem: Problem, config: Config) -> Refusal | None:
         """See :func:`mxgemm.cuda.w4_wgmma.wgmma_refusal`."""
@@ -78,6 +80,12 @@ class W4Wgmma(Route):
         for source, macros in instances(problem, config):
             build(source, arch=problem.arch, defines=macros, folder=KERNELS)
         return _Launch(problem, config)
+
+
+@lru_cache(maxsize=1)
+def _ranked(problem: Problem) -> Sequence[WgmmaConfig]:
+    """Return :func:`candidates`, which tuning asks for twice in a row."""
+    return candidates(problem)
 
 
 def instances(problem: Problem, config: WgmmaConfig) -> tuple[tuple[str, dict[str, int | str]], ...]:

@@ -126,7 +126,8 @@ class _Search:
         """Choose by the row of a whole call and those beside it: the route that is the fastest at this M by its rows.
 
         Its configuration is that of its nearest row whose configuration is legal. Where none is, and the nearest is one
-        of another size, the route's guess serves: what does not fit here is the tile, and not the route.
+        of another size, the route's guess serves: what does not fit here is the tile, and not the route. It also serves
+        where the nearest is one of another weight, if the route's guesses are fitted.
         """
         if self.usable(found.row.route) is None:
             return None
@@ -139,17 +140,22 @@ class _Search:
                 points.setdefault(other.row.route, {}).setdefault(other.row.m, other.row.us)
         fastest = min(points, key=lambda name: us_at(list(points[name].items()), self.problem.m))
         of_route = [other for other in beside if other.row.route == fastest]
+        route, first = self.usable(fastest), of_route[0]
+        size = self.problem.m, self.problem.n, self.problem.k
+        if route is not None and route.fitted and size[1:] != (first.row.n, first.row.k):
+            return self.guessed(route, first, "; the configuration is the route's own for this size")
         for other in of_route:
             chosen = self.take_row(other, other.reason)
             if chosen:
                 return chosen
-        route, first = self.usable(fastest), of_route[0]
-        size = self.problem.m, self.problem.n, self.problem.k
         if route is None or size == (first.row.m, first.row.n, first.row.k) or not self.reads(first, route):
             return None
-        reason = f"{first.reason}, whose configuration is for another size: the route's guess"
-        chosen = self.configured(route, reason, first.title, first.table)
-        return replace(chosen, row=first.row, covers=first.covers, scope=first.scope)
+        return self.guessed(route, first, ", whose configuration is for another size: the route's guess")
+
+    def guessed(self, route: Route, found: Found, why: str) -> Choice:
+        """Choose the route of a row, with the route's own configuration."""
+        chosen = self.configured(route, f"{found.reason}{why}", found.title, found.table)
+        return replace(chosen, row=found.row, covers=found.covers, scope=found.scope)
 
     def reads(self, found: Found, route: Route) -> bool:
         """Say whether a row's configuration is one of this release, whatever it is for."""

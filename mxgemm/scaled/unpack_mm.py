@@ -1,7 +1,7 @@
 """Route ``unpack_mm`` of ``quant_gemm``: packed operands as e4m3 in scratch, exactly, then a product of fp8.
 
 e2m1 and int4 are e4m3 without loss, so a launch a packed operand makes the problem one of fp8, whose product is the
-vendor's where that takes the scheme, else mxgemm's own. Converting costs as much as moving the operand (0.5 bytes read
+vendor's or mxgemm's own, by the rules of such a problem. Converting costs as much as moving the operand (0.5 bytes read
 and one written an element); converted in registers instead, it is done again by every tile that reads it.
 """
 
@@ -19,14 +19,15 @@ from mxgemm.errors import Refusal
 from mxgemm.scaled.formats import FORMATS, ScaleName, decode_scale
 from mxgemm.scaled.problem import Operands, QuantProblem
 from mxgemm.scaled.route import Launch, QuantRoute
+from mxgemm.scaled.rules import named
 from mxgemm.scaled.scaled_mm import ScaledMM
 from mxgemm.scaled.tile import NATIVE
 from mxgemm.scaled.triton_gemm import TritonGemm
 from mxgemm.triton.launch import KernelCall, Launcher
 from mxgemm.triton.support import next_power_of_two, triton_missing
 
-PRODUCTS: Final[tuple[QuantRoute, ...]] = (ScaledMM(), TritonGemm())
-"""Routes of the fp8 problem, the first that takes it."""
+PRODUCTS: Final[dict[str, QuantRoute]] = {route.name: route for route in (TritonGemm(), ScaledMM())}
+"""Routes of the fp8 problem: that of the first rule which names one that takes it, else the first that does."""
 WORD: Final = 8
 """Packed elements of a word of 32 bits."""
 _LEAST_K: Final = 16
@@ -62,8 +63,8 @@ class UnpackMM(QuantRoute):
         for _, strides in packed:
             if strides[1] != 1 or strides[0] % 4 or not p.aligned:
                 return Refusal("strides", (p.strides.a, p.strides.b), "packed rows of whole words, aligned")
-        refusals = [product.refusal(unpacked(p)) for product in PRODUCTS]
-        return None if None in refusals else refusals[-1]
+        refusals = [product.refusal(unpacked(p)) for product in PRODUCTS.values()]
+        return None if None in refusals else refusals[0]
 
     def fills_output(self, problem: QuantProblem) -> bool:
         """As the product does."""
@@ -93,7 +94,8 @@ class UnpackMM(QuantRoute):
 def product_of(problem: QuantProblem) -> QuantRoute:
     """Return the route of the fp8 problem."""
     fp8 = unpacked(problem)
-    return next(product for product in PRODUCTS if product.refusal(fp8) is None)
+    names = [*(name for name in named(fp8) if name in PRODUCTS), *PRODUCTS]
+    return next(PRODUCTS[name] for name in names if PRODUCTS[name].refusal(fp8) is None)
 
 
 def unpacked(problem: QuantProblem) -> QuantProblem:

@@ -50,6 +50,13 @@ def test_the_first_of_each_route_come_first_and_then_what_promises_most() -> Non
     assert names == [("a", 1), ("b", 1), ("a", 0), ("b", 0)]
 
 
+def test_what_tables_name_comes_before_the_rest() -> None:
+    mixed = [candidate("a", 0, 3.0), candidate("a", 1, 1.0), candidate("b", 1, 4.0), candidate("a", 3, 2.0)]
+    known = Candidate("a", Numbered(2), 50.0, known=True)
+    found = [(one.route, one.config.number) for one in ordered([*mixed, known])]  # type: ignore[attr-defined]
+    assert found == [("a", 1), ("b", 1), ("a", 2), ("a", 3), ("a", 0)]
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_the_planted_best_is_found_in_few_steps_and_the_same_ones_each_time(seed: int) -> None:
     candidates, times = planted(seed, 1.2)
@@ -66,6 +73,16 @@ def test_without_patience_everything_is_measured_however_wrong_the_estimates_are
     search = Search(candidates, patience=0)
     assert set(run(search, times.__getitem__)) == set(candidates)
     assert search.best["two"][0] == 8.0
+
+
+def test_a_route_that_is_far_behind_is_left_after_its_first_configuration() -> None:
+    fast = {candidate("a", number, float(number)): 5.0 + number for number in range(9)}
+    slow = {candidate("b", number, 20.0 + number): 10.0 - number for number in range(9)}
+    search = Search([*fast, *slow], patience=4)
+    taken = run(search, {**fast, **slow}.__getitem__)
+    assert [one.route for one in taken].count("b") == 1
+    assert search.best["b"][0] == 10.0
+    assert len(run(Search([*fast, *slow], patience=0), {**fast, **slow}.__getitem__)) == 18
 
 
 def test_a_wrong_result_never_wins_and_does_not_beat_the_others() -> None:

@@ -13,9 +13,9 @@ import torch
 import mxgemm
 from mxgemm.device import KNOWN_MACHINES
 from mxgemm.files import FileError
-from mxgemm.measure import trial, tuned, tuner, unfinished
+from mxgemm.measure import trial, tune, tuned, tuner, unfinished
 from mxgemm.measure.search import PATIENCE
-from mxgemm.measure.tune import Task, Timing
+from mxgemm.measure.tune import KNOWN, Task, Timing
 from mxgemm.problem import Problem
 from mxgemm.routes import ROUTES, Config
 from mxgemm.routing import tables
@@ -102,6 +102,24 @@ def test_a_table_grows_and_keeps_other_routes_of_a_size(
     path.write_text("{")
     with pytest.raises(FileError, match="not JSON"):
         tuned.write(path, "cpu", {}, [])
+
+
+def test_configurations_of_nearby_rows_are_candidates(
+    delayed: Delayed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of this release, the nearest first; one that is illegal or of another release is none."""
+    path = tmp_path / "mine.json"
+    same = {"n": 32, "k": 64, "route": "delayed", "grade": "measured", "us": 5.0, "source": "t"}
+    near = [(3, {"us": 17}), (4, {"us": 18}), (6, {"us": 19}), (12, {"us": 21})]
+    rows = [{**same, "m": m, "config": config} for m, config in [*near, (2, {"us": -4}), (1, {"speed": 9})]]
+    document = {"kind": tables.KIND, "version": 1, "arch": "cpu", "sources": {"t": {}}, "rows": rows}
+    path.write_text(json.dumps(document))
+    monkeypatch.setattr(tune, "of_user", lambda arch: tables.from_user(arch, [path]))
+    found = tune.candidates(Problem(*SHAPE, KNOWN_MACHINES["cpu"]), ["delayed"])
+    known = [one.config.us for one in found if one.known]  # type: ignore[attr-defined]
+    assert known[:2] == [17, 18]
+    assert len(known) <= KNOWN
+    assert -4 not in {one.config.us for one in found}  # type: ignore[attr-defined]
 
 
 def test_formats_and_forms_have_rows_of_their_own(delayed: Delayed, tmp_path: Path) -> None:

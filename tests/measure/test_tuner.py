@@ -199,15 +199,15 @@ def test_a_disk_that_is_full_for_a_while_costs_nothing(
 def test_operands_that_cannot_be_made_are_said_and_the_others_come(
     delayed: Delayed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def inputs(m: int, n: int, k: int, device: torch.device) -> object:
+    def activations(m: int, k: int, device: torch.device) -> object:
         if m == 3:
             raise MemoryError("not so much")
-        return real(m, n, k, device)
+        return real(m, k, device)
 
-    from mxgemm.measure import tune
+    from mxgemm.measure import held
 
-    real = tune.inputs
-    monkeypatch.setattr(tune, "inputs", inputs)
+    real = held.activations_of
+    monkeypatch.setattr(held, "activations_of", activations)
     found = tuner.run(REQUEST, CPU, tmp_path / "t.json")
     assert (found.end, found.failures) == ("finished", ["3,32,64 e2m1: MemoryError: not so much"])
     assert best(tmp_path / "t.json") == {5: 20.0}
@@ -235,7 +235,8 @@ def test_a_process_is_killed_and_the_same_command_goes_on(tmp_path: Path) -> Non
             process.kill()
     process.wait()
     done = len(tables.load(path).rows)
-    assert 2 <= done < 6
+    assert 1 <= done < 6  # a table is written when little of the time goes there
+    (unfinished.folder_of(path) / ".mxgemm-0123456789abcdef.partial").write_text("{")
     again = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "goes on where it stopped" in again.stdout
     assert len(tables.load(path).rows) == 6

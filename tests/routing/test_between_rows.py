@@ -130,6 +130,19 @@ def test_where_a_route_ends_the_fastest_of_the_others_takes_over(all_installed: 
         assert router.choose(problem).route.name == "w4_wgmma"
 
 
+def test_of_another_weight_a_fitted_route_takes_its_own_configuration(all_installed: None) -> None:
+    """At most 1.2 times the best by measurements, where one measured for another weight was up to 1.5 times it."""
+    machine = KNOWN_MACHINES["sm_90"]
+    other = problem_of(8, 6144, 4096, machine, prepared=True)
+    choice = router.choose(other)
+    assert (choice.route.name, choice.config) == ("w4_mma", ROUTES["w4_mma"].configs(other)[0])
+    assert choice.reason.endswith("; the configuration is the route's own for this size")
+    same = router.choose(problem_of(12, 7168, 2048, machine, prepared=True))
+    assert same.row is not None
+    assert same.config == ROUTES["w4_mma"].config_type.from_mapping(same.row.config)
+    assert not ROUTES["a16wfp4"].fitted
+
+
 def test_a_hole_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the first test is for: a table whose routes take turns."""
     names = ("reference", "cpu_dequant_mm")

@@ -127,3 +127,23 @@ def test_the_cpus_rules(m: int, a_format: str, features: set[str], route: str, m
     monkeypatch.setattr(tables, "cpu_features", lambda: frozenset(features))
     (table,) = tables.shipped("cpu")
     assert next(rule.route for rule in table.rules if rule.applies(m, 64, 64, a_format, "")) == route
+
+
+@pytest.mark.parametrize("arch", ["gfx950", "sm_90", "cpu"])
+def test_every_time_says_what_it_covers(arch: str) -> None:
+    for table in tables.shipped(arch):
+        for row in table.rows:
+            assert table.sources[row.source].get("scope") in ("call", "kernel"), row
+            assert table.sources[row.source].get("covers"), row
+
+
+def test_predictions_are_those_of_the_committed_model() -> None:
+    """Of our own kernels on gfx950: whole calls, as evidence/isa_table.py predicted them strictly."""
+    (table,) = tables.shipped("gfx950")
+    document = json.loads((Path(__file__).parents[2] / "bench" / "results" / "isa_gfx950.json").read_text())
+    wanted = {(one["m"], one["n"], one["k"]): (one["predicted_us"], one["config"]) for one in document["rows"]}
+    found = {(row.m, row.n, row.k): (row.us, dict(row.config)) for row in table.rows if row.source == "isa"}
+    assert found == wanted
+    assert {row.grade for row in table.rows if row.source == "isa"} == {"predicted"}
+    assert {table.scope_of(row) for row in table.rows if row.source == "isa"} == {"call"}
+    assert {table.scope_of(row) for row in table.rows if row.source == "aiter"} == {"kernel"}

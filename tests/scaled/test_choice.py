@@ -9,8 +9,9 @@ import mxgemm
 from evidence.scaled_compile import problem_of
 from mxgemm import RowCol, TensorWise
 from mxgemm.device import KNOWN_MACHINES
-from mxgemm.scaled.choice import ROUTES, RULES, choose
+from mxgemm.scaled.choice import ROUTES, choose
 from mxgemm.scaled.problem import QuantProblem
+from mxgemm.scaled.rules import RULES
 from mxgemm.scaled.tile import tile_for, tile_refusal
 from tests.scaled.cases import PAIRS, ids
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from evidence.scaled_compile import GROUPS
 from evidence.tritons import ROOT, compiler_environment
 from gfx950emu import MissingTool, run_code_object
+from mxgemm.scaled import oracle
 from mxgemm.scaled.gemm import parts
 from mxgemm.scaled.schemes import described
 from mxgemm.scaled.validation import scale_name
@@ -23,7 +24,9 @@ from tests.scaled.cases import PAIRS, grouped, ids, make
 pytestmark = pytest.mark.slow
 
 PICKED = [PAIRS[i] for i in (2, 5, 7, 12, 14)]
-"""Not int4 and fp4 beside fp8: their conversion to e4m3 sets a mode of the hardware that the emulator does not have."""
+"""Not int4 and fp4 beside fp8: their conversion to e4m3 in registers sets a mode of the hardware that the emulator does
+not have. In memory it is integer arithmetic: ``UNPACKED``."""
+UNPACKED = [(fmt, n, k) for fmt in ("int4", "e2m1") for n, k in ((5, 272), (4, 2048))]
 SHAPES = {1: (1, 1, 32), 33: (33, 40, 288)}
 ROWS = (0, 1, 20, 0, 5, 0, 0, 3)
 
@@ -41,6 +44,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             jobs.append({"name": f"{ids(pair)}-{m}", "scaled": "dense", "m": m, "n": n, "k": k, **shared})
         rows = {"m": sum(ROWS) + 2, "n": 40, "k": 160}
         jobs.append({"name": f"{ids(pair)}-groups", "scaled": "offsets", **rows, **shared})
+    for fmt, n, k in UNPACKED:
+        jobs.append({"name": f"unpack-{fmt}-{n}", "scaled": "unpack", "b": fmt, "n": n, "k": k})
     command = [sys.executable, "-m", "evidence.gfx950_compile", str(path)]
     environment, given = compiler_environment(None), json.dumps(jobs)
     done = subprocess.run(command, input=given, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
@@ -79,6 +84,16 @@ def execute(folder: Path, name: str, arrays: dict[str, np.ndarray], names: list[
 
 def result(found: np.ndarray, m: int, n: int) -> Tensor:
     return torch.from_numpy(found).view(torch.bfloat16).view(m, n)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("fmt, n, k", UNPACKED)
+def test_packed_elements_as_e4m3(fmt: str, n: int, k: int, strict: bool, folder: Path) -> None:
+    packed = np.random.default_rng(k).integers(0, 256, (n, k // 2), dtype=np.uint8)
+    arrays = {"packed": packed.reshape(-1).copy(), "out": np.full(n * k, 0x7F, np.uint8)}
+    found = execute(folder, f"unpack-{fmt}-{n}", arrays, ["packed", "out"], strict)
+    values = oracle.element_values(found.reshape(n, k), "e4m3")
+    np.testing.assert_array_equal(values, oracle.element_values(packed, fmt))
 
 
 @pytest.mark.parametrize("strict", [False, True])

@@ -64,9 +64,9 @@ def test_what_the_vendors_product_is_given(pair: tuple, monkeypatch: pytest.Monk
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch, "__version__", "2.11.0")
     monkeypatch.setattr(torch, "_scaled_mm", double)
-    problem = on_hopper(pair, 8, 144, 1024)
+    problem = on_hopper(pair, 132, 144, 1024)
     assert product_of(problem).name == "scaled_mm"
-    case = make(pair, 8, 144, 1024)
+    case = make(pair, 132, 144, 1024)
     tensors: list[Any] = []
     for side, operand in (("a", case.a), ("b", case.b)):
         data, scales, _ = parts(side, operand)
@@ -82,6 +82,8 @@ def test_groups_that_the_vendor_lacks_are_our_own_products(monkeypatch: pytest.M
     monkeypatch.setattr(torch, "__version__", "2.11.0")
     assert product_of(on_hopper(PACKED[3], 256, 7168, 2048)).name == "triton"
     assert product_of(on_hopper(PACKED[2], 5, 7168, 2048)).name == "triton"
+    assert product_of(on_hopper(PACKED[2], 64, 2112, 7168)).name == "triton"  # as of fp8: the vendor's splits no K
+    assert product_of(on_hopper(PACKED[2], 64, 7168, 2048)).name == "scaled_mm"
     fp8 = unpacked(on_hopper(PACKED[4], 8, 144, 1024))
     assert (fp8.a_format, fp8.b_format, fp8.strides.b) == ("e4m3", "e4m3", (1024, 1))
 

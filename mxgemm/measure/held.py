@@ -1,0 +1,81 @@
+"""The operands of one weight, kept from one task of tuning to the next: making them takes longer than timing.
+
+A task is (M, N, K), a format of A and a form of the weight. Those of a weight that follow one another share it, its
+copies in that form, which together exceed the cache, and what a sample of its rows is worth in float64.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from mxgemm.measure.oracle import Oracle
+from mxgemm.measure.rotation import cache_bytes, copies_needed
+from mxgemm.measure.session import activations_of, weight_of
+from mxgemm.measure.trial import Parts, Trial
+from mxgemm.mx.accuracy import Accuracy
+from mxgemm.mx.tensor import MXTensor
+
+ROWS: Final = 32
+COLUMNS: Final = 256
+"""Of a result, judged; all of it must be finite."""
+
+
+class Held:
+    """One weight on a device, in one form at a time.
+
+    Attributes:
+        device: where.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        """Hold nothing yet."""
+        self.device = device
+        self._of: tuple[int, int] | None = None
+        self._oracle: Oracle | None = None
+        self._form: tuple[bool, MXTensor, list[Parts]] | None = None
+
+    def trial(self, m: int, n: int, k: int, a_format: str, prepared: bool) -> Trial:
+        """Return the operands of a task.
+
+        Args:
+            m: rows of A.
+            n: rows of B.
+            k: elements along K.
+            a_format: as in ``gemm``.
+            prepared: the weight as ``prepare()`` makes it, else as its bytes lie.
+        """
+        if self._of != (n, k):
+            self._of = self._oracle = self._form = None  # before another one takes as much memory
+        a = activations_of(m, k, self.device)
+        oracle = self._judge_of(a, n, k)
+        self._of = n, k
+        form, copies = self._in_form(oracle.weight, prepared)
+        judged = partial(_judged, oracle, a_format)
+        return Trial(a, oracle.weight, form, a_format, False, copies=copies, judged=judged)
+
+    def _judge_of(self, a: Tensor, n: int, k: int) -> Oracle:
+        if self._oracle is None:
+            self._oracle = Oracle(a, weight_of(n, k, self.device), ROWS, COLUMNS)
+            return self._oracle
+        return self._oracle.of_others(a)
+
+    def _in_form(self, weight: MXTensor, prepared: bool) -> tuple[MXTensor, list[Parts]]:
+        if self._form is None or self._form[0] is not prepared:
+            self._form = None
+            form = weight.prepare() if prepared else weight
+            data, scales, _, _, derived = form.operand()
+            copies = copies_needed(weight.data.nbytes + weight.scales.nbytes, cache_bytes(self.device)) - 1
+            self._form = prepared, form, [_copy(data, scales, derived) for _ in range(copies)]
+        return self._form[1], self._form[2]
+
+
+def _copy(data: Tensor, scales: Tensor, derived: tuple[Tensor, ...]) -> Parts:
+    return data.clone(), scales.clone(), tuple(tensor.clone() for tensor in derived)
+
+
+def _judged(oracle: Oracle, a_format: str, out: Tensor, accumulate_bits: int) -> Accuracy:
+    return oracle.judge(out, oracle.exact(a_format), accumulate_bits)
