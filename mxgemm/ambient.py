@@ -83,7 +83,7 @@ def _below_autograd() -> bool:
 
     torch before 2.13 calls operators that write to an argument so. Whoever entered the operator has been checked.
     """
-    return torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.AutogradFunctionality)
+    return torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.ADInplaceOrView)
 
 
 def check_no_grad(**tensors: object) -> None:
