@@ -14,7 +14,8 @@ from mxgemm.routes.fold_forms import FP8_FOLD_COMPACT, FP8_FOLD_FNUZ
 from mxgemm.triton.launch import KernelCall
 from mxgemm.triton.support import interpreting, next_power_of_two, wide_offsets
 
-_WIDE_PROGRAMS: Final = 3
+_LEAST_PROGRAMS: Final = 3
+"""Where a machine does not say how many multiprocessors it has: they share blocks there too."""
 _FINISH_M: Final = 4
 _FINISH_N: Final = 512
 
@@ -73,7 +74,7 @@ def wide_rows_call(problem: Problem) -> KernelCall:
         constants = {"ADDEND": addend, "HAS_BIAS": p.has_bias, **blocks, **wide, **fnuz, **tail}
         scalars = (p.m, p.n, p.k, *s.a, *s.out, s.bias)
     # Mostly these programs look at the flags and leave: no more of them than start at once.
-    programs = min(-(-p.m // block_m) * -(-p.n // block_n), max(_WIDE_PROGRAMS, 2 * p.machine.cu_count))
+    programs = min(-(-p.m // block_m) * -(-p.n // block_n), max(_LEAST_PROGRAMS, 2 * p.machine.cu_count))
     return KernelCall(
         wide_rows_kernel if compact else wide_rows_folded_kernel,
         (
