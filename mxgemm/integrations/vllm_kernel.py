@@ -78,7 +78,7 @@ class MXGemmMxFp4LinearKernel(MxFp4LinearKernel):
         said = A_FORMATS[self.config.activation_quant_key]
         a_format, scale_rounding = activations(layer, said)
         weight = MXTensor.wrap(layer.weight.data, layer.weight_scale.data)
-        vars(layer)["mxgemm"] = Prepared(weight.prepare(memory=memory), a_format, scale_rounding)
+        vars(layer)["mxgemm"] = Prepared(weight.prepare(memory=memory, a_format=a_format), a_format, scale_rounding)
 
     def apply_weights(self, layer: Any, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """Multiply; the result has the dtype of ``x``."""

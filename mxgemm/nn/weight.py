@@ -140,7 +140,7 @@ class MXWeight(nn.Module):
         *,
         memory: Memory = "fast",
         keep: bool = True,
-        a_format: ActivationFormat = "e2m1",
+        a_format: ActivationFormat | None = None,
     ) -> None:
         """Make what this device's fastest routes read of a (N, K) weight: see :meth:`mxgemm.MXTensor.prepare`.
 
@@ -153,7 +153,8 @@ class MXWeight(nn.Module):
             memory: "fast", or "compact": only what takes less than a tenth of the weight's own memory.
             keep: False: where the form is the same bytes in another order, the parameters hold that order alone;
                 ``state_dict`` gives the row-major bytes all the same.
-            a_format: of the activations that it will be multiplied by most.
+            a_format: of the activations that it will be multiplied by most; None for those of the layer, and for e2m1
+                where the module is no layer.
 
         Raises:
             TypeError, ValueError: as :meth:`mxgemm.MXTensor.prepare`; or the weight is sharded (a DTensor).
@@ -163,7 +164,8 @@ class MXWeight(nn.Module):
                 f"prepare: got a weight that is a {type(self.weight).__name__}, want one that lies whole on one "
                 "device: what is made of a shard, or before every gathering, is of no use"
             )
-        asked = Preparation(arch, memory, keep, a_format)
+        layers: ActivationFormat = getattr(self, "a_format", "e2m1")
+        asked = Preparation(arch, memory, keep, a_format or layers)
         self._accept(asked.of(self._own()))
         self._asked = asked
         self._made_anew = 0

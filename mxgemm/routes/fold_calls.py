@@ -14,7 +14,7 @@ from mxgemm.routes.fold_forms import FP8_FOLD_COMPACT, FP8_FOLD_FNUZ
 from mxgemm.triton.launch import KernelCall
 from mxgemm.triton.support import interpreting, next_power_of_two, wide_offsets
 
-_WIDE_PROGRAMS: Final = 3
+_WIDE_PROGRAMS: Final = 132 * 16
 _FINISH_M: Final = 4
 _FINISH_N: Final = 512
 
@@ -72,8 +72,9 @@ def wide_rows_call(problem: Problem) -> KernelCall:
         fnuz = {"FNUZ": p.derived == FP8_FOLD_FNUZ.kind}
         constants = {"ADDEND": addend, "HAS_BIAS": p.has_bias, **blocks, **wide, **fnuz, **tail}
         scalars = (p.m, p.n, p.k, *s.a, *s.out, s.bias)
-    # Mostly these programs look at the flags and leave: no more of them than start at once.
-    programs = min(-(-p.m // block_m) * -(-p.n // block_n), max(_WIDE_PROGRAMS, 2 * p.machine.cu_count))
+    row_tiles = -(-p.m // block_m)
+    # Mostly these programs look at their flags and leave: no more of them than run at once.
+    programs = max(1, min(-(-p.n // block_n), _WIDE_PROGRAMS // row_tiles))
     return KernelCall(
         wide_rows_kernel if compact else wide_rows_folded_kernel,
         (
@@ -83,7 +84,7 @@ def wide_rows_call(problem: Problem) -> KernelCall:
         scalars,
         constants,
         {"num_warps": 4},
-        (programs, 1, 1),
+        (row_tiles, programs, 1),
     )
 
 

@@ -41,3 +41,11 @@ def test_wrong_values_and_codes() -> None:
         Layout("I").pack(-1)
     with pytest.raises(ValueError, match="codes: got 'x' in 'Px'"):
         Layout("Px")
+
+
+def test_offsets_are_where_values_lie() -> None:
+    layout = Layout("PIqfP")
+    assert layout.offsets == (0, 8, 16, 24, 32)
+    packed = layout.pack(1, 2, 3, 0.0, 5)
+    assert [packed[at] for at in layout.offsets] == [1, 2, 3, 0, 5]
+    assert layout.size == len(packed)

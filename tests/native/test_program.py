@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from mxgemm.hip.kernarg import Layout
 from mxgemm.native import captured, vendor
-from mxgemm.native.program import OUT, SCRATCH, A, KernelStep, Place, Program, fixed, joined
+from mxgemm.native.program import OUT, SCRATCH, A, KernelStep, Place, Program, fixed, joined, kernel_step
 
 STEP = KernelStep(7, (1, 2, 3), (32, 1, 1), 0, bytes(range(40)), ())
 
@@ -26,6 +27,14 @@ def test_arguments_that_do_not_begin_with_the_addresses() -> None:
     addresses = tuple(int.from_bytes(STEP.arguments[at : at + 8], "little") for at in (0, 8))
     assert captured.with_places(STEP, addresses, (A, OUT)) is not None
     assert captured.with_places(STEP, addresses[::-1], (A, OUT)) is None
+
+
+def test_a_launch_of_numbers_and_places() -> None:
+    step = kernel_step(7, (1, 2, 3), (32, 1, 1), Layout("PIPq"), (A, 9, OUT, -1), shared_bytes=5, constants=b"rest")
+    function, grid, block, shared, attributes, arguments, changing = step.packed()
+    assert (function, grid, block, shared, attributes) == (7, (1, 2, 3), (32, 1, 1), 5, b"")
+    assert arguments == bytes(8) + b"\x09" + bytes(7) + bytes(8) + b"\xff" * 8 + b"rest"
+    assert changing == ((0, A), (16, OUT))
 
 
 def test_what_there_is_room_for() -> None:

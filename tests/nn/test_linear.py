@@ -119,7 +119,7 @@ def test_mode_and_repr() -> None:
     sizes = "in_features=64, out_features=16, bias=True, a_format=e4m3, scale_rounding=floor"
     assert repr(layer) == f"MXLinear({sizes})"
     layer.prepare("sm_90")
-    assert repr(layer) == f"MXLinear({sizes}, prepared as fp8_fold)"
+    assert repr(layer) == f"MXLinear({sizes}, prepared as bf16)"
     layer.prepare("gfx950")
     assert "prepared as preshuffled" in repr(layer)
 

@@ -18,7 +18,6 @@ from mxgemm.triton.kernels.quantize_block import (
 
 NO_BLOCK = tl.constexpr(512)  # above every exponent byte
 E4M3_NAN = tl.constexpr(0x7F)
-FLAGS = tl.constexpr(2048)  # rows whose flags a program reads at once
 
 
 # Two bf16 in a word -> two e4m3 in half a word, relative to a row's base, on sm_89 and newer. In order: to the block's
@@ -207,7 +206,8 @@ def wide_rows_kernel(
 ):  # fmt: skip
     """Compute the rows that did not fold (``unfolded[m] != 0``) from packed weights, and store those only.
 
-    Grid: any number of programs, which share the blocks of all tiles with such rows; where there are none they leave.
+    Grid: ``(cdiv(M, BLOCK_M), programs)``; the programs of a row tile share its columns, and leave at once when it has
+    no such row.
     """
     recompute_rows(
         multiply_packed,
@@ -236,55 +236,34 @@ def recompute_rows(
     stride_bias, ADDEND: tl.constexpr, HAS_BASE: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
-    """Compute and store the chosen rows of all row tiles.
+    """Compute and store a row tile's chosen rows, if it has any.
 
     ``step`` returns the sums ``acc[BLOCK_M, BLOCK_N]`` with the block of K added that starts at ``k``; ``weight`` are
     its own parameters, its last ones, and ``weight_rows`` the tile's rows of a row-major weight, none past the last.
     ``HAS_BASE``: columns of the sums are then multiplied by ``base[>= N]``.
     """
-    programs, tiles_n = tl.num_programs(0), tl.cdiv(N, BLOCK_N)
-    first = tl.program_id(0)  # of this tile's blocks; programs go on where those of the tile before ended
-    TILES: tl.constexpr = FLAGS // BLOCK_M
-    for start in range(0, M, FLAGS):
-        flag = start + tl.arange(0, FLAGS)
-        flags = tl.load(unfolded + flag, mask=flag < M, other=0).reshape(TILES, BLOCK_M)
-        of_tile = tl.max(flags, axis=1)
-        if tl.max(of_tile, axis=0) != 0:
-            for tile in range(TILES):
-                if tl.sum(tl.where(tl.arange(0, TILES) == tile, of_tile, 0), axis=0) != 0:
-                    recompute_tile(
-                        step, weight, start // BLOCK_M + tile, first, unfolded, a, base, bias, out, M, N, K,
-                        stride_am, stride_ak, stride_om, stride_on, stride_bias, ADDEND, HAS_BASE, HAS_BIAS,
-                        BLOCK_M, BLOCK_N, BLOCK_K, WIDE, INTERPRETED,
-                    )  # fmt: skip
-                    first = (first + programs - tiles_n % programs) % programs
-
-
-@triton.jit
-def recompute_tile(
-    step: tl.constexpr, weight, pm, first, unfolded, a, base, bias, out, M, N, K, stride_am, stride_ak, stride_om,
-    stride_on, stride_bias, ADDEND: tl.constexpr, HAS_BASE: tl.constexpr, HAS_BIAS: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
-):  # fmt: skip
-    """Compute and store a row tile's chosen rows in this program's blocks of columns, from the ``first`` one on."""
+    pm = tl.program_id(0)
     row = pm * BLOCK_M + tl.arange(0, BLOCK_M)
     chosen = tl.load(unfolded + row, mask=row < M, other=0) != 0
-    rows = clamped_rows(pm, M, BLOCK_M, False, WIDE)
-    inner = tl.arange(0, BLOCK_K)
-    for pn in range(first, tl.cdiv(N, BLOCK_N), tl.num_programs(0)):
-        weight_rows = clamped_rows(pn, N, BLOCK_N, False, True)
-        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-        for k in range(0, K, BLOCK_K):
-            inside = (inner < K - k)[None, :]
-            columns = (k + inner).to(tl.int64) if WIDE else k + inner
-            x = tl.load(a + rows[:, None] * stride_am + columns[None, :] * stride_ak, mask=inside, other=0.0)
-            acc = step(acc, x, pn, weight_rows, k, N, K, ADDEND, BLOCK_M, BLOCK_N, BLOCK_K, WIDE, INTERPRETED, *weight)
-        column = pn * BLOCK_N + tl.arange(0, BLOCK_N)
-        if HAS_BASE:
-            acc *= tl.load(base + column, mask=column < N, other=0.0)[None, :]
-        store_chosen(
-            acc, chosen, bias, out, rows, column, N, stride_om, stride_on, stride_bias, HAS_BIAS, WIDE, INTERPRETED
-        )
+    if tl.max(chosen.to(tl.int32), axis=0) != 0:
+        rows = clamped_rows(pm, M, BLOCK_M, False, WIDE)
+        inner = tl.arange(0, BLOCK_K)
+        for pn in range(tl.program_id(1), tl.cdiv(N, BLOCK_N), tl.num_programs(1)):
+            weight_rows = clamped_rows(pn, N, BLOCK_N, False, True)
+            acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+            for k in range(0, K, BLOCK_K):
+                inside = (inner < K - k)[None, :]
+                columns = (k + inner).to(tl.int64) if WIDE else k + inner
+                x = tl.load(a + rows[:, None] * stride_am + columns[None, :] * stride_ak, mask=inside, other=0.0)
+                acc = step(
+                    acc, x, pn, weight_rows, k, N, K, ADDEND, BLOCK_M, BLOCK_N, BLOCK_K, WIDE, INTERPRETED, *weight
+                )
+            column = pn * BLOCK_N + tl.arange(0, BLOCK_N)
+            if HAS_BASE:
+                acc *= tl.load(base + column, mask=column < N, other=0.0)[None, :]
+            store_chosen(
+                acc, chosen, bias, out, rows, column, N, stride_om, stride_on, stride_bias, HAS_BIAS, WIDE, INTERPRETED
+            )
 
 
 @triton.jit
