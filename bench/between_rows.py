@@ -19,6 +19,7 @@ import os
 import random
 import statistics
 import sys
+import time
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
@@ -41,7 +42,7 @@ SEED = 40
 MEDIAN, WORST = 0.10, 0.25
 ROUTES = ("w4_mma", "w4_wgmma", "fp8_fold", "dequant_mm")
 """Those that are the quickest somewhere on Hopper; Triton's, which compile for seconds, are not."""
-SCREEN, AGAIN = 0.006, 0.03
+SCREEN, AGAIN = 0.004, 0.012
 """Seconds for each candidate, and for each of the finalists, twice."""
 FINALISTS = 3
 
@@ -51,14 +52,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=40, help="sizes")
     parser.add_argument("--patience", type=int, default=5, help="as mxgemm tune takes it")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes that build")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes that build, 0 for none")
+    parser.add_argument("--budget", type=float, default=600.0, help="seconds after which no size is begun")
     parser.add_argument("--build-only", action="store_true", help="measure nothing")
     output.add_options(parser, Path("bench/results/between_rows_h200.json"))
     arguments = parser.parse_args()
-    device = torch.device("cuda", 0)
+    device, begin = torch.device("cuda", 0), time.monotonic()
     tasks = list(drawn("sm_90", arguments.count))
-    built = building.build(tasks, machine_of(device), ROUTES, 1 + arguments.patience, arguments.jobs)
-    print(f"built for {built.bound} configurations", flush=True)
+    if arguments.jobs:
+        built = building.build(tasks, machine_of(device), ROUTES, 1 + arguments.patience, arguments.jobs)
+        print(f"built for {built.bound} configurations", *built.failures, sep="\n", flush=True)
     if arguments.build_only:
         return
     keep = output.json_file(arguments, KIND)
@@ -72,10 +75,11 @@ def main() -> None:
         "method": " ".join((__doc__ or "").split("\n\n", 2)[2].split()),
         "patience": arguments.patience,
         "rows": rows,
-        "failures": built.failures,
     }
     held = Held(device)
     for task in tasks:
+        if time.monotonic() - begin > arguments.budget:
+            break
         rows.append(measured(task, device, held, arguments.patience))
         print(said(rows[-1]), flush=True)
     losses = [row["loss"] for row in rows]

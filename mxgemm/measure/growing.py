@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,6 +47,7 @@ class Growing:
         self._rows: list[Row] = []
         self._places: set[tuned.Place] = set()
         self._done: list[Unfinished] = []
+        self._claims = ExitStack()
         method = CALL_METHOD["cpu"] if device.type == "cpu" else GRAPH_METHOD
         self._named = {prepared: tuned.source_of(device, prepared, method=method) for prepared in (True, False)}
         self._next = self._clock()
@@ -72,15 +74,23 @@ class Growing:
         self._written()
         self._next = self._clock() + PAUSE * (self._clock() - start)
 
+    def hold(self, claim: ExitStack) -> None:
+        """Keep the claim of a task until it is in the table, so that no other process begins it meanwhile."""
+        if self._places or self._done:
+            self._claims.push(claim)
+        else:
+            claim.close()
+
     def finish(self) -> None:
         """Write what is not in the table yet.
 
         Raises:
             FileError: it cannot be written; the message says where the rows are instead.
         """
-        if self._rows or self._places:
-            tuned.write(*self._what(), replaced=self._places, force=self._force)
-        self._written()
+        with self._claims:
+            if self._rows or self._places:
+                tuned.write(*self._what(), replaced=self._places, force=self._force)
+            self._written()
 
     def _what(self) -> tuple[Any, ...]:
         return self._path, self._machine.arch, self._sources, self._rows
@@ -89,3 +99,4 @@ class Growing:
         for kept in self._done:
             kept.leave(finished=True)
         self._rows, self._places, self._done = [], set(), []
+        self._claims.close()

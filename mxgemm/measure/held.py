@@ -50,18 +50,18 @@ class Held:
         """
         if self._of != (n, k):
             self._of = self._oracle = self._form = None  # before another one takes as much memory
-        a = activations_of(m, k, self.device)
-        oracle = self._judge_of(a, n, k)
+        oracle = self._oracle = self._judge_of(m, n, k)
         self._of = n, k
         form, copies = self._in_form(oracle.weight, prepared)
         judged = partial(_judged, oracle, a_format)
-        return Trial(a, oracle.weight, form, a_format, False, copies=copies, judged=judged)
+        return Trial(oracle.a, oracle.weight, form, a_format, False, copies=copies, judged=judged)
 
-    def _judge_of(self, a: Tensor, n: int, k: int) -> Oracle:
-        if self._oracle is None:
-            self._oracle = Oracle(a, weight_of(n, k, self.device), ROWS, COLUMNS)
-            return self._oracle
-        return self._oracle.of_others(a)
+    def _judge_of(self, m: int, n: int, k: int) -> Oracle:
+        before = self._oracle
+        if before is not None and before.a.shape[0] == m:
+            return before
+        a = activations_of(m, k, self.device)
+        return Oracle(a, weight_of(n, k, self.device), ROWS, COLUMNS) if before is None else before.of_others(a)
 
     def _in_form(self, weight: MXTensor, prepared: bool) -> tuple[MXTensor, list[Parts]]:
         if self._form is None or self._form[0] is not prepared:

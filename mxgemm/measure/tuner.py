@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -115,13 +116,15 @@ def run(
     end: End = "finished"
     try:
         for task in request.tasks:
-            with unfinished.claimed(folder, task, about) as kept:
+            with ExitStack() as claim:
+                kept = claim.enter_context(unfinished.claimed(folder, task, about))
                 if kept is None:
                     continue
                 if not kept.finished:
                     end = _work(request, task, held, kept, growing, left, tell)
                 timings += kept.timings
                 failures += [f"{task}: {kept.failure}"] if kept.failure else []
+                growing.hold(claim.pop_all())
             if end != "finished":
                 break
     finally:

@@ -7,6 +7,7 @@ in registers, or by a launch of its own that the other overlaps; every E8M0 scal
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -108,8 +109,11 @@ class W4MMA(Route):
 
 @lru_cache(maxsize=1)
 def _ranked(problem: Problem) -> Sequence[MmaConfig]:
-    """Return :func:`candidates`, which tuning asks for twice in a row."""
-    return candidates(problem)
+    """Return :func:`candidates`, which tuning asks for twice in a row, so that they overlap what comes before.
+
+    That is quicker wherever it was measured but for some launches that round A, and up to a fifth of a short call.
+    """
+    return [replace(config, overlap=True) for config in candidates(problem)]
 
 
 class _Launch:
