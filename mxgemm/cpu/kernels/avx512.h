@@ -170,6 +170,7 @@ static inline vfloat v_float_dot(vfloat sum, vweights w, const float_element *a)
 #include "amx.h"
 #elif defined(__AVX512BF16__) && defined(__AVX512VBMI__)
 #define MX_TILE_ROWS_AT_ONCE 8
+#define MX_DECODES_BESIDE
 #include "dots.h"
 #include "vector_tiles.h"
 #else
