@@ -7,6 +7,7 @@ enum { SMALL_EXPONENT = -40, LARGE_EXPONENT = 40 };  // of B's scales, within wh
 
 struct tile_source {
     const uint8_t *rows[TILE_N];  // block b lies at rows[r] + offset + b * step
+    const uint8_t *scale_rows[TILE_N];  // where scales lie in rows, else NULL
     int64_t n;  // whose rows those are; less than 0: nobody's yet
     int64_t offset, step;
     int64_t ahead;  // bytes from a block to the one that is decoded a source later, or 0
@@ -16,11 +17,30 @@ struct tile_source {
     int extreme, nan;  // whether a scale is beyond the exponents above, or NaN
 };
 
+// Find TILE_N rows from n on; beyond the last row of B it is read again. Their blocks may have to be copied.
+static void find_rows(const struct mx_call *c, int64_t n, int64_t first, int64_t blocks, int copied, uint8_t *room,
+                      struct tile_source *s) {
+    int in_rows = c->b_scales.order == IN_ROWS && c->b_scales.column == 1;
+    for (int64_t r = 0; r < TILE_N; r++) {
+        int64_t row = smaller(n + r, c->n - 1);
+        uint8_t *copy = room + r * TILE_BLOCKS * BLOCK_BYTES;
+        struct weight_row w = copied ? plain_row(c, row, first, blocks, copy) : stored_row(c, row);
+        s->rows[r] = w.bytes;
+        s->scale_rows[r] = in_rows ? c->b_scales.bytes + row * c->b_scales.row : NULL;
+        s->step = w.step;
+    }
+    s->n = n;
+}
+
 // Find the scales of sixteen blocks, of which `first` is one.
-static void find_scales(const struct mx_call *c, int64_t n, int64_t first, struct tile_source *s) {
+static void find_scales(const struct mx_call *c, int64_t first, struct tile_source *s) {
+    int64_t group = first / BLOCK_BYTES * BLOCK_BYTES;
     s->extreme = s->nan = 0;
     for (int v = 0; v < TILE_N / LANES; v++) {
-        v_scale_bytes(c, n + v * LANES, first / BLOCK_BYTES * BLOCK_BYTES, s->scales[v]);
+        if (s->scale_rows[0] && group + BLOCK_BYTES <= c->k / BLOCK)
+            v_transpose(s->scale_rows + v * LANES, group, s->scales[v]);
+        else
+            v_scale_bytes(c, s->n + v * LANES, group, s->scales[v]);
         s->extreme |= v_beyond(s->scales[v], 127 + SMALL_EXPONENT, 127 + LARGE_EXPONENT);
     }
     for (int v = 0; v < TILE_N / LANES && s->extreme; v++) s->nan |= v_beyond(s->scales[v], 0, 254);
@@ -30,16 +50,8 @@ static void find_scales(const struct mx_call *c, int64_t n, int64_t first, struc
 static void find_blocks(const struct mx_call *c, int64_t n, int64_t first, int64_t blocks, int64_t then_n,
                         int64_t then_first, uint8_t *room, struct tile_source *s) {
     int copied = c->b_column != 1 && !c->b_preshuffled, other_rows = s->n != n;
-    if (other_rows || copied)
-        for (int64_t r = 0; r < TILE_N; r++) {  // beyond the last row of B it is read again
-            int64_t row = smaller(n + r, c->n - 1);
-            uint8_t *copy = room + r * TILE_BLOCKS * BLOCK_BYTES;
-            struct weight_row w = copied ? plain_row(c, row, first, blocks, copy) : stored_row(c, row);
-            s->rows[r] = w.bytes;
-            s->step = w.step;
-        }
-    if (other_rows || s->first / BLOCK_BYTES != first / BLOCK_BYTES) find_scales(c, n, first, s);
-    s->n = n;
+    if (other_rows || copied) find_rows(c, n, first, blocks, copied, room, s);
+    if (other_rows || s->first / BLOCK_BYTES != first / BLOCK_BYTES) find_scales(c, first, s);
     s->offset = copied ? 0 : first * s->step;
     s->first = first;
     s->blocks = blocks;
@@ -47,9 +59,9 @@ static void find_blocks(const struct mx_call *c, int64_t n, int64_t first, int64
     s->ahead = 0;
     if (!is_plain(c) || then_n + TILE_N > c->n) return;
     s->ahead = (then_n - n) * c->b_row + (then_first - first) * BLOCK_BYTES;
-    if (then_first % BLOCK_BYTES == 0 && c->b_scales.order == IN_ROWS && c->b_scales.column == 1)
-        for (int64_t r = 0; r < TILE_N; r++)
-            __builtin_prefetch(c->b_scales.bytes + (then_n + r) * c->b_scales.row + then_first);
+    int64_t scales_ahead = (then_n - n) * c->b_scales.row + then_first;
+    if (s->scale_rows[0] && then_first % BLOCK_BYTES == 0)
+        for (int64_t r = 0; r < TILE_N; r++) __builtin_prefetch(s->scale_rows[r] + scales_ahead);
 }
 
 // Fetch what is decoded a source later than the next block, for LANES rows; its line holds LINE_BLOCKS of them.

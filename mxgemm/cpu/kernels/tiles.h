@@ -152,8 +152,8 @@ static struct tile_plan tile_plan_of(const struct mx_call *c, int64_t rows, int6
     int64_t panels = (c->n + TILE_N - 1) / TILE_N;
     struct tile_plan p = {.narrow = round_up(rows, TILE_ROWS) * c->k * (int64_t)sizeof(tile_element) <= NARROW_BYTES};
     int64_t tasks = threads * ((panels + threads * TASK_PANELS - 1) / (threads * TASK_PANELS));
-    if (p.narrow && threads > 1) tasks *= 4;
     p.panels = (panels + tasks - 1) / tasks;
+    if (p.narrow && threads > 1) p.panels = larger(1, smaller(p.panels, panels / (12 * threads)));
     p.across = (panels + p.panels - 1) / p.panels;
     p.down = p.across < threads ? larger(1, smaller(threads / p.across, rows / 64)) : 1;
     p.down = larger(p.down, (rows + TASK_TILE_ROWS - 1) / TASK_TILE_ROWS);
