@@ -45,29 +45,40 @@ static inline void scale_block(float x[BLOCK], int exponent) {
         for (int i = 0; i < BLOCK; i++) x[i] *= power_of_two(rest);
 }
 
-// Pack a row, moved by 2^-shift; return the exponent of its largest finite element, or 0 if there is none but zeros.
+// Widen the range of exponents by that of a block's elements, but for zeros, infinities and NaN, times 2^exponent.
+static inline void widen_range(const float x[BLOCK], int exponent, int *top, int *bottom) {
+    int32_t most = largest_magnitude(x), least = INT32_MAX;  // the latter of those that are not 0, less 1
+    for (int i = 0; i < BLOCK; i++) {
+        int32_t magnitude = (int32_t)((bits_of(x[i]) - 1) & 0x7FFFFFFF);
+        least = magnitude < least ? magnitude : least;
+    }
+    if (most >= FP32_INFINITY) {
+        most = 0;
+        for (int i = 0; i < BLOCK; i++) {
+            int32_t magnitude = (int32_t)(bits_of(x[i]) & 0x7FFFFFFF);
+            if (magnitude > most && magnitude < FP32_INFINITY) most = magnitude;
+        }
+    }
+    if (!most) return;
+    int high = (most >> 23) - 127 + exponent, low = ((least + 1) >> 23) - 127 + exponent;
+    *top = high > *top ? high : *top;
+    *bottom = low < *bottom ? low : *bottom;
+}
+
+// Pack a row, moved by 2^-shift; return the exponent of its largest finite element, or one that is little larger, or 0
+// if there is none but zeros.
 static int pack_row_moved(const struct mx_call *c, const struct tiles *t, int64_t at, int shift) {
     int top = -1000, bottom = 1000;
+    int most = largest_exponent(c->a_format), least = least_exponent(c->a_format);
     tile_element *to = t->values + (at / TILE_ROWS * t->blocks * TILE_ROWS + at % TILE_ROWS) * BLOCK;
     for (int64_t b = 0; b < t->blocks; b++, to += TILE_ROWS * BLOCK) {
         float x[BLOCK];
-        int exponent = elements_of_block(c, t->first + at, b, x) - shift;
-        int32_t most = largest_magnitude(x), least = INT32_MAX;  // the latter of those that are not 0, less 1
-        for (int i = 0; i < BLOCK; i++) {
-            int32_t magnitude = (int32_t)((bits_of(x[i]) - 1) & 0x7FFFFFFF);
-            least = magnitude < least ? magnitude : least;
-        }
-        if (most >= FP32_INFINITY) {
-            most = 0;
-            for (int i = 0; i < BLOCK; i++) {
-                int32_t magnitude = (int32_t)(bits_of(x[i]) & 0x7FFFFFFF);
-                if (magnitude > most && magnitude < FP32_INFINITY) most = magnitude;
-            }
-        }
-        if (most) {
-            int high = (most >> 23) - 127 + exponent, low = ((least + 1) >> 23) - 127 + exponent;
-            top = high > top ? high : top;
-            bottom = low < bottom ? low : bottom;
+        int scale = elements_of_block(c, t->first + at, b, x), exponent = scale - shift;
+        if (c->a_format == MX_BF16_ELEMENTS || scale < -100) {  // zeros, perhaps, which have the least scale
+            widen_range(x, exponent, &top, &bottom);
+        } else {
+            top = exponent + most > top ? exponent + most : top;
+            bottom = exponent + least < bottom ? exponent + least : bottom;
         }
         scale_block(x, exponent);
         pack_block(x, to);
