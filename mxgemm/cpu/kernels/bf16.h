@@ -12,34 +12,34 @@ static inline int element_at(int place) { return place / 8 * 8 + place % 8 / 2 +
 
 #if defined(__AVX512BW__)
 #define MX_PACKS_BF16
-// The pairs of a block of bf16.
-static inline __m512i v_paired(__m512i x) {
-    const __m512i order = _mm512_setr_epi32(0x00040000, 0x00050001, 0x00060002, 0x00070003, 0x000C0008, 0x000D0009,
-                                            0x000E000A, 0x000F000B, 0x00140010, 0x00150011, 0x00160012, 0x00170013,
-                                            0x001C0018, 0x001D0019, 0x001E001A, 0x001F001B);
-    return _mm512_permutexvar_epi16(order, x);
+// element_at() of 32 places.
+static inline __m512i v_order(void) {
+    return _mm512_setr_epi32(0x00040000, 0x00050001, 0x00060002, 0x00070003, 0x000C0008, 0x000D0009, 0x000E000A,
+                             0x000F000B, 0x00140010, 0x00150011, 0x00160012, 0x00170013, 0x001C0018, 0x001D0019,
+                             0x001E001A, 0x001F001B);
 }
 
-// A block of A whose values are exact in bf16, but for subnormals.
+// A block of A whose values are exact in bf16, but for subnormals: the upper halves of fp32.
 static inline void pack_block(const float x[BLOCK], tile_element *to) {
-    __m256i low = _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_loadu_si512(x), 16));
-    __m256i high = _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_loadu_si512(x + 16), 16));
-    _mm512_storeu_si512(to, v_paired(_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1)));
+    const __m512i halves = _mm512_add_epi16(_mm512_slli_epi16(v_order(), 1), _mm512_set1_epi16(1));
+    __m512i first = _mm512_loadu_si512(x), second = _mm512_loadu_si512(x + 16);
+    _mm512_storeu_si512(to, _mm512_permutex2var_epi16(first, halves, second));
 }
 
 // The blocks of a row of A that is bf16, `step` apart; the magnitudes, as bits, of its largest finite element and of its
 // least one that is not 0, less 1.
 static inline void pack_bf16(const uint16_t *x, int64_t blocks, tile_element *to, int64_t step, int *most, int *least) {
-    const __m512i infinity = _mm512_set1_epi16(0x7F80), one = _mm512_set1_epi16(1);
-    __m512i high = _mm512_setzero_si512(), low = _mm512_set1_epi16(-1);
+    enum { ABOVE = 0x80 };  // added to infinity's bits and NaN's, makes them negative
+    const __m512i order = v_order(), above = _mm512_set1_epi16(ABOVE), one = _mm512_set1_epi16(1);
+    __m512i high = above, low = _mm512_set1_epi16(-1);
     for (int64_t b = 0; b < blocks; b++, x += BLOCK, to += step) {
         __m512i values = _mm512_loadu_si512(x), magnitude = _mm512_and_si512(values, _mm512_set1_epi16(0x7FFF));
-        _mm512_storeu_si512(to, v_paired(values));
+        _mm512_storeu_si512(to, _mm512_permutexvar_epi16(order, values));
         low = _mm512_min_epu16(low, _mm512_sub_epi16(magnitude, one));
-        high = _mm512_mask_max_epu16(high, _mm512_cmplt_epu16_mask(magnitude, infinity), high, magnitude);
+        high = _mm512_max_epi16(high, _mm512_add_epi16(magnitude, above));
     }
     uint16_t highs[BLOCK], lows[BLOCK];
-    _mm512_storeu_si512(highs, high);
+    _mm512_storeu_si512(highs, _mm512_sub_epi16(high, above));
     _mm512_storeu_si512(lows, low);
     *most = 0, *least = 0xFFFF;
     for (int i = 0; i < BLOCK; i++) {
@@ -48,9 +48,9 @@ static inline void pack_bf16(const uint16_t *x, int64_t blocks, tile_element *to
     }
 }
 
-// What v_bf16 makes values of codes with. From bf16's bits of a code, which are large enough for that, the scale's part
-// is subtracted down to 0 at most: a zero stays one under every scale. The zero with a sign is one without.
-enum { MORE = 0x3F00 };  // than the bits of a value: with those of a half, the least one, twice as much
+// The bits of each code's value in bf16, twice, raised by RAISED: then the part of a scale is subtracted, down to 0 at
+// most, and a zero stays one under every scale. Minus zero is zero.
+enum { RAISED = 0x3F00 };
 
 static inline __m512i v_raised_values(void) {
     return _mm512_broadcast_i64x4(_mm256_setr_epi16(
@@ -63,7 +63,7 @@ static inline __m512i v_lowering(vbytes scales, int i) {
     const __m512i first = _mm512_broadcast_i32x4(_mm_setr_epi32(
         (int)0x80008000, (int)0x80048004, (int)0x80088008, (int)0x800C800C));
     __m512i bytes = _mm512_shuffle_epi8(scales, _mm512_add_epi16(first, _mm512_set1_epi16((short)i)));
-    return _mm512_sub_epi16(_mm512_set1_epi16(MORE + (127 << 7)), _mm512_slli_epi16(bytes, 7));
+    return _mm512_sub_epi16(_mm512_set1_epi16(RAISED + (127 << 7)), _mm512_slli_epi16(bytes, 7));
 }
 
 // Pair q of eight codes a lane. A scale beyond bf16's exponents leaves what is computed again anyway.
