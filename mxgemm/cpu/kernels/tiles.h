@@ -1,7 +1,6 @@
 // Many rows of A in any format: panels of B are decoded to values with their scales in them, A is packed in tiles, and
-// sums run over all of K. An engine multiplies them (amx.h, dots.h, fp32.h): it has the type of an element, TILE_N and
-// TILE_BLOCKS, tiles_begin, tiles_end, pack_block, decode_block_of_rows and
-// multiply_tiles.
+// sums run over all of K. An engine multiplies them (amx.h, dots.h, fp32.h): it has the type of an element, TILE_N,
+// TILE_BLOCKS, tiles_begin, tiles_end, pack_block, decode_block_of_rows and multiply_tiles.
 //
 // bf16 engines take subnormals for zero and flush products to it. What that can lose is less than 2^-63 for |A| < 2^61,
 // |B| < 2^43 and K < 2^20: sums of 2^-39 and more do not show it. Rows of A are moved into that range; the rest of what
