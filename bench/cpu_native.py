@@ -20,6 +20,7 @@ import json
 import math
 import os
 import resource
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -98,6 +99,7 @@ def main() -> None:
         "method": " ".join(" ".join(words).split()),
         "environment": describe_environment(torch.device("cpu")),
         "processor": processor(),
+        "scheduling": scheduling(),
         "cores": cores,
         "limits": {name: os.environ[name] for name in LIMITS if name in os.environ},
         "features": sorted(cpu_features() & {flag for v in variants.VARIANTS for flag in (*v.needs, *v.extras)}),
@@ -120,6 +122,13 @@ def processor() -> dict[str, str]:
     wanted = ("vendor_id", "cpu family", "model")
     lines = [line.partition(":") for line in text.splitlines()]
     return {name.strip(): value.strip() for name, _, value in lines if name.strip() in wanted}
+
+
+def scheduling() -> str:
+    """Say whether others on the machine wait for this process: under ``chrt -f 10`` they do (Linux)."""
+    if sys.platform != "linux":
+        return "other"
+    return "first in, first out" if os.sched_getscheduler(0) == os.SCHED_FIFO else "other"
 
 
 def libraries() -> tuple[Libraries, dict[str, str]]:
