@@ -7,8 +7,9 @@ them; medians. ``ratio`` is to the faster of torch.mm in bf16 and in fp32 in the
 of its dtype in memory already. Before each call 64 MB of something else are written, so that weights come from memory,
 as they do in a model. One to two minutes for each number of threads.
 
-With --processor-time, of one thread, times are those of the thread's processor and not of the wall: for a machine that
-others use as well. What caches and memory they take from it stays in.
+For a machine that others use as well; what caches and memory they take from it stays in. With --processor-time, of one
+thread, times are those of the thread's processor and not of the wall. With --undisturbed, calls during which the system
+took a processor from one of this process's threads do not count, and what has no five others at a size is left out.
 """
 
 from __future__ import annotations
@@ -16,7 +17,11 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
+import math
 import os
+import resource
+import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from datetime import datetime, timezone
@@ -27,6 +32,7 @@ import torch
 from torch import Tensor
 
 import mxgemm
+from mxgemm import files
 from mxgemm.cpu import abi, build, variants
 from mxgemm.cpu.launch import Product
 from mxgemm.device import CPU, cpu_features
@@ -51,6 +57,8 @@ CHECKED: Final = ((3, 65, 96), (33, 300, 2880))
 CONVERTED: Final = (2112, 7168)
 SECONDS: Final = 1.5
 LEAST, MOST = 5, 60
+PATIENCE: Final = 40
+"""Times the seconds of a size, after which --undisturbed waits no longer."""
 FLUSHED: Final = 1 << 26
 LIMITS: Final = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", variants.VARIANT_VARIABLE)
 """Variables that hold torch and the kernels to less than the CPU has."""
@@ -71,21 +79,27 @@ def main() -> None:
     parser.add_argument("--most-rows", type=int, default=1024, help="of A; torch takes long for many in bf16 with AVX2")
     output.add_options(parser)
     parser.add_argument("--processor-time", action="store_true", help="of the calling thread; with --threads 1")
+    parser.add_argument("--undisturbed", action="store_true", help="leave out calls that were interrupted")
     arguments = parser.parse_args()
     if arguments.processor_time and arguments.threads != [1]:
         parser.error("--processor-time: is of one thread; want --threads 1")
+    if arguments.processor_time and arguments.undisturbed:
+        parser.error("--processor-time, --undisturbed: want one of them")
     keep = output.json_file(arguments, KIND)
     found, failed = libraries()
     wrong = [fault for name, library in found.items() for fault in faults(name, library)]
     most, seconds = arguments.most_rows, arguments.seconds
-    timer = single_thread_us if arguments.processor_time else single_wall_us
+    timer: Timer = undisturbed_us if arguments.undisturbed else single_wall_us
+    timer = single_thread_us if arguments.processor_time else timer
     results = [record for threads in arguments.threads for record in measured(found, threads, seconds, most, timer)]
-    words = (__doc__ or "").split("\n\n")[2 : 4 if arguments.processor_time else 3]
+    words = (__doc__ or "").split("\n\n")[2 : 4 if timer is not single_wall_us else 3]
     document: dict[str, Any] = {
         "kind": KIND,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "method": " ".join(" ".join(words).split()),
         "environment": describe_environment(torch.device("cpu")),
+        "processor": processor(),
+        "scheduling": scheduling(),
         "cores": cores,
         "limits": {name: os.environ[name] for name in LIMITS if name in os.environ},
         "features": sorted(cpu_features() & {flag for v in variants.VARIANTS for flag in (*v.needs, *v.extras)}),
@@ -97,6 +111,24 @@ def main() -> None:
     keep(document)
     print(json.dumps({name: value for name, value in document.items() if name != "results"}, indent=1))
     raise SystemExit(bool(wrong or failed))
+
+
+def processor() -> dict[str, str]:
+    """Say which generation of CPU this is, which a model's name need not tell (Linux on x86; {} elsewhere)."""
+    try:
+        text = files.read_bytes("/proc/cpuinfo").decode(errors="replace")
+    except files.FileError:
+        return {}
+    wanted = ("vendor_id", "cpu family", "model")
+    lines = [line.partition(":") for line in text.splitlines()]
+    return {name.strip(): value.strip() for name, _, value in lines if name.strip() in wanted}
+
+
+def scheduling() -> str:
+    """Say whether others on the machine wait for this process: under ``chrt -f 10`` they do (Linux)."""
+    if sys.platform != "linux":
+        return "other"
+    return "first in, first out" if os.sched_getscheduler(0) == os.SCHED_FIFO else "other"
 
 
 def libraries() -> tuple[Libraries, dict[str, str]]:
@@ -141,7 +173,10 @@ def measured(found: Libraries, threads: int, seconds: float, most_rows: int, tim
             weight = mxgemm.quantize(values)
             peers = peers_of(a, weight.dequantize(dtype=torch.bfloat16))
             times = timed({**peers, **contenders(found, a, weight, a_format)}, seconds, timer)
-            fastest = min(times[name].us for name in peers)
+            fastest = min((times[name].us for name in peers if name in times), default=math.nan)
+            if math.isnan(fastest):
+                print(f"{m},{n},{k} {a_format} {threads} threads: interrupted too often", flush=True)
+                continue
             for name, spread in times.items():
                 what = {"m": m, "n": n, "k": k, "a_format": a_format, "threads": threads, "name": name}
                 yield {**what, **asdict(spread), "ratio": spread.us / fastest}
@@ -182,21 +217,31 @@ def contenders(found: Libraries, a: Tensor, weight: MXTensor, a_format: str) -> 
     return calls
 
 
+def undisturbed_us(call: Call) -> float:
+    """Time one call by the wall; NaN if the system interrupted one of this process's threads to run something else."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+    us = single_wall_us(call)
+    return us if resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw == before else math.nan
+
+
 def timed(calls: dict[str, Call], seconds: float, timer: Timer) -> dict[str, Spread]:
     """Call all of them in turn until the time is spent, after a first turn that does not count, with cold caches."""
     times: dict[str, list[float]] = {name: [] for name in calls}
-    spent, turns = 0.0, -1
+    spent, turns, fewest = 0.0, -1, 0
+    patience = PATIENCE * seconds * 1e6 if timer is undisturbed_us else math.inf
     other = torch.zeros(FLUSHED, dtype=torch.uint8)
-    while turns < LEAST or (turns < MOST and spent < seconds * 1e6):
+    while spent <= patience and (fewest < LEAST or (fewest < MOST and spent < seconds * 1e6)):
         for name, call in calls.items():
             other.add_(1)
+            begin = time.perf_counter()
             us = timer(call)
             if turns >= 0:
-                times[name].append(us)
-                spent += us
+                spent += (time.perf_counter() - begin) * 1e6
+                times[name] += [] if math.isnan(us) else [us]
         turns += 1
-    method = "wall" if timer is single_wall_us else "thread"
-    return {name: spread_of(list_, method) for name, list_ in times.items()}
+        fewest = min(map(len, times.values()))
+    method = "thread" if timer is single_thread_us else "wall"
+    return {name: spread_of(list_, method) for name, list_ in times.items() if len(list_) >= LEAST}
 
 
 if __name__ == "__main__":

@@ -3,8 +3,10 @@
 import importlib.util
 import itertools
 import json
+import math
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -149,3 +151,19 @@ def test_the_cpus_kernels_are_checked_and_timed(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(native, "product", lambda library, a, w, fmt, method, out: out.fill_(1))
     assert call().shape == (2, 33)
     assert list(native.faults("wrong", None))
+
+
+def test_interrupted_calls_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What loses its processor at each call is left out, the other contender is not."""
+    native = script("cpu_native")
+    switches = [0]
+    monkeypatch.setattr(native.resource, "getrusage", lambda _: SimpleNamespace(ru_nivcsw=switches[0]))
+    monkeypatch.setattr(native, "FLUSHED", 64)
+
+    def interrupted() -> None:
+        switches[0] += 1
+
+    assert math.isnan(native.undisturbed_us(interrupted))
+    found = native.timed({"undisturbed": lambda: None, "interrupted": interrupted}, 1e-4, native.undisturbed_us)
+    assert list(found) == ["undisturbed"]
+    assert found["undisturbed"].runs >= native.LEAST

@@ -39,10 +39,13 @@ static double product(const struct mx_call *c, const float *a, int64_t m, int64_
 static int check(int64_t m, int64_t n, int64_t k, int64_t format, int64_t method, int64_t threads, int64_t gap) {
     int64_t a_row = k + gap, b_column = 1 + gap, out_column = 1 + gap;
     float *a = malloc((size_t)((m - 1) * a_row + k) * 4), *rounded = malloc((size_t)(m * k) * 4);
+    uint16_t *halves = malloc((size_t)((m - 1) * a_row + k) * 2);
     uint8_t *b = malloc((size_t)(n * k / 2 * b_column)), *scales = malloc((size_t)(n * k / 32));
     float *out = malloc((size_t)((m * n - 1) * out_column + 1) * 4);
-    for (int64_t i = 0; i < (m - 1) * a_row + k; i++)
-        a[i] = from_bf16(to_bf16(ldexpf((float)drawn(2001) / 1000 - 1, (int)drawn(8) - 24)));
+    for (int64_t i = 0; i < (m - 1) * a_row + k; i++) {
+        halves[i] = to_bf16(ldexpf((float)drawn(2001) / 1000 - 1, (int)drawn(8) - 24));
+        a[i] = from_bf16(halves[i]);
+    }
     for (int64_t i = 0; i < n * k / 2 * b_column; i++) b[i] = (uint8_t)drawn(256);
     for (int64_t i = 0; i < n * k / 32; i++) scales[i] = drawn(50) ? (uint8_t)(118 + drawn(16)) : drawn(2) ? 255 : 250;
     struct mx_call c = {
@@ -51,6 +54,7 @@ static int check(int64_t m, int64_t n, int64_t k, int64_t format, int64_t method
         .b_scales = {scales, k / 32, 1, 0, 0}, .out = out, .out_row = n * out_column, .out_column = out_column,
         .out_dtype = MX_FP32, .method = method, .threads = threads,
     };
+    if (gap) c.a = halves, c.a_dtype = MX_BF16;
     struct mx_call exact = c;
     exact.out = rounded;
     exact.out_row = k;
@@ -68,7 +72,28 @@ static int check(int64_t m, int64_t n, int64_t k, int64_t format, int64_t method
                 printf("(%ld, %ld, %ld) format %ld method %ld threads %ld: out[%ld, %ld] is %g, want %g\n", (long)m,
                        (long)n, (long)k, (long)format, (long)method, (long)threads, (long)i, (long)j, got, want);
         }
-    free(memory), free(out), free(scales), free(b), free(rounded), free(a);
+    free(memory), free(out), free(scales), free(b), free(rounded), free(halves), free(a);
+    return wrong;
+}
+
+static _Atomic int runs[300];
+
+static void count_run(void *context, int64_t index, int64_t thread) {
+    (void)context;
+    (void)thread;
+    atomic_fetch_add(&runs[index], 1);
+}
+
+// Threads that take what others leave: every task is run, and once.
+static int check_tasks(int64_t tasks, int64_t threads) {
+    int wrong = 0;
+    for (int64_t i = 0; i < tasks; i++) atomic_store(&runs[i], 0);
+    pool_run(count_run, NULL, tasks, threads);
+    for (int64_t i = 0; i < tasks; i++) {
+        int times = atomic_load(&runs[i]);
+        if (times != 1 && !wrong++)
+            printf("%ld tasks, %ld threads: task %ld is run %d times\n", (long)tasks, (long)threads, (long)i, times);
+    }
     return wrong;
 }
 
@@ -89,6 +114,9 @@ int main(void) {
                         if (method != MX_PANELS || formats[f] == MX_E2M1)
                             wrong += check(s[0], s[1], s[2], formats[f], method, threads, gap);
             }
+    static const int64_t tasks[] = {1, 2, 3, 7, 64, 300};
+    for (int i = 0; i < 6; i++)
+        for (int64_t threads = 1; threads <= 9; threads++) wrong += check_tasks(tasks[i], threads);
     wrong += check(600, 3, 64, MX_E4M3, MX_TILES, 2, 0);  // more rows than a task has
     return wrong != 0;
 }

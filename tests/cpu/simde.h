@@ -6,7 +6,6 @@
 #include <simde/x86/avx512.h>
 #include <simde/x86/avx512/dpbf16.h>
 #include <simde/x86/avx512/dpbusd.h>
-#include <simde/x86/avx512/multishift.h>
 #include <string.h>
 
 #define __AVX512VNNI__ 1

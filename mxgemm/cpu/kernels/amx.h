@@ -70,10 +70,18 @@ static inline void tiles_begin(void) {
 }
 static inline void tiles_end(void) { amx_release(); }
 
+// Decode a block to the place of one that was loaded, while the unit multiplies.
+static inline void decode_beside(struct tile_source *next, tile_element *panel) {
+    __asm__ volatile("" : : : "memory");  // no earlier than that
+    if (next && next->decoded < next->blocks) decode_next(next, panel);
+}
+
 // Add the products of `rows` rows of A, in tiles `a_step` elements apart, with a panel's blocks to `sums`, or put them
-// there. Whole tiles are written.
+// there. Whole tiles are written. With `next` no other rows will read the panel: its blocks are decoded to their places.
 static __attribute__((noinline)) void multiply_tiles(const tile_element *a, int64_t a_step, int64_t rows,
-                                                     const tile_element *w, int64_t blocks, int add, float *sums) {
+                                                     tile_element *w, int64_t blocks, int add, float *sums,
+                                                     struct tile_source *next) {
+    tile_element *panel = w;
     enum { TILE = 16 * BLOCK, SUMS_ROW = TILE_N * 4 };
     float *below = sums + 16 * TILE_N;
     __asm__ volatile("" : : : "memory");  // what tiles are loaded from is written by now
@@ -98,6 +106,7 @@ static __attribute__((noinline)) void multiply_tiles(const tile_element *a, int6
             amx_multiply(1, 4, 7);
             amx_multiply(2, 5, 6);
             amx_multiply(3, 5, 7);
+            decode_beside(next, panel);
         }
         amx_store(2, below, SUMS_ROW);
         amx_store(3, below + 16, SUMS_ROW);
@@ -115,6 +124,7 @@ static __attribute__((noinline)) void multiply_tiles(const tile_element *a, int6
             amx_load(7, w + TILE, 64);
             amx_multiply(0, 4, 6);
             amx_multiply(1, 4, 7);
+            decode_beside(next, panel);
         }
     }
     amx_store(0, sums, SUMS_ROW);

@@ -168,8 +168,9 @@ static inline vfloat v_float_dot(vfloat sum, vweights w, const float_element *a)
 
 #if defined(__AMX_BF16__) || defined(MX_EMULATED_AMX)
 #include "amx.h"
-#elif defined(__AVX512BF16__) && defined(__AVX512VBMI__)
+#elif defined(__AVX512BF16__)
 #define MX_TILE_ROWS_AT_ONCE 8
+#define MX_DECODES_BESIDE
 #include "dots.h"
 #include "vector_tiles.h"
 #else

@@ -1,44 +1,99 @@
 // bf16 elements for the engines of tiles: a panel's block is [TILE_N / 16, 16 pairs, 16 columns, 2].
+//
+// Elements k and k + 4 of eight are a pair, in A as in B: shifted by q codes, a vector of eight codes a lane has the pair
+// of element q in its halves, where the permutation that looks their values up reads them.
 #pragma once
 #include "weights.h"
 
 enum { TILE_N = 32, TILE_BLOCKS = 16 };
 typedef uint16_t tile_element;
 
-static inline tile_element to_tile_element(float x) { return (uint16_t)(bits_of(x) >> 16); }  // exact, but subnormals
+static inline int element_at(int place) { return place / 8 * 8 + place % 8 / 2 + place % 2 * 4; }
 
-#if defined(__AVX512VBMI__) && defined(__AVX512BW__)
-// A block of sixteen rows of B. A scale beyond bf16's exponents leaves what is computed again anyway.
+#if defined(__AVX512BW__)
+#define MX_PACKS_BF16
+// element_at() of 32 places.
+static inline __m512i v_order(void) {
+    return _mm512_setr_epi32(0x00040000, 0x00050001, 0x00060002, 0x00070003, 0x000C0008, 0x000D0009, 0x000E000A,
+                             0x000F000B, 0x00140010, 0x00150011, 0x00160012, 0x00170013, 0x001C0018, 0x001D0019,
+                             0x001E001A, 0x001F001B);
+}
+
+// A block of A whose values are exact in bf16, but for subnormals: the upper halves of fp32.
+static inline void pack_block(const float x[BLOCK], tile_element *to) {
+    const __m512i halves = _mm512_add_epi16(_mm512_slli_epi16(v_order(), 1), _mm512_set1_epi16(1));
+    __m512i first = _mm512_loadu_si512(x), second = _mm512_loadu_si512(x + 16);
+    _mm512_storeu_si512(to, _mm512_permutex2var_epi16(first, halves, second));
+}
+
+// The blocks of a row of A that is bf16, `step` apart; the magnitudes, as bits, of its largest finite element and of its
+// least one that is not 0, less 1.
+static inline void pack_bf16(const uint16_t *x, int64_t blocks, tile_element *to, int64_t step, int *most, int *least) {
+    enum { ABOVE = 0x80 };  // added to infinity's bits and NaN's, makes them negative
+    const __m512i order = v_order(), above = _mm512_set1_epi16(ABOVE), one = _mm512_set1_epi16(1);
+    __m512i high = above, low = _mm512_set1_epi16(-1);
+    for (int64_t b = 0; b < blocks; b++, x += BLOCK, to += step) {
+        __m512i values = _mm512_loadu_si512(x), magnitude = _mm512_and_si512(values, _mm512_set1_epi16(0x7FFF));
+        _mm512_storeu_si512(to, _mm512_permutexvar_epi16(order, values));
+        low = _mm512_min_epu16(low, _mm512_sub_epi16(magnitude, one));
+        high = _mm512_max_epi16(high, _mm512_add_epi16(magnitude, above));
+    }
+    uint16_t highs[BLOCK], lows[BLOCK];
+    _mm512_storeu_si512(highs, _mm512_sub_epi16(high, above));
+    _mm512_storeu_si512(lows, low);
+    *most = 0, *least = 0xFFFF;
+    for (int i = 0; i < BLOCK; i++) {
+        *most = highs[i] > *most ? highs[i] : *most;
+        *least = lows[i] < *least ? lows[i] : *least;
+    }
+}
+
+// The bits of each code's value in bf16, twice, raised by RAISED: then the part of a scale is subtracted, down to 0 at
+// most, and a zero stays one under every scale. Minus zero is zero.
+enum { RAISED = 0x3F00 };
+
+static inline __m512i v_raised_values(void) {
+    return _mm512_broadcast_i64x4(_mm256_setr_epi16(
+        0, 0x7E00, 0x7E80, 0x7EC0, 0x7F00, 0x7F40, 0x7F80, 0x7FC0,  // 0 0.5 1 1.5 2 3 4 6
+        0, (short)0xFE00, (short)0xFE80, (short)0xFEC0, (short)0xFF00, (short)0xFF40, (short)0xFF80, (short)0xFFC0));
+}
+
+// What is to be subtracted for the scale in byte i of each lane.
+static inline __m512i v_lowering(vbytes scales, int i) {
+    const __m512i first = _mm512_broadcast_i32x4(_mm_setr_epi32(
+        (int)0x80008000, (int)0x80048004, (int)0x80088008, (int)0x800C800C));
+    __m512i bytes = _mm512_shuffle_epi8(scales, _mm512_add_epi16(first, _mm512_set1_epi16((short)i)));
+    return _mm512_sub_epi16(_mm512_set1_epi16(RAISED + (127 << 7)), _mm512_slli_epi16(bytes, 7));
+}
+
+// Pair q of eight codes a lane. A scale beyond bf16's exponents leaves what is computed again anyway.
+static inline __m512i v_bf16(vbytes codes, int q, __m512i raised, __m512i lowering) {
+    __m512i pair = q ? _mm512_srli_epi16(codes, 4 * q) : codes;  // the permutation reads five bits, its table repeats
+    return _mm512_subs_epu16(_mm512_permutexvar_epi16(pair, raised), lowering);
+}
+
+// A block of sixteen rows of B.
 static inline void decode_block_of_rows(const uint8_t *const rows[LANES], int64_t at, vbytes scales, int i, int v,
                                         tile_element *block) {
-    // Of each 32 bits the eight that begin with code 2q to its first byte, with code 2q + 1 to its third one.
-    const __m512i first = _mm512_set1_epi64(0x0024002000040000);
-    const __m512i table = v_bf16_of_codes(), magnitude = _mm512_set1_epi16(7);
+    const __m512i raised = v_raised_values(), lowering = v_lowering(scales, i);
     __m512i byte = _mm512_and_si512(_mm512_srli_epi32(scales, 8 * i), _mm512_set1_epi32(255));
-    __m512i exponent = _mm512_slli_epi32(byte, 7);
-    exponent = _mm512_or_si512(exponent, _mm512_slli_epi32(exponent, 16));
-    exponent = _mm512_sub_epi16(exponent, _mm512_set1_epi16(127 << 7));
     __mmask16 nan = _mm512_cmpeq_epi32_mask(byte, _mm512_set1_epi32(255));
     uint16_t *to = block + v * 16 * BLOCK;
-    vbytes four[4];
-    v_transpose(rows, at, four);
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; j++)
-#pragma GCC unroll 4
-        for (int q = 0; q < 4; q++) {
-            __m512i control = _mm512_add_epi8(first, _mm512_set1_epi8((char)(8 * q)));
-            __m512i codes = _mm512_multishift_epi64_epi8(control, four[j]);  // the permutation reads five bits of them
-            __mmask32 nonzero = _mm512_test_epi16_mask(codes, magnitude);
-            __m512i values = _mm512_permutexvar_epi16(codes, table);
-            values = _mm512_maskz_add_epi16(nonzero, values, exponent);
-            _mm512_storeu_si512(to + (4 * j + q) * 32, values);
-        }
+    vbytes codes[4];
+    v_transpose(rows, at, codes);
+#pragma GCC unroll 16
+    for (int pair = 0; pair < 16; pair++)
+        _mm512_storeu_si512(to + pair * 32, v_bf16(codes[pair / 4], pair % 4, raised, lowering));
     if (nan)
         for (int pair = 0; pair < 16; pair++)
             _mm512_mask_storeu_epi32(to + pair * 32, nan, _mm512_set1_epi32(0x7FC07FC0));
 }
 #else
 // The same value by value, where an emulated engine has no such vectors.
+static inline void pack_block(const float x[BLOCK], tile_element *to) {
+    for (int i = 0; i < BLOCK; i++) to[i] = (uint16_t)(bits_of(x[element_at(i)]) >> 16);
+}
+
 static inline void decode_block_of_rows(const uint8_t *const rows[LANES], int64_t at, vbytes scales, int i, int v,
                                         tile_element *block) {
     static const float values[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
@@ -48,11 +103,12 @@ static inline void decode_block_of_rows(const uint8_t *const rows[LANES], int64_
         int byte = bytes[4 * r + i], column = v * LANES + r;
         float scale = byte == 255 ? not_a_number() : power_of_two(byte - 127);
         uint16_t *to = block + column / 16 * 16 * BLOCK + column % 16 * 2;
-        for (int pair = 0; pair < BLOCK_BYTES; pair++) {
-            uint8_t codes = rows[r][at + pair];
-            to[pair * 32] = to_tile_element(values[codes & 15] * scale);
-            to[pair * 32 + 1] = to_tile_element(values[codes >> 4] * scale);
+        for (int place = 0; place < BLOCK; place++) {
+            int k = element_at(place), code = rows[r][at + k / 2] >> k % 2 * 4 & 15;
+            to[place / 2 * 32 + place % 2] = (uint16_t)(bits_of(values[code] * scale) >> 16);
         }
     }
 }
 #endif
+
+#include "sources.h"

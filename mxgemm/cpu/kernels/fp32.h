@@ -5,7 +5,7 @@
 enum { TILE_N = LANES * TILE_VECTORS, TILE_BLOCKS = 8 };
 typedef float tile_element;
 
-static inline tile_element to_tile_element(float x) { return x; }
+static inline void pack_block(const float x[BLOCK], tile_element *to) { memcpy(to, x, BLOCK * sizeof *to); }
 static inline void tiles_begin(void) {}
 static inline void tiles_end(void) {}
 
@@ -20,9 +20,13 @@ static inline void decode_block_of_rows(const uint8_t *const rows[LANES], int64_
             v_store(block + (8 * j + k) * TILE_N + v * LANES, v_multiply(v_value(four[j], k), scale));
 }
 
+#include "sources.h"
+
 // Sums of `count` rows of a tile of A. Constants after inlining.
-MX_INLINE void multiply_tile_rows(const tile_element *a, const int count, const tile_element *w, int64_t blocks,
-                                  int add, float *sums) {
+MX_INLINE void multiply_tile_rows(const tile_element *a, const int count, tile_element *w, int64_t blocks, int add,
+                                  float *sums, const int beside, struct tile_source *next) {
+    (void)beside;
+    (void)next;
     vfloat total[MX_TILE_ROWS_AT_ONCE][TILE_VECTORS];
     for (int m = 0; m < count; m++)
         for (int v = 0; v < TILE_VECTORS; v++)

@@ -17,6 +17,7 @@
 #include "tiles.h"
 
 enum { A_BYTES = 8 << 20, TASK_ROWS = 32, LEAST_WORK = 1 << 20 };
+enum { APART = 64 << 10 };  // between what threads write: a core fetches beyond what it writes, from another core's cache
 
 #ifdef MX_ENGINE
 const char *mx_variant(void) { return MX_ENGINE; }
@@ -63,9 +64,10 @@ static int64_t useful_threads(const struct mx_call *c) {
 
 static int64_t thread_bytes(const struct mx_call *c) {
     int64_t rows = rows_at_a_time(c);
-    return round_up(method_of(c) == MX_ROWS     ? rows_scratch(c)
+    int64_t bytes = method_of(c) == MX_ROWS     ? rows_scratch(c)
                     : method_of(c) == MX_PANELS ? panel_scratch(c, rows)
-                                             : tiles_scratch(c, rows, useful_threads(c)), 64);
+                                                : tiles_scratch(c, rows, useful_threads(c));
+    return round_up(bytes, 64) + APART;
 }
 
 int64_t mx_scratch_bytes(const struct mx_call *c) { return a_bytes(c) + useful_threads(c) * thread_bytes(c); }
@@ -181,10 +183,12 @@ void mx_gemm(const struct mx_call *c) {
     }
 }
 
+static int64_t decoding_bytes(const struct mx_call *c) { return round_up(c->k / 2, 64) + APART; }
+
 static void decode_plainly(void *context, int64_t index, int64_t thread) {
     const struct mx_call *c = context;
     float_state before = plain_arithmetic();
-    decode_row(c, index, c->scratch + thread * round_up(c->k / 2, 64));
+    decode_row(c, index, c->scratch + thread * decoding_bytes(c));
     restore_arithmetic(before);
 }
 
@@ -210,7 +214,7 @@ static int64_t row_threads(const struct mx_call *c, int64_t rows) {
 
 // B as values, see decode_row; scratch only where rows do not lie in a row.
 int64_t mx_decode_scratch_bytes(const struct mx_call *c) {
-    return is_plain(c) ? 0 : row_threads(c, c->n) * round_up(c->k / 2, 64);
+    return is_plain(c) ? 0 : row_threads(c, c->n) * decoding_bytes(c);
 }
 void mx_decode(const struct mx_call *c) { pool_run(decode_plainly, (void *)c, c->n, row_threads(c, c->n)); }
 

@@ -15,6 +15,42 @@ enum { MAX_THREADS = 256 };
 // A job: `task(context, index, thread)` for 0 <= index < tasks, each once, threads numbered from 0.
 typedef void mx_task(void *context, int64_t index, int64_t thread);
 
+// What is left of a job: for each thread tasks that follow each other. Neighbours read and write neighbouring memory,
+// which a core fetches before it is asked: two cores that share it out line by line wait for each other. A thread takes
+// its own from the front; one that has none left takes another one's from the back.
+struct job_parts {
+    mx_task *task;
+    void *context;
+    int64_t threads;
+    struct {
+        _Alignas(64) _Atomic uint64_t left;  // first task, and above it the one after the last
+    } of[MAX_THREADS];
+};
+
+static void share_tasks(struct job_parts *j, mx_task *task, void *context, int64_t tasks, int64_t threads) {
+    j->task = task;
+    j->context = context;
+    j->threads = threads;
+    for (int64_t t = 0; t < threads; t++) {
+        uint64_t first = (uint64_t)(tasks * t / threads), end = (uint64_t)(tasks * (t + 1) / threads);
+        atomic_store(&j->of[t].left, first | end << 32);
+    }
+}
+
+static void work(struct job_parts *j, int64_t thread) {
+    for (int64_t i = 0; i < j->threads; i++) {
+        _Atomic uint64_t *left = &j->of[(thread + i) % j->threads].left;
+        for (uint64_t now = atomic_load(left);;) {
+            uint32_t first = (uint32_t)now, end = (uint32_t)(now >> 32);
+            if (first == end) break;
+            uint64_t then = i ? now - (1ull << 32) : now + 1;
+            if (!atomic_compare_exchange_weak(left, &now, then)) continue;
+            j->task(j->context, i ? end - 1 : first, thread);
+            now = then;
+        }
+    }
+}
+
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t wanted, finished;
@@ -22,10 +58,7 @@ static struct {
     int64_t helpers;  // that the job wants
     int64_t busy;  // that are at it
     uint64_t job;  // its number
-    mx_task *task;
-    void *context;
-    int64_t tasks;
-    _Atomic int64_t next;
+    struct job_parts parts;
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .wanted = PTHREAD_COND_INITIALIZER, .finished = PTHREAD_COND_INITIALIZER};
 
 static _Atomic int pool_taken;
@@ -35,20 +68,13 @@ typedef void start_team(void (*)(void *), void *, unsigned, unsigned);
 static start_team *_Atomic team;
 
 struct team_job {
-    mx_task *task;
-    void *context;
-    int64_t tasks;
-    _Atomic int64_t next, members;
+    struct job_parts parts;
+    _Atomic int64_t members;
 };
 
 static void team_work(void *argument) {
     struct team_job *j = argument;
-    int64_t thread = atomic_fetch_add(&j->members, 1);
-    for (int64_t i; (i = atomic_fetch_add(&j->next, 1)) < j->tasks;) j->task(j->context, i, thread);
-}
-
-static void pool_work(mx_task *task, void *context, int64_t tasks, int64_t thread) {
-    for (int64_t i; (i = atomic_fetch_add(&pool.next, 1)) < tasks;) task(context, i, thread);
+    work(&j->parts, atomic_fetch_add(&j->members, 1));
 }
 
 static void *pool_worker(void *argument) {
@@ -62,11 +88,8 @@ static void *pool_worker(void *argument) {
         }
         done = pool.job;
         pool.busy++;
-        mx_task *task = pool.task;
-        void *context = pool.context;
-        int64_t tasks = pool.tasks;
         pthread_mutex_unlock(&pool.lock);
-        pool_work(task, context, tasks, number);
+        work(&pool.parts, number);
         pthread_mutex_lock(&pool.lock);
         if (--pool.busy == 0) pthread_cond_signal(&pool.finished);
     }
@@ -106,10 +129,12 @@ static int64_t pool_grow(int64_t wanted) {
 // Run a job with at most `threads` threads, the caller's among them.
 static void pool_run(mx_task *task, void *context, int64_t tasks, int64_t threads) {
     int free = 0;
-    threads = threads > tasks ? tasks : threads;
+    threads = tasks > UINT32_MAX ? 1 : threads > tasks ? tasks : threads;
     start_team *start = atomic_load(&team);
     if (threads > 1 && start) {
-        struct team_job j = {.task = task, .context = context, .tasks = tasks};
+        struct team_job j;
+        share_tasks(&j.parts, task, context, tasks, threads);
+        atomic_init(&j.members, 0);
         start(team_work, &j, (unsigned)threads, 0);
         return;
     }
@@ -120,14 +145,11 @@ static void pool_run(mx_task *task, void *context, int64_t tasks, int64_t thread
     pthread_mutex_lock(&pool.lock);
     int64_t workers = pool_grow(threads - 1);
     pool.helpers = workers < threads - 1 ? workers : threads - 1;
-    pool.task = task;
-    pool.context = context;
-    pool.tasks = tasks;
-    atomic_store(&pool.next, 0);
+    share_tasks(&pool.parts, task, context, tasks, pool.helpers + 1);
     pool.job++;
     pthread_cond_broadcast(&pool.wanted);
     pthread_mutex_unlock(&pool.lock);
-    pool_work(task, context, tasks, 0);
+    work(&pool.parts, 0);
     pthread_mutex_lock(&pool.lock);
     pool.helpers = 0;  // no task is left for those that have not woken yet
     while (pool.busy) pthread_cond_wait(&pool.finished, &pool.lock);

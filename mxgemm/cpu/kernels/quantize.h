@@ -6,6 +6,9 @@ enum { FP32_INFINITY = 0x7F800000 };
 
 static inline int largest_exponent(int64_t format) { return format == MX_E2M1 ? 2 : format == MX_E4M3 ? 8 : 15; }
 
+// Of the least element that is not 0.
+static inline int least_exponent(int64_t format) { return format == MX_E2M1 ? -1 : format == MX_E4M3 ? -9 : -16; }
+
 static inline int32_t largest_magnitude(const float x[BLOCK]) {
     int32_t largest = 0;  // as integers NaN is above infinity, and no comparison flushes a subnormal
     for (int i = 0; i < BLOCK; i++) {

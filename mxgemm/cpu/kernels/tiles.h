@@ -1,6 +1,6 @@
 // Many rows of A in any format: panels of B are decoded to values with their scales in them, A is packed in tiles, and
-// sums run over all of K. An engine multiplies them (amx.h, dots.h, fp32.h): it has the type of an element, TILE_N and
-// TILE_BLOCKS, tiles_begin, tiles_end, decode_block_of_rows and multiply_tiles.
+// sums run over all of K. An engine multiplies them (amx.h, dots.h, fp32.h): it has the type of an element, TILE_N,
+// TILE_BLOCKS, tiles_begin, tiles_end, pack_block, decode_block_of_rows and multiply_tiles.
 //
 // bf16 engines take subnormals for zero and flush products to it. What that can lose is less than 2^-63 for |A| < 2^61,
 // |B| < 2^43 and K < 2^20: sums of 2^-39 and more do not show it. Rows of A are moved into that range; the rest of what
@@ -12,7 +12,6 @@ enum { TILE_ROWS = 16, TILE_M = 2 * TILE_ROWS, TILE_VECTORS_N = TILE_N / LANES }
 enum { TASK_TILE_ROWS = 512, TASK_PANELS = 16 };  // at most, of A and of B
 enum { NARROW_BYTES = 512 << 10 };  // of A that stay in a cache while all of a panel's blocks pass
 enum { PANEL_BYTES = TILE_BLOCKS * BLOCK * TILE_N * sizeof(tile_element) };
-enum { SMALL_EXPONENT = -40, LARGE_EXPONENT = 40 };  // of B's scales, within which nothing is lost
 enum { WEIGHT_SMALL = 1, WEIGHT_EXACT = 2 };
 static const float LEAST_SUM = 0x1p-39f;
 
@@ -45,41 +44,70 @@ static inline void scale_block(float x[BLOCK], int exponent) {
         for (int i = 0; i < BLOCK; i++) x[i] *= power_of_two(rest);
 }
 
-// Pack a row, moved by 2^-shift; return the exponent of its largest finite element, or 0 if there is none but zeros.
+// Widen the range of exponents by that of a block's elements, but for zeros, infinities and NaN, times 2^exponent.
+static inline void widen_range(const float x[BLOCK], int exponent, int *top, int *bottom) {
+    int32_t most = largest_magnitude(x), least = INT32_MAX;  // the latter of those that are not 0, less 1
+    for (int i = 0; i < BLOCK; i++) {
+        int32_t magnitude = (int32_t)((bits_of(x[i]) - 1) & 0x7FFFFFFF);
+        least = magnitude < least ? magnitude : least;
+    }
+    if (most >= FP32_INFINITY) {
+        most = 0;
+        for (int i = 0; i < BLOCK; i++) {
+            int32_t magnitude = (int32_t)(bits_of(x[i]) & 0x7FFFFFFF);
+            if (magnitude > most && magnitude < FP32_INFINITY) most = magnitude;
+        }
+    }
+    if (!most) return;
+    int high = (most >> 23) - 127 + exponent, low = ((least + 1) >> 23) - 127 + exponent;
+    *top = high > *top ? high : *top;
+    *bottom = low < *bottom ? low : *bottom;
+}
+
+// Pack a row, moved by 2^-shift; return the exponent of its largest finite element, or one that is little larger, or 0
+// if there is none but zeros.
 static int pack_row_moved(const struct mx_call *c, const struct tiles *t, int64_t at, int shift) {
     int top = -1000, bottom = 1000;
+    int most = largest_exponent(c->a_format), least = least_exponent(c->a_format);
     tile_element *to = t->values + (at / TILE_ROWS * t->blocks * TILE_ROWS + at % TILE_ROWS) * BLOCK;
     for (int64_t b = 0; b < t->blocks; b++, to += TILE_ROWS * BLOCK) {
         float x[BLOCK];
-        int exponent = elements_of_block(c, t->first + at, b, x) - shift;
-        int32_t most = largest_magnitude(x), least = INT32_MAX;  // the latter of those that are not 0, less 1
-        for (int i = 0; i < BLOCK; i++) {
-            int32_t magnitude = (int32_t)((bits_of(x[i]) - 1) & 0x7FFFFFFF);
-            least = magnitude < least ? magnitude : least;
-        }
-        if (most >= FP32_INFINITY) {
-            most = 0;
-            for (int i = 0; i < BLOCK; i++) {
-                int32_t magnitude = (int32_t)(bits_of(x[i]) & 0x7FFFFFFF);
-                if (magnitude > most && magnitude < FP32_INFINITY) most = magnitude;
-            }
-        }
-        if (most) {
-            int high = (most >> 23) - 127 + exponent, low = ((least + 1) >> 23) - 127 + exponent;
-            top = high > top ? high : top;
-            bottom = low < bottom ? low : bottom;
+        int scale = elements_of_block(c, t->first + at, b, x), exponent = scale - shift;
+        if (c->a_format == MX_BF16_ELEMENTS || scale < -100) {  // zeros, perhaps, which have the least scale
+            widen_range(x, exponent, &top, &bottom);
+        } else {
+            top = exponent + most > top ? exponent + most : top;
+            bottom = exponent + least < bottom ? exponent + least : bottom;
         }
         scale_block(x, exponent);
-        for (int i = 0; i < BLOCK; i++) to[i] = to_tile_element(x[i]);
+        pack_block(x, to);
     }
     t->exponents[at] = shift;
     t->wide[at] = bottom < -60;
     return top == -1000 ? 0 : top;
 }
 
+#ifdef MX_PACKS_BF16
+// Pack a row that is bf16 as it is; the same exponent.
+static int pack_bf16_row(const struct mx_call *c, const struct tiles *t, int64_t at) {
+    const uint16_t *row = (const uint16_t *)c->a + (t->first + at) * c->a_row;
+    tile_element *to = t->values + (at / TILE_ROWS * t->blocks * TILE_ROWS + at % TILE_ROWS) * BLOCK;
+    int most, least;
+    pack_bf16(row, t->blocks, to, TILE_ROWS * BLOCK, &most, &least);
+    t->exponents[at] = 0;
+    t->wide[at] = most && ((least + 1) >> 7) - 127 < -60;
+    return most ? (most >> 7) - 127 : 0;
+}
+#endif
+
 // Pack a row of `rows`; after the last one come zeros up to the end of its tile.
 static void pack_row(const struct mx_call *c, const struct tiles *t, int64_t at, int64_t rows) {
+#ifdef MX_PACKS_BF16
+    int as_it_is = c->a_format == MX_BF16_ELEMENTS && c->a_dtype == MX_BF16 && c->a_column == 1;
+    int top = as_it_is ? pack_bf16_row(c, t, at) : pack_row_moved(c, t, at, 0);
+#else
     int top = pack_row_moved(c, t, at, 0);
+#endif
     if (top < -20 || top > 60) pack_row_moved(c, t, at, top);
     tile_element *next = t->values + (at / TILE_ROWS * t->blocks * TILE_ROWS + at % TILE_ROWS + 1) * BLOCK;
     int64_t rest = at == rows - 1 ? TILE_ROWS - 1 - at % TILE_ROWS : 0;
@@ -96,35 +124,6 @@ static void note_extremes(const struct mx_call *c, int64_t n, int64_t first, int
             if (is_zero_block(c, smaller(n + r, c->n - 1), b)) continue;
             flags[r] |= exponent > LARGE_EXPONENT || exponent < -125 ? WEIGHT_EXACT : WEIGHT_SMALL;
         }
-}
-
-// Decode blocks first..first + blocks of rows n.. of B, and fetch the same blocks of the rows after them.
-static void fill_tiles(const struct mx_call *c, int64_t n, int64_t first, int64_t blocks, tile_element *panel,
-                       uint8_t *room, uint8_t flags[TILE_N]) {
-    const uint8_t *rows[TILE_N];
-    int64_t step = BLOCK_BYTES;
-    for (int64_t r = 0; r < TILE_N; r++) {  // beyond the last row of B it is read again
-        struct weight_row w = row_from(c, smaller(n + r, c->n - 1), first, blocks, room + r * blocks * BLOCK_BYTES);
-        rows[r] = w.bytes;
-        step = w.step;
-    }
-    const uint8_t *ahead = is_plain(c) && n + 2 * TILE_N <= c->n ? rows[0] + TILE_N * c->b_row : NULL;
-    int extreme = 0;
-    for (int v = 0; v < TILE_VECTORS_N; v++)
-        for (int64_t sixteen = 0; sixteen < blocks; sixteen += BLOCK_BYTES) {
-            vbytes scales[4];
-            v_scale_bytes(c, n + v * LANES, first + sixteen, scales);
-            extreme |= v_beyond(scales, 127 + SMALL_EXPONENT, 127 + LARGE_EXPONENT);
-            for (int64_t i = 0; i < smaller(BLOCK_BYTES, blocks - sixteen); i++) {
-                int64_t b = sixteen + i;
-                if (ahead)
-                    for (int64_t r = v * LANES + b % LINE_BLOCKS; r < (v + 1) * LANES; r += LINE_BLOCKS)
-                        __builtin_prefetch(ahead + r * c->b_row + b * BLOCK_BYTES, 0, 2);
-                decode_block_of_rows(rows + v * LANES, b * step, scales[i / 4], (int)(i % 4), v,
-                                     panel + b * BLOCK * TILE_N);
-            }
-        }
-    if (extreme) note_extremes(c, n, first, blocks, flags);
 }
 
 // Finish sums of a panel: what was lost, exponents, bias, stores.
@@ -163,8 +162,8 @@ static struct tile_plan tile_plan_of(const struct mx_call *c, int64_t rows, int6
     int64_t panels = (c->n + TILE_N - 1) / TILE_N;
     struct tile_plan p = {.narrow = round_up(rows, TILE_ROWS) * c->k * (int64_t)sizeof(tile_element) <= NARROW_BYTES};
     int64_t tasks = threads * ((panels + threads * TASK_PANELS - 1) / (threads * TASK_PANELS));
-    if (p.narrow && threads > 1) tasks *= 4;
     p.panels = (panels + tasks - 1) / tasks;
+    if (p.narrow && threads > 1) p.panels = larger(1, smaller(p.panels, panels / (12 * threads)));
     p.across = (panels + p.panels - 1) / p.panels;
     p.down = p.across < threads ? larger(1, smaller(threads / p.across, rows / 64)) : 1;
     p.down = larger(p.down, (rows + TASK_TILE_ROWS - 1) / TASK_TILE_ROWS);
@@ -178,32 +177,52 @@ static inline int64_t tiles_scratch(const struct mx_call *c, int64_t rows, int64
     return PANEL_BYTES + round_up(panels * TILE_N, 64) + panels * p.rows * TILE_N * 4 + copies;
 }
 
+// The blocks first.. of rows n.. of B, in panel `i` of those that are multiplied together.
+struct tile_place {
+    int64_t n, first, i;
+};
+
+// What follows, until n is `end`.
+static struct tile_place place_after(struct tile_place p, int64_t together, int64_t blocks, int64_t end) {
+    p.n += TILE_N, p.i++;
+    if (p.i < together && p.n < end) return p;
+    p.first += TILE_BLOCKS;
+    if (p.first < blocks) return (struct tile_place){p.n - p.i * TILE_N, p.first, 0};
+    return (struct tile_place){smaller(p.n, end), 0, 0};
+}
+
 // Columns of `index` across, for rows m0..m1 of what is in `t`.
 static void tiles_task(const struct mx_call *c, const struct tiles *t, const struct tile_plan *p, int64_t index,
                        int64_t m0, int64_t m1, uint8_t *scratch) {
-    int64_t first_column = index * p->panels * TILE_N, last_column = smaller(c->n, first_column + p->panels * TILE_N);
+    int64_t begin = index * p->panels * TILE_N, end = round_up(smaller(c->n, begin + p->panels * TILE_N), TILE_N);
     int64_t together = p->narrow ? 1 : p->panels, strip = p->rows * TILE_N, a_step = t->blocks * TILE_ROWS * BLOCK;
     tile_element *panel = (tile_element *)scratch;
     uint8_t *flags = scratch + PANEL_BYTES;
     float *sums = (float *)(flags + round_up(together * TILE_N, 64));
     uint8_t *room = (uint8_t *)(sums + together * strip);
+    struct tile_source source = {.n = -1};
+    struct tile_place at = {begin, 0, 0}, then = place_after(at, together, t->blocks, end);
     tiles_begin();
-    for (int64_t n0 = first_column; n0 < last_column; n0 += together * TILE_N) {
-        memset(flags, 0, (size_t)(together * TILE_N));
-        for (int64_t first = 0; first < t->blocks; first += TILE_BLOCKS) {
-            int64_t blocks = smaller(TILE_BLOCKS, t->blocks - first);
-            int last = first + blocks == t->blocks;
-            for (int64_t i = 0; i < together && n0 + i * TILE_N < last_column; i++) {
-                int64_t n = n0 + i * TILE_N;
-                fill_tiles(c, n, first, blocks, panel, room, flags + i * TILE_N);
-                for (int64_t m = m0; m < m1; m += TILE_M) {
-                    const tile_element *a = t->values + m / TILE_ROWS * a_step + first * TILE_ROWS * BLOCK;
-                    multiply_tiles(a, a_step, smaller(TILE_M, m1 - m), panel, blocks, first != 0,
-                                   sums + i * strip + (m - m0) * TILE_N);
-                }
-                if (last) finish_tiles(c, t, m0, m1, n, flags + i * TILE_N, sums + i * strip);
-            }
+    find_blocks(c, at.n, 0, smaller(TILE_BLOCKS, t->blocks), then.n, then.first, room, &source);
+    decode_rest(&source, panel);
+    while (at.n < end) {
+        int64_t blocks = source.blocks, more = then.n < end, last = at.first + blocks == t->blocks;
+        uint8_t *here = flags + at.i * TILE_N;
+        float *to = sums + at.i * strip;
+        if (at.first == 0) memset(here, 0, TILE_N);
+        if (source.extreme) note_extremes(c, at.n, at.first, blocks, here);
+        struct tile_place later = place_after(then, together, t->blocks, end);
+        if (more)
+            find_blocks(c, then.n, then.first, smaller(TILE_BLOCKS, t->blocks - then.first), later.n, later.first,
+                        room, &source);
+        for (int64_t m = m0 + (m1 - m0 - 1) / TILE_M * TILE_M; m >= m0; m -= TILE_M) {
+            const tile_element *a = t->values + m / TILE_ROWS * a_step + at.first * TILE_ROWS * BLOCK;
+            multiply_tiles(a, a_step, smaller(TILE_M, m1 - m), panel, blocks, at.first != 0, to + (m - m0) * TILE_N,
+                           m == m0 && more ? &source : NULL);
         }
+        if (last) finish_tiles(c, t, m0, m1, at.n, here, to);
+        if (more) decode_rest(&source, panel);
+        at = then, then = later;
     }
     tiles_end();
 }

@@ -47,8 +47,13 @@ static inline void v_scale_bytes(const struct mx_call *c, int64_t n, int64_t blo
     for (int r = 0; r < LANES; r++) {
         int64_t row = smaller(n + r, c->n - 1);
         rows[r] = s->bytes + row * s->row + block;
-        if (here == BLOCK_BYTES && s->column == 1 && s->order == IN_ROWS) continue;
-        for (int64_t i = 0; i < BLOCK_BYTES; i++) copies[r][i] = i < here ? scale_at(s, row, block + i) : 127;
+        int in_row = s->column == 1 && s->order == IN_ROWS;
+        if (in_row && here == BLOCK_BYTES) continue;
+        memset(copies[r], 127, BLOCK_BYTES);
+        if (in_row)
+            memcpy(copies[r], rows[r], (size_t)here);
+        else
+            for (int64_t i = 0; i < here; i++) copies[r][i] = scale_at(s, row, block + i);
         rows[r] = copies[r];
     }
     v_transpose(rows, 0, four);
