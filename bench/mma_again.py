@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from bench import mma_table
-from bench.mma_table import Shape, Work, class_of
+from bench.mma_table import Work, class_of
+from bench.w4_kernels import Shape
 from bench.w4_mma import timed_problem
 from mxgemm import files
 from mxgemm.cuda.w4_mma import MmaConfig, mma_refusal

@@ -32,14 +32,13 @@ from torch import Tensor
 
 import mxgemm
 from bench.hopper import WEIGHTS
-from bench.w4_mma import timed_problem
+from bench.w4_kernels import HEATER, Instance, Shape, build_one, rounded
+from bench.w4_mma import instances, timed_problem
 from mxgemm.cuda import w4_mma
-from mxgemm.cuda.launch import KERNELS
-from mxgemm.cuda.operands import ARCH, CHUNK
+from mxgemm.cuda.operands import CHUNK
 from mxgemm.cuda.w4_mma import MmaConfig
 from mxgemm.cuda.w4_mma_choice import candidates
 from mxgemm.device import machine_of
-from mxgemm.hip.build import build
 from mxgemm.measure import output
 from mxgemm.measure.rotation import cache_bytes, copies_needed
 from mxgemm.measure.spread import Effort
@@ -74,13 +73,8 @@ MOST_BUILT = max(built for *_, built in PASSES)
 AGAIN = 3
 TWICE = 4
 """Configurations of a ranking that may differ in what is in flight alone."""
-HEATER = 8192
-"""Rows of a square matrix that is multiplied before times are taken, so that clocks are up."""
 ROWS_JUDGED = 512
 """Of the weight, the first and the last ones."""
-
-Shape = tuple[int, int, int]
-Instance = tuple[str, tuple[tuple[str, int | str], ...]]
 
 
 class Work(NamedTuple):
@@ -175,13 +169,9 @@ def ranking(rows: int, n: int, k: int, a_format: str, form: str) -> Sequence[Mma
 
 
 def instances_of(problem: Problem, config: MmaConfig) -> list[Instance]:
-    """Return the builds of a configuration: source and macros."""
-    found = [(w4_mma.SOURCE, tuple(sorted(w4_mma.defines(problem, config).items())))]
-    if config.a_before:
-        for overlap in (False, True):
-            macros = w4_mma.round_defines(problem, replace(config, overlap=overlap))
-            found.append((w4_mma.ROUND_SOURCE, tuple(sorted(macros.items()))))
-    return found
+    """Return the builds of a configuration; a launch that rounds A both as it overlaps what comes before and not."""
+    overlaps = (False, True) if config.a_before else (config.overlap,)
+    return [one for overlap in overlaps for one in instances(problem, replace(config, overlap=overlap))]
 
 
 def build_all(work: Iterable[Work], clock: Clock) -> set[Instance]:
@@ -194,7 +184,7 @@ def build_all(work: Iterable[Work], clock: Clock) -> set[Instance]:
     )
     there: set[Instance] = set()
     pool = multiprocessing.get_context("fork").Pool(min(16, os.cpu_count() or 1))
-    results = pool.imap_unordered(_build_one, wanted, chunksize=1)
+    results = pool.imap_unordered(build_one, wanted, chunksize=1)
     try:
         for _ in wanted:
             instance, error = results.next(timeout=max(0.1, clock.left(BUILD_SHARE)))
@@ -209,15 +199,6 @@ def build_all(work: Iterable[Work], clock: Clock) -> set[Instance]:
     taken = clock.seconds - clock.left()
     print(f"built {len(there)} of {len(wanted)} instances in {taken:.1f} s", flush=True)
     return there
-
-
-def _build_one(instance: Instance) -> tuple[Instance, str]:
-    source, defines = instance
-    try:
-        build(source, arch=ARCH, defines=dict(defines), folder=KERNELS)
-    except Exception as error:
-        return instance, f"{source}, {dict(defines)}: {error}"
-    return instance, ""
 
 
 @dataclass
@@ -310,13 +291,6 @@ def measured(
         if final:
             ratio = final[0][0] / weight.torch_us[m]
             print(f"{m},{n},{k} {a_format} {form}: {final[0][0]:.2f} {ratio:.3f}  {final[0][1]}", flush=True)
-
-
-def rounded(a: Tensor, a_format: str) -> Tensor:
-    """Return the values of A that are multiplied, in float64."""
-    if a_format == "bf16":
-        return a.double()
-    return mxgemm.dequantize(mxgemm.quantize(a, format=a_format)).double()  # type: ignore[arg-type]
 
 
 def error_of(out: Tensor, exact: Tensor, rows: Tensor) -> str:

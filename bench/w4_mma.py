@@ -20,13 +20,9 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import multiprocessing
-import os
-import sys
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
@@ -36,83 +32,27 @@ import torch
 from torch import Tensor
 
 import mxgemm
-from bench.mma_cases import DATA, Case, Made, described, drawn, judged, made_of, make
+from bench.mma_cases import Case, described, drawn
+from bench.w4_kernels import FORMS, Instance, Planned, Shape, build_all, check, shape_of, times
 from mxgemm.cuda import w4_mma
-from mxgemm.cuda.launch import KERNELS
-from mxgemm.cuda.operands import ARCH
 from mxgemm.cuda.w4_mma import MmaConfig
 from mxgemm.cuda.w4_mma_choice import candidates
 from mxgemm.device import machine_of
-from mxgemm.hip.build import build
 from mxgemm.measure import output
-from mxgemm.measure.rotation import cache_bytes, copies_needed
-from mxgemm.measure.spread import Effort
-from mxgemm.measure.timing import graph_us
 from mxgemm.mx.fragments import fragment_order
 from mxgemm.problem import Problem
 from mxgemm.routes import ROUTES, Operands
 
 KIND = "mxgemm-w4-mma"
+ROUTE = "w4_mma"
 SHAPES = (
     *((4, 2880, 512), (32, 2880, 512), (32, 4096, 512), (16, 2112, 7168), (1, 10240, 8192), (16, 10240, 8192)),
     *((1, 57344, 8192), (16, 57344, 8192), (32, 57344, 8192), (1, 7168, 16384), (4, 2880, 4096), (32, 5120, 2880)),
 )
 
 QUICK = ((4, 2880, 512), (32, 4096, 512), (16, 2112, 7168), (1, 57344, 8192), (16, 57344, 8192), (32, 57344, 8192))
-FORMS = {"raw": "", "prepared": "bf16"}
-"""Kinds of the prepared form: of those that bring the fragment order, one that needs no other part here."""
-SCREEN = Effort(seconds=0.006, most=12)
-AGAIN = 5
-"""Configurations that are measured again."""
 FEW_ELEMENTS = 2e7
 """Up to this weight launches matter, so that they are also tried overlapping what comes before."""
-
-Launcher = Callable[[Made, MmaConfig], None]
-
-
-def launched(made: Made, config: MmaConfig) -> None:
-    """Launch by the route."""
-    ROUTES["w4_mma"].bind(made.problem, config)(made.operands)
-
-
-def check(cases: Sequence[Case], device: torch.device, launch: Launcher, seconds: float = 1e9) -> dict[str, Any]:
-    """Run every case on every kind of data; print and return what failed."""
-    started, failures, done = time.monotonic(), list[dict[str, str]](), 0
-    for i, case in enumerate(cases):
-        if time.monotonic() - started > seconds:
-            print(f"gave up after {seconds:.0f} s with {len(cases) - i} cases left", flush=True)
-            break
-        kinds = DATA if case.n * case.k < 3e6 else (DATA[0], DATA[1 + i % (len(DATA) - 1)])
-        for data in kinds:
-            one = replace(case, data=data)
-            try:
-                found = run_one(one, i, device, launch)
-            except Exception as error:
-                found = [f"{type(error).__name__}: {error}"]
-            done += 1
-            if found:
-                failures.append({"case": str(one), "found": "; ".join(found)})
-                if len(failures) <= 40:
-                    print(f"FAILED {one}\n    {'; '.join(found)}", flush=True)
-                if any("CUDA error" in text or "(error 7" in text for text in found):
-                    print("the device is lost: nothing more can be run", flush=True)
-                    return {"done": done, "failures": failures}
-    taken = time.monotonic() - started
-    print(f"{done} cases with their data in {taken:.0f} s: {len(failures)} failed", flush=True)
-    return {"done": done, "failures": failures, "seconds": round(taken, 1)}
-
-
-def run_one(case: Case, seed: int, device: torch.device, launch: Launcher) -> list[str]:
-    """Launch a case twice and judge it."""
-    made = make(case, seed, device)
-    launch(made, case.config)
-    found = judged(case, made)
-    first = made.operands.out.reshape(-1).clone()
-    made.operands.out.fill_(1.0)
-    launch(made, case.config)
-    if not torch.equal(first.view(torch.uint8), made.operands.out.reshape(-1).clone().view(torch.uint8)):
-        found.append("another run gave other bits")
-    return found
 
 
 def whole_calls(device: torch.device) -> list[str]:
@@ -220,35 +160,14 @@ def whole_calls(device: torch.device) -> list[str]:
     return found
 
 
-def build_all(pairs: Iterable[tuple[Problem, MmaConfig]]) -> float:
-    """Build instances in processes that are forked before CUDA starts; return the seconds."""
-    started = time.monotonic()
-    instances = set()
-    for p, c in pairs:
-        instances.add((w4_mma.SOURCE, tuple(sorted(w4_mma.defines(p, c).items()))))
-        if c.a_before:
-            instances.add((w4_mma.ROUND_SOURCE, tuple(sorted(w4_mma.round_defines(p, c).items()))))
-    with multiprocessing.get_context("fork").Pool(min(16, os.cpu_count() or 1)) as pool:
-        errors = [error for error in pool.map(_build_one, sorted(instances, key=str), chunksize=1) if error]
-    seconds = time.monotonic() - started
-    print(f"built {len(instances)} instances in {seconds:.1f} s", flush=True)
-    for error in errors:
-        print(error, flush=True)
-    if errors:
-        sys.exit(1)
-    return seconds
+def instances(problem: Problem, config: MmaConfig) -> Iterator[Instance]:
+    """Yield what a configuration is built of: sources and macros."""
+    yield w4_mma.SOURCE, tuple(sorted(w4_mma.defines(problem, config).items()))
+    if config.a_before:
+        yield w4_mma.ROUND_SOURCE, tuple(sorted(w4_mma.round_defines(problem, config).items()))
 
 
-def _build_one(instance: tuple[str, tuple[tuple[str, int | str], ...]]) -> str:
-    source, defines = instance
-    try:
-        build(source, arch=ARCH, defines=dict(defines), folder=KERNELS)
-    except Exception as error:
-        return f"{source}, {dict(defines)}: {error}"
-    return ""
-
-
-def timed_problem(shape: tuple[int, int, int], a_format: str, form: str) -> Problem:
+def timed_problem(shape: Shape, a_format: str, form: str) -> Problem:
     """Return the problem of contiguous operands."""
     m, n, k = shape
     return described(Case(m, n, k, MmaConfig(), a_format, derived=FORMS[form]))
@@ -268,63 +187,11 @@ def tried(problem: Problem, width: int) -> list[MmaConfig]:
     return found
 
 
-def times(arguments: argparse.Namespace, device: torch.device) -> list[dict[str, Any]]:
-    """Time configurations of every shape and format, and torch.mm; print and return rows."""
-    heater = torch.randn(8192, 8192, device=device, dtype=torch.bfloat16)
-    effort = Effort(seconds=arguments.seconds)
-
-    def heated(calls: Sequence[Callable[[], object]], effort: Effort) -> float:
-        for _ in range(12):
-            torch.mm(heater, heater)
-        return graph_us(calls, effort).us
-
-    rows = []
-    cache = cache_bytes(device)
-    for shape in arguments.shapes:
-        m, n, k = shape
-        a = torch.randn(m, k, device=device, dtype=torch.bfloat16)
-        out = torch.empty(m, n, device=device, dtype=torch.bfloat16)
-        right = [torch.randn(n, k, device=device, dtype=torch.bfloat16) for _ in range(copies_needed(2 * n * k, cache))]
-        torch_us = heated([partial(torch.mm, a, b.t(), out=out) for b in right], effort)
-        first = mxgemm.quantize(right[0])
-        del right
-        copies = copies_needed(n * k * 17 // 32, cache)
-        for form in arguments.forms:
-            weights = [(first.data.clone(), first.scales.clone()) for _ in range(copies if form == "raw" else 1)]
-            order = made_of(first, FORMS[form], device)
-            orders = [tuple(part.clone() for part in order) for _ in range(copies)]
-            pairs = [(*weights[i % len(weights)], orders[i]) for i in range(copies)]
-            for a_format in arguments.a_formats:
-                problem = replace(timed_problem(shape, a_format, form), machine=machine_of(device))
-
-                def measured(
-                    config: MmaConfig, effort: Effort, problem: Problem = problem, pairs: list[Any] = pairs
-                ) -> float:
-                    launch = ROUTES["w4_mma"].bind(problem, config)
-                    calls = [partial(launch, Operands(a, None, b, s, None, out, d)) for b, s, d in pairs]  # noqa: B023
-                    return heated(calls, effort)
-
-                found = [(measured(config, SCREEN), config) for config in tried(problem, arguments.width)]
-                found.sort(key=lambda pair: pair[0])
-                again = [(measured(config, effort), config) for _, config in found[:AGAIN]]
-                found = sorted(again, key=lambda pair: pair[0]) + found[AGAIN:]
-                guess = tried(problem, 1)[0]
-                print(f"{m},{n},{k} {a_format} {form}: torch.mm {torch_us:.2f}", flush=True)
-                for i, (us, config) in enumerate(found):
-                    if i < AGAIN or config == guess:
-                        first_guess = "  (the route's choice)" if config == guess else ""
-                        print(f"    {us:8.2f} us {us / torch_us:6.3f}  {config}{first_guess}", flush=True)
-                    rows.append(
-                        {"m": m, "n": n, "k": k, "a_format": a_format, "form": form, "us": round(us, 3)}
-                        | {"torch_us": round(torch_us, 3), "again": i < AGAIN, "config": config.to_mapping()}
-                    )
-    return rows
-
-
-def shape_of(text: str) -> tuple[int, int, int]:
-    """Read "M,N,K"."""
-    m, n, k = map(int, text.split(","))
-    return m, n, k
+def planned(shape: Shape, a_format: str, form: str, width: int) -> Planned:
+    """Return the problem and the configurations to time."""
+    problem = timed_problem(shape, a_format, form)
+    configs = tried(problem, width)
+    return Planned(problem, configs, configs[0])
 
 
 def main() -> None:
@@ -346,12 +213,12 @@ def main() -> None:
     arguments.seconds = arguments.seconds or (80.0 if checking else 0.05)
     cases = drawn(arguments.cases, arguments.seed)
     if checking:
-        build_all((described(case), case.config) for case in cases)
+        build_all(one for case in cases for one in instances(described(case), case.config))
     else:
         arguments.shapes = arguments.shapes or (QUICK if arguments.quick else SHAPES)
         every = itertools.product(arguments.shapes, arguments.a_formats, arguments.forms)
-        problems = [timed_problem(shape, a_format, form) for shape, a_format, form in every]
-        build_all((problem, config) for problem in problems for config in tried(problem, arguments.width))
+        problems = [timed_problem(*one) for one in every]
+        build_all(i for p in problems for config in tried(p, arguments.width) for i in instances(p, config))
     device = torch.device("cuda", 0)
     document: dict[str, Any] = {
         "kind": KIND,
@@ -362,12 +229,12 @@ def main() -> None:
     }
     failed: Sequence[object] = ()
     if checking:
-        result = check(cases, device, launched, arguments.seconds)
+        result = check(ROUTE, cases, device, arguments.seconds)
         calls = whole_calls(device)
         failed = [*result["failures"], *calls]
         document |= {"check": result, "whole_calls": calls}
     else:
-        document["rows"] = times(arguments, device)
+        document["rows"] = times(ROUTE, arguments, device, partial(planned, width=arguments.width))
     keep(document)
     if arguments.output is None and failed:
         print(json.dumps(failed[:3], indent=1))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import mxgemm
-from bench import w4_wgmma
+from bench import w4_kernels, w4_wgmma
 from mxgemm.mx.accuracy import judge
 from mxgemm.routes import ROUTES
 
@@ -23,8 +23,8 @@ def hopper() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_drawn_cases(seed: int) -> None:
-    found = w4_wgmma.check(w4_wgmma.drawn(30, seed, 2e6), torch.device("cuda", 0))
-    assert not found["failures"]
+    cases = w4_wgmma.drawn(30, seed, 2e6)
+    assert not w4_kernels.check(ROUTE.name, cases, torch.device("cuda", 0), allowed=w4_wgmma.truncated)["failures"]
 
 
 @pytest.mark.parametrize("a_format", ["e2m1", "e4m3", "bf16"])
