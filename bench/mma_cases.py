@@ -96,6 +96,7 @@ def drawn(count: int, seed: int) -> list[Case]:
                 draw.choice((1, 1, 2, 4)),
                 draw.choice((False, True)),
                 resident=draw.choice((0, 0, 1, 2, 3)),
+                splits=draw.choice((1, 1, 2, 3, 4)),
             ),
             a_format=draw.choice(("e2m1", "e2m1", "e4m3", "bf16")),
             scale_rounding=draw.choice(("even", "even", "floor", "ceil", "rceil")),

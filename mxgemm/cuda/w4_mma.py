@@ -75,6 +75,8 @@ _LEAST_REGISTERS: Final = 72
 _TAIL: Final = 4
 MAX_RESIDENT: Final = 8
 MAX_SLOTS: Final = 8
+MAX_SPLITS: Final = 8
+"""Workgroups that any Hopper GPU can run as a cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +97,11 @@ class MmaConfig(Config):
         resident: workgroups for which a multiprocessor's registers must do, so that it hides loads behind more warps; 0
             leaves registers to the compiler.
         a_slots: chunks of A that a warp has in shared memory at once, 0 for none: rows are copied whole and rounded
-            there, and what is in flight takes no registers. A is bf16 in contiguous rows then.
+            there, and what is in flight takes no registers. A is bf16 in contiguous rows then. Warps along N, which
+            multiply the same chunks, share these and the work.
         prefetch: a workgroup calls all that it reads of the weight to L2 before anything else, also before it waits for
             earlier launches; of a weight in fragment order.
+        splits: workgroups that share K, a cluster; each adds the sums of all for an equal part of results.
     """
 
     tiles: int = 1
@@ -112,11 +116,17 @@ class MmaConfig(Config):
     resident: int = 0
     a_slots: int = 0
     prefetch: bool = False
+    splits: int = 1
 
     @property
     def warps(self) -> int:
         """Warps of a workgroup."""
         return self.warps_n * self.warps_m * self.warps_k
+
+    @property
+    def along_k(self) -> int:
+        """Warps that share K, of all the cluster's workgroups."""
+        return self.warps_k * self.splits
 
 
 def mma_refusal(problem: Problem, config: MmaConfig | None = None) -> Refusal | None:
@@ -159,6 +169,8 @@ def _config_clauses(p: Problem, c: MmaConfig) -> Iterator[Refusal]:
     if not 0 <= c.a_slots <= MAX_SLOTS:
         yield Refusal("a_slots", c.a_slots, f"0 to {MAX_SLOTS}")
         return
+    if c.a_slots and c.warps_n not in (1, 2, 4):
+        yield Refusal("warps_n", c.warps_n, "1, 2 or 4, which share the chunks of A in shared memory")
     if c.a_slots and (c.a_before or not c.a_ahead or p.a_dtype != torch.bfloat16 or not a_vector(p)):
         yield Refusal("a_slots", c.a_slots, "a_ahead, not a_before, and aligned contiguous rows of A in bfloat16")
     if c.prefetch and not fragments(p):
@@ -168,8 +180,12 @@ def _config_clauses(p: Problem, c: MmaConfig) -> Iterator[Refusal]:
     if not 1 <= c.depth <= MAX_DEPTH:
         yield Refusal("depth", c.depth, f"1 to {MAX_DEPTH}")
         return
-    if chunks(p) > MAX_CHUNKS * c.warps_k:
-        yield Refusal("warps_k", c.warps_k, f"at least {-(-chunks(p) // MAX_CHUNKS)}: a warp has {MAX_CHUNKS} chunks")
+    if not 1 <= c.splits <= min(MAX_SPLITS, chunks(p)):
+        yield Refusal("splits", c.splits, f"1 to {MAX_SPLITS}, a chunk of {CHUNK} each at least")
+        return
+    if chunks(p) > MAX_CHUNKS * c.along_k:
+        least = -(-chunks(p) // (MAX_CHUNKS * c.splits))
+        yield Refusal("warps_k", c.warps_k, f"at least {least}: a warp has {MAX_CHUNKS} chunks")
     if not 0 <= c.resident <= MAX_RESIDENT:
         yield Refusal("resident", c.resident, f"0 to {MAX_RESIDENT}")
         return
@@ -218,11 +234,13 @@ def registers_allowed(c: MmaConfig) -> int:
 def shared_bytes(p: Problem, c: MmaConfig) -> int:
     """Return the bytes of shared memory of a workgroup: of each warp A's chunks, or its sums, which take their place.
 
-    There is an fp32 sum for each row of A and weight row.
+    There is an fp32 sum for each row of A and weight row. Behind them are a barrier and sums of a
+    cluster's other workgroups.
     """
     of_warp = tiles_m(p) // c.warps_m * TILE_M
-    sums, of_a = 4 * of_warp * (TILE_N * c.tiles + 4), 2 * CHUNK * of_warp * c.a_slots
-    return c.warps * max(sums, of_a)
+    sums, of_a = 4 * of_warp * (TILE_N * c.tiles + 4), 2 * CHUNK * of_warp * c.a_slots // c.warps_n
+    received = 4 + round_up(TILE_N * c.tiles * c.warps_n * p.m, 4 * c.splits) if c.splits > 1 else 0
+    return c.warps * max(sums, of_a) + 4 * received
 
 
 def rounded_bytes(p: Problem, c: MmaConfig) -> int:
@@ -250,9 +268,10 @@ def defines(p: Problem, c: MmaConfig) -> dict[str, int | str]:
         "A_BEFORE": int(c.a_before),
         "A_CODES": int(c.a_codes),
         "RESIDENT": c.resident,
+        "SPLITS": c.splits,
         "FRAGMENTS": int(fragments(p)),
         "A_SLOTS": c.a_slots,
-        "A_WHOLE": int(c.a_slots > 0 and chunks(p) <= c.a_slots * c.warps_k),
+        "A_WHOLE": int(c.a_slots > 0 and chunks(p) <= c.a_slots * c.along_k),
         "PREFETCH": int(c.prefetch),
     }
 
@@ -282,8 +301,8 @@ def constants(p: Problem) -> bytes:
 
 
 def grid(p: Problem, c: MmaConfig) -> tuple[int, int, int]:
-    """Return the workgroups, all along N."""
-    return -(-p.n // (TILE_N * c.tiles * c.warps_n)), 1, 1
+    """Return the workgroups, all along N: those of a cluster, which have the same weight rows, side by side."""
+    return -(-p.n // (TILE_N * c.tiles * c.warps_n)) * c.splits, 1, 1
 
 
 def round_grid(p: Problem) -> tuple[int, int, int]:

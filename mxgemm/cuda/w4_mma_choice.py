@@ -45,6 +45,14 @@ OVERLAPPED_US: Final = 0.07
 PREFETCHED_US: Final = 0.05
 """And where the weight has been called to L2 by then."""
 SECOND_LAUNCH_US: Final = 1.11
+SPLIT_US: Final = 0.68
+"""For a cluster's barriers."""
+EXCHANGED_US: Final = 0.00145
+"""For a warp's share of the results, each of which a workgroup adds and passes on."""
+TOGETHER: Final = 0.185
+"""What a cluster's workgroups, which wait for each other, take longer than memory does."""
+IN_CLUSTERS: Final = 0.895
+"""Of the multiprocessors: those that clusters of three or more find places on at once."""
 LATENCY_US: Final = {False: 0.071, True: 0.059}
 """Of a weight as it lies and in fragment order; loads of A behind it take :data:`BEHIND` times as long again."""
 BEHIND: Final = 5.0
@@ -76,14 +84,18 @@ MAX_WHOLE: Final = 4
 """Chunks of A of a warp that are all kept in shared memory; of more there are :data:`FEW_SLOTS` at a time."""
 FEW_SLOTS: Final = 2
 MAX_ROWS_TILES: Final = 8
-"""Tiles of 16 weight rows of a workgroup."""
+"""Tiles of 16 weight rows of a workgroup, or of as many workgroups as share K."""
 MAX_AHEAD: Final = 8
 """And those that a warp has in flight."""
+SPLITS: Final = (2, 3, 4)
+"""Workgroups that may share K."""
+CLUSTERED_ALONG_K: Final = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)
+"""Warps of each along K."""
 
 
 def candidates(p: Problem) -> Sequence[MmaConfig]:
     """Return legal configurations, the one that should be fastest first."""
-    legal = [c for c in _considered(p) if mma_refusal(p, c) is None]
+    legal = [c for c in itertools.chain(_considered(p), _in_clusters(p)) if mma_refusal(p, c) is None]
     return sorted(legal, key=lambda c: (estimate_us(p, c), c.depth, c.warps_n))
 
 
@@ -92,7 +104,7 @@ def _considered(p: Problem) -> Iterator[MmaConfig]:
     along_k = sorted({min(w, most) for w in (1, 2, 4, 7, 8, 12, 14, 16)} | {-(-most // MAX_CHUNKS)})
     along_m = [w for w in (1, 2, 4) if w <= tiles_m(p)]
     befores = [(False, False), (True, False)] + [(True, True)] * (p.a_format == "e2m1")
-    calls = fragments(p) and p.n * p.k <= MOST_PREFETCHED
+    calls = _called_to_l2(p)
     for tiles, warps_n, warps_m, warps_k in itertools.product(TILES, (1, 2, 4), along_m, along_k):
         if not min(4, most) <= warps_n * warps_m * warps_k <= MAX_WARPS or warps_n * tiles > MAX_ROWS_TILES:
             continue
@@ -108,6 +120,36 @@ def _considered(p: Problem) -> Iterator[MmaConfig]:
             yield replace(config, resident=_resident(p, config))
 
 
+def _in_clusters(p: Problem) -> Iterator[MmaConfig]:
+    """Yield those whose workgroups share K, where all of them run at once."""
+    for splits, tiles, warps_n in itertools.product(SPLITS, TILES, (1, 2)):
+        of_each = -(-chunks(p) // splits)
+        for warps_k, depth in itertools.product(sorted({min(w, of_each) for w in CLUSTERED_ALONG_K}), (1, 2)):
+            slots = -(-of_each // warps_k)
+            if (
+                depth > slots
+                or not min(4, of_each) <= warps_n * warps_k <= MAX_WARPS
+                or warps_n * tiles > MAX_ROWS_TILES
+            ):
+                continue
+            config = MmaConfig(tiles, warps_n, warps_k, depth, prefetch=_called_to_l2(p), splits=splits)
+            config = replace(config, a_slots=slots if slots <= MAX_WHOLE else FEW_SLOTS)
+            config = replace(config, resident=_resident(p, config))
+            if _turns(p, config) == 1:
+                yield config
+
+
+def _called_to_l2(p: Problem) -> bool:
+    """Say whether the weight is called to L2 before it is waited for."""
+    return fragments(p) and p.n * p.k <= MOST_PREFETCHED
+
+
+def _turns(p: Problem, c: MmaConfig) -> int:
+    """Return how often multiprocessors are filled with workgroups."""
+    units = max(1, int(p.machine.cu_count * (IN_CLUSTERS if c.splits > 2 else 1.0)))
+    return -(-grid(p, c)[0] // (units * max(1, c.resident)))
+
+
 def _resident(p: Problem, c: MmaConfig) -> int:
     """Return how many workgroups a multiprocessor may hold with nothing spilled, no more than it gets."""
     registers = -(-registers_needed(p, c) // GRAIN) * GRAIN
@@ -119,7 +161,7 @@ def _resident(p: Problem, c: MmaConfig) -> int:
 def estimate_us(p: Problem, c: MmaConfig) -> float:
     """Return about how long the device takes."""
     units = max(1, p.machine.cu_count)
-    rows_of_a, of_warp, workgroups = tiles_m(p) // c.warps_m, -(-chunks(p) // c.warps_k), grid(p, c)[0]
+    rows_of_a, of_warp, workgroups = tiles_m(p) // c.warps_m, -(-chunks(p) // c.along_k), grid(p, c)[0]
     waves, ordered = -(-workgroups // units), fragments(p)
     issued = rows_of_a * _instructions_of_a(p, c) + c.tiles * (DECODING[ordered] + MULTIPLYING * rows_of_a)
     results = -(-TILE_N * c.tiles * c.warps_n * p.m // (4 * LANES * c.warps))
@@ -132,15 +174,18 @@ def estimate_us(p: Problem, c: MmaConfig) -> float:
     chain_us = -(-workgroups // (units * resident)) * (loads_us + clocks / CLOCKS_A_US)
     weight = p.n * p.k * 17 / 32
     memory_us = weight / MEMORY_BYTES_A_US * max(1.0, 0.75 * waves * units / workgroups)
-    passed = weight + workgroups * p.m * CHUNK * chunks(p) * (17 / 32 if c.a_codes else 2)
+    passed = weight + workgroups * p.m * CHUNK * chunks(p) / c.splits * (17 / 32 if c.a_codes else 2)
     launches_us = LAUNCH_US + SECOND_LAUNCH_US * c.a_before - OVERLAPPED_US * c.overlap - PREFETCHED_US * c.prefetch
+    if c.splits > 1:
+        of_a_warp = TILE_N * c.tiles * c.warps_n * p.m / c.warps
+        launches_us += SPLIT_US + EXCHANGED_US * of_a_warp + TOGETHER * weight / MEMORY_BYTES_A_US
     return launches_us + math.hypot(issue_us, lookup_us, chain_us, memory_us, passed / L2_BYTES_A_US)
 
 
 def _instructions_of_a(p: Problem, c: MmaConfig) -> int:
     """Return those of a warp that make a chunk and a tile of A ready."""
     if c.a_slots:
-        return SHARED_BF16 if p.a_format == "bf16" else ROUNDING_SHARED
+        return SHARED_BF16 + (0 if p.a_format == "bf16" else (ROUNDING_SHARED - SHARED_BF16) // c.warps_n)
     if c.a_before:
         return LOADING_CODES if c.a_codes else LOADING_ROUNDED
     return LOADING_A + (0 if p.a_format == "bf16" else ROUNDING)

@@ -160,6 +160,7 @@ class _Launch:
             constants=w4_mma.constants(p),
             shared_bytes=w4_mma.shared_bytes(p, c),
             overlap=c.overlap or c.a_before,
+            cluster=(c.splits, 1, 1) if c.splits > 1 else None,
         )
 
 

@@ -36,8 +36,9 @@ def run(problem: Problem, config: MmaConfig, given: Operands) -> int:
     if problem.derived:
         sizes = fragments.code_bytes(problem.n, problem.k), fragments.scale_bytes(problem.n, problem.k)
         weight = given.derived[problem.derived == "bf16"][-sum(sizes) :].split(sizes)
+    barriers = 3 if config.splits > 1 else 1
     library = _built(
-        tuple(sorted(w4_mma.defines(problem, config).items())), (w4_mma.SOURCE, w4_mma.KERNEL, "Arguments", 1)
+        tuple(sorted(w4_mma.defines(problem, config).items())), (w4_mma.SOURCE, w4_mma.KERNEL, "Arguments", barriers)
     )
     operands = given.a, rounded, *weight, given.bias, given.out
     pointers = [0 if x is None else x.data_ptr() for x in operands]

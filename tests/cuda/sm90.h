@@ -34,6 +34,7 @@ static Index threadIdx, blockIdx;
 INLINE uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
 INLINE int min(int a, int b) { return a < b ? a : b; }
 INLINE u32 min(u32 a, u32 b) { return a < b ? a : b; }
+INLINE int max(int a, int b) { return a > b ? a : b; }
 INLINE u32 max(u32 a, u32 b) { return a > b ? a : b; }
 
 [[noreturn]] static void wrong(const char* what) {
@@ -161,7 +162,7 @@ INLINE float float_of_f16(u32 bits) {
 INLINE int lowest_bit(u64 x) { return __builtin_ctzll(x); }
 
 // Lanes.
-enum Operation { NOTHING, MULTIPLY, ANY, SHUFFLE, MEET, BARRIER, DONE };
+enum Operation { NOTHING, MULTIPLY, ANY, SHUFFLE, MEET, SEVERAL, BARRIER, CLUSTER, DONE };
 struct Copy {
   u32 to;
   uint4 value;
@@ -174,10 +175,11 @@ struct Lane {
   float* sums;
   u32 out;
   std::vector<std::vector<Copy>> copies;  // by groups, the last one not ended
+  int arrived = 0;                        // at the barrier of its cluster, so often
 };
 static std::vector<Lane> lanes;
 static ucontext_t scheduler;
-static u32 running;
+static u32 running, first_lane;  // of the workgroup that runs
 static long counts[DONE + 1];
 
 static u32 stop(Operation at) {
@@ -203,6 +205,13 @@ INLINE u32 from_lane(u32 x, int lane) {
 }
 INLINE void workgroup_barrier() { stop(BARRIER); }
 INLINE void warp_barrier() { stop(MEET); }
+INLINE bool any_of_warps(int number, int threads, bool x) {
+  if (number < 1 || number > 15) wrong("a barrier that there is not");
+  lanes[running].in[0] = x, lanes[running].in[1] = static_cast<u32>(number);
+  lanes[running].in[2] = static_cast<u32>(threads);
+  return stop(SEVERAL) != 0;
+}
+INLINE void warps_barrier(int number, int threads) { any_of_warps(number, threads, false); }
 
 // Shared memory. What a lane copies to it arrives when that lane waits for it, no earlier.
 static const int SHARED_WORDS = 1 << 16;
@@ -261,18 +270,19 @@ static void multiply_all(Lane* warp) {
     }
 }
 
-// Runs a warp until it is at the barrier or done.
+// Runs a warp until it is at a barrier with others or done.
 static Operation run_warp(int w) {
-  Lane* warp = &lanes[32 * w];
+  const u32 first = first_lane + 32 * static_cast<u32>(w);
+  Lane* warp = &lanes[first];
   for (;;) {
     for (int l = 0; l < 32; l++) {
-      running = threadIdx.x = 32 * w + l;
+      running = first + static_cast<u32>(l), threadIdx.x = running - first_lane;
       swapcontext(&scheduler, &warp[l].context);
       if (warp[l].at != warp[0].at) wrong("lanes of a warp are at different operations");
     }
     const Operation at = warp[0].at;
     counts[at]++;
-    if (at == BARRIER || at == DONE) return at;
+    if (at >= SEVERAL) return at;
     bool any = false;
     for (int l = 0; l < 32; l++) any |= warp[l].in[0] != 0;
     if (at == MULTIPLY) multiply_all(warp);

@@ -25,6 +25,7 @@ __all__ = ["double"]
 
 CASES: dict[str, Callable[[Problem], Any]] = {
     "w4_mma": lambda p: w4_mma._Launch(p, MmaConfig()),
+    "w4_mma in clusters": lambda p: w4_mma._Launch(p, MmaConfig(splits=2, overlap=True)),
     "w4_mma, A rounded before": lambda p: w4_mma._RoundingLaunch(p, MmaConfig(a_before=True)),
     "w4_wgmma": lambda p: w4_wgmma._Launch(p, WgmmaConfig()),
     "w4_wgmma in clusters": lambda p: w4_wgmma._Launch(p, WgmmaConfig(splits=4)),

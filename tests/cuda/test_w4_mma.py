@@ -95,6 +95,57 @@ def test_slots_of_shared_memory(a_format: str, config: MmaConfig) -> None:
     run(Case(3, 33, 288, replace(config, prefetch=False, warps_m=1), a_format, a_layout="padded"))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("a_format", "config"),
+    [
+        ("e2m1", MmaConfig(3, 2, 2, 1, a_slots=1)),
+        ("e2m1", MmaConfig(1, 2, 2, 1, a_slots=4, warps_m=2)),
+        ("e4m3", MmaConfig(1, 4, 2, 2, a_slots=2)),
+        ("bf16", MmaConfig(2, 2, 1, 1, a_slots=1, splits=2)),
+    ],
+    ids=str,
+)
+def test_warps_along_n_share_slots(a_format: str, config: MmaConfig) -> None:
+    """Each copies and rounds a part; one has no row of the weight, and what bf16 does not hold is left out by all."""
+    for data in DATA:
+        run(Case(11, 80, 544, config, a_format, derived="bf16", data=data))
+    run(Case(3, 33, 544, config if config.warps_m == 1 else replace(config, warps_m=1), a_format))
+
+
+SPLIT = MmaConfig(2, 1, 2, 1, splits=2)
+
+
+def test_workgroups_share_k() -> None:
+    run(Case(3, 33, 544, replace(SPLIT, a_slots=2), derived="bf16", data="nan"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("m", "a_format", "config"),
+    [
+        (1, "e2m1", SPLIT),
+        (11, "bf16", replace(SPLIT, tiles=6, warps_n=2, a_slots=1, prefetch=True)),
+        (9, "e2m1", replace(SPLIT, a_before=True, a_codes=True, splits=4, warps_k=1, prefetch=True)),
+        (32, "e4m3", replace(SPLIT, splits=3, warps_k=1, warps_m=2)),
+        (7, "bf16", replace(SPLIT, tiles=1, splits=5, warps_k=1, a_ahead=False, prefetch=True)),
+    ],
+    ids=str,
+)
+def test_clusters(m: int, a_format: str, config: MmaConfig) -> None:
+    """Results that divide among the workgroups and those that do not, and workgroups with a chunk less."""
+    for data in DATA:
+        run(Case(m, 80, 672, config, a_format, bias=BF16, out_dtype=FP32, derived="bf16", data=data))
+    run(Case(m, 16, 544, replace(config, prefetch=False), a_format, out_layout="transposed"))
+
+
+@pytest.mark.slow
+def test_a_chunk_that_is_left_calls_for_the_next_one() -> None:
+    """Several rounds, of which some are for the second loop."""
+    run(Case(5, 80, 1184, MmaConfig(5, 1, 2, 1), derived="bf16", data="spread"), 1)
+    run(Case(5, 80, 1184, MmaConfig(1, 1, 2, 2), data="spread"), 1)
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -299,6 +350,8 @@ def test_refusals_name_the_field(field: str, options: dict[str, Any]) -> None:
         ("depth", MmaConfig(depth=5)),
         ("registers", MmaConfig(tiles=4, depth=4, warps_k=16)),
         ("warps_k", MmaConfig(warps_k=1)),
+        ("warps_n", MmaConfig(warps_n=3, a_slots=1)),
+        ("splits", MmaConfig(splits=9)),
     ],
 )
 def test_illegal_configurations(field: str, config: MmaConfig) -> None:

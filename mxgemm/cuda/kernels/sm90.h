@@ -131,6 +131,18 @@ INLINE u32 from_lane(u32 x, int lane) { return __shfl_sync(0xFFFFFFFFu, x, lane)
 INLINE u32 from_lane_xor(u32 x, int mask) { return __shfl_xor_sync(0xFFFFFFFFu, x, mask); }
 INLINE void workgroup_barrier() { __syncthreads(); }
 INLINE void warp_barrier() { __syncwarp(); }
+// Of some warps of a workgroup, by so many lanes; a number from 1 to 15 belongs to them.
+INLINE void warps_barrier(int number, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+INLINE bool any_of_warps(int number, int threads, bool x) {  // a barrier too
+  u32 any;
+  asm volatile(
+      "{\n.reg .pred one, any;\nsetp.ne.u32 one, %3, 0;\nbar.red.or.pred any, %1, %2, one;\n"
+      "selp.u32 %0, 1, 0, any;\n}"
+      : "=r"(any) : "r"(number), "r"(threads), "r"(static_cast<u32>(x)) : "memory");
+  return any != 0;
+}
 INLINE int lowest_bit(u64 x) { return __ffsll(static_cast<i64>(x)) - 1; }
 
 // Shared memory is addressed by 32 bits. Copies to it pass L1 by and are waited for by the lane that began them, group by

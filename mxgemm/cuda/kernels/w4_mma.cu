@@ -10,44 +10,13 @@
 // Macros: those of round_block.h; MT, tiles of 8 rows of A of a warp; TILES, its tiles of 16 weight rows; WARPS_N,
 // WARPS_M, WARPS_K, warps of a workgroup along N, M and K; DEPTH, chunks in flight at once; A_AHEAD, A is among
 // them; A_BEFORE, a launch of round_a.cu comes before, which this one overlaps, A_CODES, it makes e2m1 codes; RESIDENT,
-// workgroups for which a multiprocessor's registers must do, 0 if no matter how many; FRAGMENTS, the weight is in the
-// order of mxgemm.mx.fragments; PREFETCH, all that a workgroup reads of it is called to L2 first; A_SLOTS, so many chunks of
+// workgroups for which a multiprocessor's registers must do, 0 if no matter how many; SPLITS, workgroups that share K, a
+// cluster; FRAGMENTS, the weight is in the order of mxgemm.mx.fragments; PREFETCH, all that a workgroup reads of it is called to L2 first; A_SLOTS, so many chunks of
 // A are copied to shared memory by whole rows and rounded there, A_WHOLE, these are all; A_VECTOR, W_VECTOR, loads of 16 bytes are aligned and contiguous; TAIL, K % 128 != 0;
 // OVERLAP, launched so that it may begin before earlier launches have ended.
-#include "w4_operands.h"
+#include "w4_mma_sums.h"
 
-constexpr int WARPS = WARPS_N * WARPS_M * WARPS_K, ROWS = 16 * TILES, COLUMNS = 8 * MT;
-constexpr int PITCH = ROWS + 4;  // of a row of sums in shared memory: the quads of a warp meet different banks
-constexpr int OF_A = A_SLOTS * MT * 8 * 256 / 4;  // words of shared memory, the same as the sums'
-constexpr int SHARED = COLUMNS * PITCH > OF_A ? COLUMNS * PITCH : OF_A;  // of a warp
 constexpr float UP = A_CODES ? 1ull << 2 * DOWN : 1ull << DOWN;  // what sums are too small by: see round_block.h
-
-// All strides are in bytes but those of a, bias and out, which are in elements.
-struct Arguments {
-  const u8* a;
-  const u8* rounded;  // by round_a.cu
-  const u8* w;
-  const u8* s;
-  const u8* bias;
-  u8* out;
-  i64 a_row, a_column;
-  i64 w_tile, w_row, w_block, w_byte;                      // 16 rows, a row, a block, a byte
-  i64 s_tile, s_half, s_row, s_eighth, s_fourth, s_block;  // 32 rows, 16 rows, a row; 8 blocks, 4 blocks, a block
-  i64 bias_stride, out_row, out_column;
-  int m, n, k, bias_type, out_type, unused;
-};
-
-INLINE float load_float(const u8* p, i64 at, int type) {
-  return type == FP32 ? float_of(load_u32(p + 4 * at)) : type == FP16 ? float_of_f16(load_u16(p + 2 * at))
-                                                                      : float_of(load_u16(p + 2 * at) << 16);
-}
-
-INLINE void store_float(u8* p, i64 at, int type, float x) {
-  if (type == FP32)
-    store_f32(p + 4 * at, x);
-  else
-    store_u16(p + 2 * at, type == FP16 ? f16_of(x) : bf16x2_of(x, 0.f) & 0xFFFFu);
-}
 
 // x 2^(a - 127) 2^(w - 127) of two scale bytes, in two steps of which the first neither rounds nor overflows where the
 // result does not. A weight's scale below LEAST_FAST has 2^-8 in the sum already.
@@ -63,35 +32,36 @@ INLINE float scaled(float x, u32 a, u32 w) {
 #define BOUNDS __launch_bounds__(32 * WARPS)
 #endif
 extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
-  extern __shared__ __align__(128) float sums[];  // [WARPS][SHARED], of that [COLUMNS][PITCH]
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
-  const int first = warp % WARPS_K, m0 = warp / WARPS_K % WARPS_M * COLUMNS;
-  const int n0 = (static_cast<int>(blockIdx.x) * WARPS_N + warp / (WARPS_K * WARPS_M)) * ROWS;
-  const int blocks = p.k >> 5, chunks = (blocks + 3) >> 2, end = n0 < p.n ? chunks : 0;
+  const int group = static_cast<int>(blockIdx.x) / SPLITS, rank = static_cast<int>(blockIdx.x) % SPLITS;
+  const int side = WARPS_N > 1 ? warp / (WARPS_K * WARPS_M) : 0, sides = warp % (WARPS_K * WARPS_M);  // these share A
+  const int first = warp % WARPS_K * SPLITS + rank, m0 = warp / WARPS_K % WARPS_M * COLUMNS;
+  const int n0 = (group * WARPS_N + side) * ROWS;
+  const int blocks = p.k >> 5, chunks = (blocks + 3) >> 2;
+  const int end = n0 < p.n || (A_SLOTS && WARPS_N > 1) ? chunks : 0;  // barriers want all warps
+  begin_sums(p, rank);
 #if PREFETCH
-  if (threadIdx.x == 0) {
-    const int tiles = ((p.n + 31) >> 5) * 2, tile = static_cast<int>(blockIdx.x) * WARPS_N * TILES;
+  if (threadIdx.x == 0) {  // a cluster's workgroups a part each
+    const int tiles = ((p.n + 31) >> 5) * 2, tile = group * WARPS_N * TILES;
     const int pair = tile >> 1, past = min(tile + WARPS_N * TILES, tiles);
-    prefetch_to_l2(p.w + tile * static_cast<i64>(chunks) * 1024, (past - tile) * chunks * 1024);
-    prefetch_to_l2(p.s + pair * static_cast<i64>(chunks) * 128, (((past + 1) >> 1) - pair) * chunks * 128);
+    const int codes = (past - tile) * chunks, scales = (((past + 1) >> 1) - pair) * chunks;
+    const int code = codes * rank / SPLITS, scale = scales * rank / SPLITS;
+    prefetch_to_l2(p.w + (tile * static_cast<i64>(chunks) + code) * 1024, (codes * (rank + 1) / SPLITS - code) * 1024);
+    prefetch_to_l2(p.s + (pair * static_cast<i64>(chunks) + scale) * 128, (scales * (rank + 1) / SPLITS - scale) * 128);
   }
 #endif
-#if OVERLAP && !A_BEFORE
-  wait_for_earlier_launches();
-#endif
-  let_later_launches_begin();
-
   // Rows and blocks past the end are the last one's again: they are not stored, and A counts as 0 there.
   auto block_of = [&](int chunk) { return TAIL ? min(4 * chunk + t, blocks - 1) : 4 * chunk + t; };
 #if FRAGMENTS
-  auto tile_of = [&](int r) -> i64 {  // N is padded to pairs of tiles
+  // Places are 32-bit counts, of 16 bytes of codes and of two bytes of scales.
+  auto tile_of = [&](int r) -> u32 {  // N is padded to pairs of tiles
     const int in = r % TOGETHER;
     return min((n0 >> 4) + r - in, ((p.n + 31) >> 5) * 2 - TOGETHER) + in;
   };
-  auto codes_of = [&](int r, int h) { return p.w + (tile_of(r) * chunks * 64 + h * 32 + lane) * 16; };
-  auto scales_of = [&](int r, int h) {
-    return p.s + ((tile_of(r) >> 1) * chunks * 32 + lane) * 4 + (tile_of(r) & 1) * 2 + h;
-  };
+  auto codes_place_of = [&](int r) { return tile_of(r) * chunks * 64 + lane; };
+  auto scales_place_of = [&](int r) { return ((tile_of(r) >> 1) * chunks * 32 + lane) * 2 + (tile_of(r) & 1); };
+  auto codes_of = [&](int r, int h) { return p.w + codes_place_of(r) * 16ull + h * 512; };
+  auto scales_of = [&](int r, int h) { return p.s + scales_place_of(r) * 2ull + h; };
   auto codes_at = [&](int chunk) { return chunk * static_cast<i64>(1024); };
   auto scales_at = [&](int chunk) { return chunk * static_cast<i64>(128); };
 #else
@@ -115,17 +85,17 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
     return raw;
   };
 
-  // Where chunks are a constant apart, places are 32-bit counts that move on with the round, and loads add what is
-  // `ahead` by themselves: pointers would take twice the registers. Counted are 16 bytes of codes and of rounded A, and
-  // two bytes of scales; a block of A's codes is the one of its scale's place.
+  // Where chunks are a constant apart, places move on with the round, and loads add what is `ahead` by themselves:
+  // pointers would take twice the registers. Of rounded A 16 bytes are counted; a block of its codes is the one of its
+  // scale's place.
   constexpr int STEP = A_CODES ? 32 : 128;  // of rounded A, a chunk
   u32 rounded_at[MT];
 #if FRAGMENTS
   u32 codes_place[PLACES], scales_place[PLACES];
 #pragma unroll
   for (int i = 0; i < PLACES; i++) {
-    codes_place[i] = static_cast<u32>((codes_of(i * TOGETHER, 0) - p.w) >> 4) + first * 64;
-    scales_place[i] = static_cast<u32>((scales_of(i * TOGETHER, 0) - p.s) >> 1) + first * 64;
+    codes_place[i] = codes_place_of(i * TOGETHER) + first * 64;
+    scales_place[i] = scales_place_of(i * TOGETHER) + first * 64;
   }
 #else
   const u8 *codes[TILES][2], *scales[TILES][2];
@@ -137,10 +107,11 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
 #if A_BEFORE
   const u8* const scales_of_a = p.rounded + ((p.m + 7) >> 3) * static_cast<i64>(512) * chunks;
 #elif A_SLOTS
-  // Of a chunk a lane copies piece lane % 16 of every second row, and reads block t of the rows g.
-  const u32 copied = lane & 15, area = shared_address(sums + warp * SHARED);
-  const u8* const copied_from = p.a + (m0 + (lane >> 4)) * p.a_row * A_BYTES + copied * 16;
-  const u32 copied_to = area + place_of(lane >> 4, copied);
+  // Of a chunk a warp copies two rows at a time, a lane piece lane % 16 of one; and a lane reads block t of the rows g.
+  const u32 copied = lane & 15, area = shared_address(sums + sides * WARPS_N * SHARED);
+  const int copied_row = 2 * side + (lane >> 4), rows_left = p.m - m0 - copied_row;
+  const u8* const copied_from = p.a + (m0 + copied_row) * p.a_row * A_BYTES + copied * 16;
+  const u32 copied_to = area + place_of(copied_row, copied);
   u32 places[4];
 #pragma unroll
   for (int i = 0; i < 4; i++) places[i] = area + place_of(g, 4 * t + i);
@@ -157,7 +128,7 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
 #endif
   }
   auto next_round = [&] {
-    constexpr u32 BY = DEPTH * WARPS_K;
+    constexpr u32 BY = DEPTH * ALONG_K;
 #if FRAGMENTS
 #pragma unroll
     for (int i = 0; i < PLACES; i++) {
@@ -174,40 +145,44 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
 #endif
   };
 
-  auto load_chunk = [&](Weights& w, int round, int ahead) {
+  auto load_scales = [&](Weights& w, int round, int ahead) {
 #if FRAGMENTS
-#pragma unroll
-    for (int r = 0; r < TILES; r++) {
-      const u32 place = codes_place[r / TOGETHER] + r % TOGETHER * static_cast<u32>(chunks) * 64;
-      const u8* at = p.w + place * 16ull + ahead * 1024;
-      w.codes[r][0] = load_weights(at, 1);
-      w.codes[r][1] = load_weights(at + 512, 1);
-    }
 #pragma unroll
     for (int i = 0; i < PLACES; i++) {
       const u8* at = p.s + scales_place[i] * 2ull + ahead * 128;
       w.scales[i] = TOGETHER == 1 ? load_u16(at) : load_u32(at);
     }
 #else
-    const i64 at = codes_at(round + ahead), scale_at = scales_at(round + ahead);
+    const i64 at = scales_at(round + ahead);
+#pragma unroll
+    for (int r = 0; r < TILES; r++)
+#pragma unroll
+      for (int h = 0; h < 2; h++) w.scales[2 * r + h] = load_u8(scales[r][h] + at);
+#endif
+  };
+  auto load_codes = [&](Weights& w, int round, int ahead) {
 #pragma unroll
     for (int r = 0; r < TILES; r++)
 #pragma unroll
       for (int h = 0; h < 2; h++) {
-        w.codes[r][h] = load_weights(codes[r][h] + at, p.w_byte);
-        w.scales[2 * r + h] = load_u8(scales[r][h] + scale_at);
-      }
+#if FRAGMENTS
+        const u32 place = codes_place[r / TOGETHER] + r % TOGETHER * static_cast<u32>(chunks) * 64;
+        w.codes[r][h] = load_weights(p.w + place * 16ull + ahead * 1024 + h * 512, 1);
+#else
+        w.codes[r][h] = load_weights(codes[r][h] + codes_at(round + ahead), p.w_byte);
 #endif
+      }
   };
 #if A_SLOTS
   constexpr u32 SLOT = MT * TILE_BYTES;
+  auto meet_on_a = [&] { WARPS_N == 1 ? warp_barrier() : warps_barrier(1 + sides, 32 * WARPS_N); };
   auto copy_a = [&](u32 to, int chunk) {  // rows and blocks past the end are 0
     if (chunk < end) {
       const bool real = !TAIL || 4 * chunk + (copied >> 2) < blocks;
 #pragma unroll
-      for (int j = 0; j < 4 * MT; j++)
-        copy_16(copied_to + to + j * 512, copied_from + j * (2 * A_BYTES * p.a_row) + chunk * 256,
-                real && m0 + 2 * j + (lane >> 4) < p.m ? 16 : 0);
+      for (int j = 0; j < 4 * MT / WARPS_N; j++)
+        copy_16(copied_to + to + j * (512 * WARPS_N), copied_from + j * (2 * WARPS_N * A_BYTES * p.a_row) + chunk * 256,
+                real && 2 * WARPS_N * j < rows_left ? 16 : 0);
     }
     end_group_of_copies();
   };
@@ -234,17 +209,21 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
 
   float acc[TILES][MT][4] = {};
   u64 left = 0;  // chunks of this warp that are left to the second loop
-  // Adds a chunk, or says that it has to be left.
-  auto add_chunk = [&](const Weights& w, Part (&part)[MT], int round, int ahead) {
+  // Adds a chunk, or says that it has to be left. Another one, if there is one, is called for as soon as there is room.
+  auto add_chunk = [&](Weights& w, Part (&part)[MT], int round, int ahead) {
+    const int then = ahead + DEPTH * ALONG_K;
+    const bool more = round + then < end;
     if (!A_AHEAD || A_SLOTS) load_a(part, round, ahead);
     Opened opened[MT];
     bool odd = false;
 #if A_SLOTS && A_FORMAT != BF16
 #pragma unroll 2
-    for (int i = 0; i < MT; i++) odd |= !round_in_place(places, slot + i * TILE_BYTES);
+    for (int i = side; i < MT; i += WARPS_N) odd |= !round_in_place(places, slot + i * TILE_BYTES);
+    if (WARPS_N > 1) odd = any_of_warps(1 + sides, 32 * WARPS_N, odd);
 #endif
 #pragma unroll
     for (int i = 0; i < MT; i++) odd |= !open(part[i], opened[i]);
+    bool held = true;
     if (any_lane(odd || slow_scales(w))) {
 #pragma unroll
       for (int r = 0; r < TILES; r++)
@@ -254,85 +233,97 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
           const u32 s = scale_of(w, r, h);
           odd |= (s > MOST_FAST) | ((s < LEAST_FAST) & (((q.x | q.y | q.z | q.w) & MAGNITUDES) != 0));
         }
-      if (any_lane(odd)) return false;
+      held = !any_lane(odd);
     }
     u32 factor[TILES][2];
 #pragma unroll
     for (int r = 0; r < TILES; r++)
 #pragma unroll
       for (int h = 0; h < 2; h++) factor[r][h] = factor_of(scale_of(w, r, h));
+    if (FRAGMENTS && more) load_scales(w, round, then);
+    if (held)
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-      u32 x[MT][4];
+      for (int i = 0; i < 4; i++) {
+        u32 x[MT][4];
 #pragma unroll
-      for (int c = 0; c < MT; c++) four_words(opened[c], i, x[c]);
+        for (int c = 0; c < MT; c++) four_words(opened[c], i, x[c]);
 #pragma unroll
-      for (int r = 0; r < TILES; r++) {
-        u32 q[2][4], d[2][4];
+        for (int r = 0; r < TILES; r++) {
+          u32 q[2][4], d[2][4];
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-          words_of(w.codes[r][h], q[h]);
-          decode(q[h][i], factor[r][h], d[h]);
+          for (int h = 0; h < 2; h++) {
+            words_of(w.codes[r][h], q[h]);
+            decode(q[h][i], factor[r][h], d[h]);
+          }
+#pragma unroll
+          for (int j = 0; j < 4; j += 2)
+#pragma unroll
+            for (int c = 0; c < MT; c++)
+              multiply(acc[r][c], d[0][j], d[1][j], d[0][j + 1], d[1][j + 1], x[c][j], x[c][j + 1]);
         }
-#pragma unroll
-        for (int j = 0; j < 4; j += 2)
-#pragma unroll
-          for (int c = 0; c < MT; c++)
-            multiply(acc[r][c], d[0][j], d[1][j], d[0][j + 1], d[1][j + 1], x[c][j], x[c][j + 1]);
       }
-    }
-    return true;
+    if (more) load_codes(w, round, then);
+    if (!FRAGMENTS && more) load_scales(w, round, then);  // with the places of the codes, which take registers
+    return held;
   };
 
   Weights weights[DEPTH];
   Part parts[DEPTH][MT];
+#if OVERLAP && !A_BEFORE
+  wait_for_earlier_launches();
+#endif
+  let_later_launches_begin();  // no earlier: they would take places on some multiprocessors and leave others without work
+#if A_SLOTS && A_FORMAT == BF16  // what is rounded first comes second: measured
+  copy_a(0, first);
+#endif
 #pragma unroll
   for (int d = 0; d < DEPTH; d++)
-    if (first + d * WARPS_K < end) load_chunk(weights[d], first, d * WARPS_K);
+    if (first + d * ALONG_K < end) {
+      load_scales(weights[d], first, d * ALONG_K);
+      load_codes(weights[d], first, d * ALONG_K);
+    }
 #if A_BEFORE
   wait_for_earlier_launches();  // not for the weight: what wrote that had ended before the launch that rounds A began
 #endif
 #if A_SLOTS
 #pragma unroll
-  for (int i = 0; i < A_SLOTS; i++) copy_a(i * SLOT, first + i * WARPS_K);
+  for (int i = A_FORMAT == BF16; i < A_SLOTS; i++) copy_a(i * SLOT, first + i * ALONG_K);
 #else
   if (A_AHEAD)
 #pragma unroll
     for (int d = 0; d < DEPTH; d++)
-      if (first + d * WARPS_K < end) load_a(parts[d], first, d * WARPS_K);
+      if (first + d * ALONG_K < end) load_a(parts[d], first, d * ALONG_K);
 #endif
 #pragma unroll 1
-  for (int round = first; round < end; round += DEPTH * WARPS_K) {
+  for (int round = first; round < end; round += DEPTH * ALONG_K) {
 #pragma unroll
     for (int d = 0; d < DEPTH; d++)
-      if (round + d * WARPS_K < end) {
-        const int ahead = (DEPTH + d) * WARPS_K;
+      if (round + d * ALONG_K < end) {
 #if A_SLOTS
         wait_for_copies<A_SLOTS - 1>();
-        warp_barrier();
+        meet_on_a();
 #endif
-        if (!add_chunk(weights[d], parts[d], round, d * WARPS_K)) left |= 1ull << ((round - first) / WARPS_K + d);
-        if (round + ahead < end) load_chunk(weights[d], round, ahead);
+        if (!add_chunk(weights[d], parts[d], round, d * ALONG_K)) left |= 1ull << ((round - first) / ALONG_K + d);
 #if A_SLOTS
 #if A_WHOLE
         end_group_of_copies();
         slot += SLOT;
 #else
-        warp_barrier();
-        copy_a(slot, round + (d + A_SLOTS) * WARPS_K);
+        meet_on_a();
+        copy_a(slot, round + (d + A_SLOTS) * ALONG_K);
         slot = slot == (A_SLOTS - 1) * SLOT ? 0 : slot + SLOT;
 #endif
 #else
-        if (A_AHEAD && round + ahead < end) load_a(parts[d], round, ahead);
+        if (A_AHEAD && round + (DEPTH + d) * ALONG_K < end) load_a(parts[d], round, (DEPTH + d) * ALONG_K);
 #endif
       }
     next_round();
   }
 
 #if A_SLOTS
-  warp_barrier();  // the sums take A's place
+  meet_on_a();  // the sums take A's place
 #endif
-  float* const mine = sums + warp * SHARED + 2 * t * PITCH + g;
+  float* const mine = sums + (sides * WARPS_N + side) * SHARED + 2 * t * PITCH + g;
 #pragma unroll
   for (int r = 0; r < TILES; r++)
 #pragma unroll
@@ -343,7 +334,7 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
   // What was left: A and the weights without their scales, the values of one block a time, the others' A being 0.
 #pragma unroll 1
   for (; left; left &= left - 1) {
-    const int chunk = first + WARPS_K * lowest_bit(left);
+    const int chunk = first + ALONG_K * lowest_bit(left);
     const i64 at = codes_at(chunk), scale_at = scales_at(chunk);
 #pragma unroll 1
     for (int c = 0; c < MT; c++) {
@@ -382,20 +373,5 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
     }
   }
   workgroup_barrier();
-
-  // One sum a lane and turn, though more were fewer instructions: code that runs once takes the time to fetch it.
-#pragma unroll 1
-  for (int z = threadIdx.x; z < WARPS_N * ROWS * p.m; z += 32 * WARPS) {
-    const int local = z % (WARPS_N * ROWS), m = z / (WARPS_N * ROWS);
-    const int n = static_cast<int>(blockIdx.x) * (WARPS_N * ROWS) + local;
-    if (n < p.n) {
-      const int part = local / ROWS * WARPS_M + m / COLUMNS;  // whose first warp has a part of the sum
-      const float* of_warp = sums + part * WARPS_K * SHARED + m % COLUMNS * PITCH + local % ROWS;
-      float sum = 0.f;
-#pragma unroll
-      for (int i = 0; i < WARPS_K; i++) sum += of_warp[i * SHARED];
-      if (p.bias) sum += load_float(p.bias, n * p.bias_stride, p.bias_type);
-      store_float(p.out, m * p.out_row + n * p.out_column, p.out_type, sum);
-    }
-  }
+  add_and_store(p, group, rank);
 }

@@ -1,0 +1,125 @@
+// Shared memory of w4_mma.cu, and the end of it: the sums of its warps, added in order and stored.
+// Macros: those of w4_mma.cu.
+//
+// Workgroups of a cluster share K. Each has an equal part of the results, which the others send it their sums of: one for
+// all their warps, so that few bytes pass from one multiprocessor to another.
+#pragma once
+#include "cluster.h"
+#include "w4_operands.h"
+
+constexpr int WARPS = WARPS_N * WARPS_M * WARPS_K, ROWS = 16 * TILES, COLUMNS = 8 * MT;
+constexpr int ALONG_K = WARPS_K * SPLITS;  // warps that share K
+constexpr int PITCH = ROWS + 4;            // of a row of sums in shared memory: the quads of a warp meet different banks
+constexpr int OF_A = A_SLOTS * MT * 8 * 256 / 4 / WARPS_N;  // words of shared memory, the same as the sums'
+constexpr int SHARED = COLUMNS * PITCH > OF_A ? COLUMNS * PITCH : OF_A;  // of a warp
+
+// [WARPS_M][WARPS_K][WARPS_N][SHARED], of that [COLUMNS][PITCH]; then, in a cluster, a barrier and [SPLITS][its results].
+// Before, warps that differ only along N have A's slots together where their sums are then.
+extern __shared__ __align__(128) float sums[];
+constexpr int BARRIER_AT = WARPS * SHARED, RECEIVED_AT = BARRIER_AT + 4;
+
+// All strides are in bytes but those of a, bias and out, which are in elements.
+struct Arguments {
+  const u8* a;
+  const u8* rounded;  // by round_a.cu
+  const u8* w;
+  const u8* s;
+  const u8* bias;
+  u8* out;
+  i64 a_row, a_column;
+  i64 w_tile, w_row, w_block, w_byte;                      // 16 rows, a row, a block, a byte
+  i64 s_tile, s_half, s_row, s_eighth, s_fourth, s_block;  // 32 rows, 16 rows, a row; 8 blocks, 4 blocks, a block
+  i64 bias_stride, out_row, out_column;
+  int m, n, k, bias_type, out_type, unused;
+};
+
+INLINE float load_float(const u8* p, i64 at, int type) {
+  return type == FP32 ? float_of(load_u32(p + 4 * at)) : type == FP16 ? float_of_f16(load_u16(p + 2 * at))
+                                                                      : float_of(load_u16(p + 2 * at) << 16);
+}
+
+INLINE void store_float(u8* p, i64 at, int type, float x) {
+  if (type == FP32)
+    store_f32(p + 4 * at, x);
+  else
+    store_u16(p + 2 * at, type == FP16 ? f16_of(x) : bf16x2_of(x, 0.f) & 0xFFFFu);
+}
+
+// Results of a lane and turn. Where there are few turns one is enough: code that runs once takes the time to fetch it.
+constexpr int TURNS = WARPS_N * ROWS * COLUMNS * WARPS_M / (32 * WARPS), COUNT = TURNS >= 4 ? 4 : 1;
+struct Sum {
+  float v[COUNT];
+};
+INLINE void add_from_shared(Sum& sum, const float* at) {
+  if (COUNT == 1) {
+    sum.v[0] += *at;
+  } else {
+    u32 v[4];
+    words_of(load_shared_16(shared_address(at)), v);
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) sum.v[i] += float_of(v[i]);
+  }
+}
+
+// Of result z, which is of weight row z % (WARPS_N ROWS) of the workgroup and of a row of A, and those of the next rows,
+// what its warps have.
+INLINE Sum sum_of_warps(int z) {
+  const int local = z % (WARPS_N * ROWS), m = z / (WARPS_N * ROWS);
+  const int warp = m / COLUMNS * WARPS_K * WARPS_N + local / ROWS;  // the first one that has a part of the sum
+  const float* of_warp = sums + warp * SHARED + m % COLUMNS * PITCH + local % ROWS;
+  Sum sum = {};
+#pragma unroll
+  for (int i = 0; i < WARPS_K; i++) add_from_shared(sum, of_warp + i * WARPS_N * SHARED);
+  return sum;
+}
+
+// A cluster's workgroups have as many results each, a multiple of 4, and the last one what is left.
+INLINE int results_each(const Arguments& p) { return (WARPS_N * ROWS / 4 * p.m + SPLITS - 1) / SPLITS * 4; }
+INLINE int results_of(const Arguments& p, int rank) {
+  return max(0, min(results_each(p), WARPS_N * ROWS * p.m - rank * results_each(p)));
+}
+
+// Before all else.
+INLINE void begin_sums(const Arguments& p, int rank) {
+#if SPLITS > 1
+  cluster_begins(shared_address(sums + BARRIER_AT), (SPLITS - 1) * 4 * results_of(p, rank), threadIdx.x == 0);
+#endif
+}
+
+INLINE void add_and_store(const Arguments& p, int group, int rank) {
+  const int each = results_each(p);
+#if SPLITS > 1
+  const u32 barrier = shared_address(sums + BARRIER_AT), received = shared_address(sums + RECEIVED_AT);
+  wait_for_cluster();
+#pragma unroll 1
+  for (int other = 1; other < SPLITS; other++) {
+    const int to = (rank + other) % SPLITS, count = results_of(p, to);
+#pragma unroll 1
+    for (int z = COUNT * threadIdx.x; z < count; z += COUNT * 32 * WARPS)
+      send(received + 4 * (rank * each + z), barrier, to, sum_of_warps(to * each + z).v);
+  }
+  wait_for_sent(barrier);
+#endif
+  const int count = results_of(p, rank);
+#pragma unroll 1
+  for (int z = COUNT * threadIdx.x; z < count; z += COUNT * 32 * WARPS) {
+    const int at = rank * each + z, local = at % (WARPS_N * ROWS), m = at / (WARPS_N * ROWS);
+    const int n = group * (WARPS_N * ROWS) + local;
+    const Sum own = sum_of_warps(at);
+    Sum sum = {};
+#pragma unroll
+    for (int i = 0; i < SPLITS; i++) {
+      if (i == rank)
+#pragma unroll
+        for (int j = 0; j < COUNT; j++) sum.v[j] += own.v[j];
+      else
+        add_from_shared(sum, sums + RECEIVED_AT + i * each + z);
+    }
+#pragma unroll
+    for (int j = 0; j < COUNT; j++)
+      if (n + j < p.n) {
+        if (p.bias) sum.v[j] += load_float(p.bias, (n + j) * p.bias_stride, p.bias_type);
+        store_float(p.out, m * p.out_row + (n + j) * p.out_column, p.out_type, sum.v[j]);
+      }
+  }
+}
