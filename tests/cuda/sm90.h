@@ -90,6 +90,7 @@ INLINE u32 bits_of(float x) {
   return bits;
 }
 INLINE void keep_as_it_is(u32&) {}
+INLINE void keep_as_it_is(const u8*&) {}
 INLINE u32 permute(u32 a, u32 b, u32 selector) {
   const u64 both = a | static_cast<u64>(b) << 32;
   u32 r = 0;

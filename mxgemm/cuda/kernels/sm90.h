@@ -51,6 +51,7 @@ INLINE void store_f32(void* p, float v) { *static_cast<float*>(p) = v; }
 
 // A value that loops add to stays one: no compiler makes pointers of it that it adds to instead.
 INLINE void keep_as_it_is(u32& x) { asm volatile("" : "+r"(x)); }
+INLINE void keep_as_it_is(const u8*& p) { asm volatile("" : "+l"(p)); }
 
 INLINE u32 permute(u32 a, u32 b, u32 selector) {
   u32 r;

@@ -102,7 +102,10 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
 #pragma unroll
   for (int r = 0; r < TILES; r++)
 #pragma unroll
-    for (int h = 0; h < 2; h++) codes[r][h] = codes_of(r, h), scales[r][h] = scales_of(r, h);
+    for (int h = 0; h < 2; h++) {  // and they are not computed anew at each round
+      codes[r][h] = codes_of(r, h), scales[r][h] = scales_of(r, h);
+      keep_as_it_is(codes[r][h]), keep_as_it_is(scales[r][h]);
+    }
 #endif
 #if A_BEFORE
   const u8* const scales_of_a = p.rounded + ((p.m + 7) >> 3) * static_cast<i64>(512) * chunks;
@@ -125,6 +128,7 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
     rounded_at[i] = ((a_row(i) >> 3) * chunks + first) * STEP + (a_row(i) & 7) * 4 + t;
 #elif !A_SLOTS
     a[i] = a_of(i);
+    keep_as_it_is(a[i]);
 #endif
   }
   auto next_round = [&] {
