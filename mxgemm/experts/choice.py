@@ -13,9 +13,10 @@ from mxgemm.experts.problem import GroupedProblem
 from mxgemm.experts.reference import Reference
 from mxgemm.experts.route import ExpertsRoute
 from mxgemm.experts.triton_gemm import TritonGrouped
+from mxgemm.experts.w4_mma import GroupedMMA
 from mxgemm.notices import say_once
 
-ROUTES: Final[dict[str, ExpertsRoute]] = {r.name: r for r in (CpuNative(), TritonGrouped(), Reference())}
+ROUTES: Final[dict[str, ExpertsRoute]] = {r.name: r for r in (CpuNative(), GroupedMMA(), TritonGrouped(), Reference())}
 NOT_ON_A_CPU: Final = ("triton",)
 """What runs there, in an interpreter, for tests alone."""
 

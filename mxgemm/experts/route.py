@@ -21,11 +21,12 @@ class Sorted(NamedTuple):
 
     Attributes:
         places: int32 ``[pairs]``: pairs of expert 0 in their order, those of expert 1, ...; undefined behind the last.
-        offsets: int32 ``[E + 1]``: where each expert's begin.
+            For a route that finds them by ids itself: the map from ids to experts, or None.
+        offsets: int32 ``[E + 1]``: where each expert's begin; or the ids.
         tiles: the route's tile list, if it reads one.
     """
 
-    places: Tensor
+    places: Tensor | None
     offsets: Tensor
     tiles: Tensor | None
 
@@ -35,6 +36,14 @@ Sort = Callable[[Tensor, Tensor | None], Sorted]
 Combine = Callable[[Tensor, Tensor, Tensor, Tensor | None, Tensor], None]
 """``out[t] = round(sum_j weights[t, j] * y[t, j])`` in fp32 and in order: of y ``[pairs, H]`` fp32, ids, weights, the
 map, out."""
+
+
+class LayerLaunches(NamedTuple):
+    """What a layer of experts is made of, in order: the sort, its two products, the sums."""
+
+    sort: Sort
+    products: tuple[Launch, Launch]
+    combine: Combine
 
 
 class ExpertsRoute(ABC):
@@ -72,3 +81,10 @@ class ExpertsRoute(ABC):
     @abstractmethod
     def bind_combine(self, routing: Routing) -> Combine:
         """Return what adds up a token's results."""
+
+    def bind_layer(self, problems: tuple[GroupedProblem, GroupedProblem], routing: Routing) -> LayerLaunches:
+        """Return all launches of a layer of experts: by default those of its parts."""
+        rows = self.block_rows(problems[0])
+        assert rows == self.block_rows(problems[1]), "one tile list serves both products"
+        products = self.bind(problems[0]), self.bind(problems[1])
+        return LayerLaunches(self.bind_sort(routing, rows), products, self.bind_combine(routing))

@@ -68,6 +68,8 @@ def describe(
     pairs, inner, quantised = tokens * top_k, n // 2, FORMATS.get(o.a_format)
     pack = 1 if quantised is None else quantised.pack
     machine = machine or machine_of(left.device)
+    read = (w13.data, w2.data) if quantised and left_scales is None else (left, w13.data, w2.data)
+    aligned = all(tensor.is_meta or tensor.data_ptr() % 16 == 0 for tensor in read)
     first = strides_of(left, left_scales, w13.data, w13.scales, b13, None, o.a_format)
     second = strides_of(left, None, w2.data, w2.scales, b2, None, "bf16")
     one = GroupedProblem(
@@ -85,6 +87,7 @@ def describe(
         bias_dtype=None if b13 is None else b13.dtype,
         reads_index=True,
         divisor=top_k,
+        aligned=aligned,
         activation=o.activation,
         out_format=quantised.name if quantised else "",
         scale_rounding=o.scale_rounding,
@@ -110,6 +113,7 @@ def describe(
         out_dtype=torch.float32,
         bias_dtype=None if b2 is None else b2.dtype,
         writes_index=True,
+        aligned=aligned,
     )
     return one, two
 
@@ -120,16 +124,7 @@ def bind_steps(problems: tuple[GroupedProblem, GroupedProblem], routing: Routing
     Raises:
         RouteUnavailable: the route that is named cannot run here.
     """
-    chosen = choose(problems, route)
-    block_rows = chosen.block_rows(problems[0])
-    assert block_rows == chosen.block_rows(problems[1]), "one tile list serves both products"
-    return Steps(
-        problems,
-        routing,
-        chosen.bind_sort(routing, block_rows),
-        (chosen.bind(problems[0]), chosen.bind(problems[1])),
-        chosen.bind_combine(routing),
-    )
+    return Steps(problems, routing, *choose(problems, route).bind_layer(problems, routing))
 
 
 def pair_results(
