@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from mxgemm.cuda.grouped_around import routing_constants
 from mxgemm.cuda.operands import CHUNK, DTYPES, FORMATS
 from mxgemm.errors import Refusal
 from mxgemm.experts.problem import GroupedProblem, Routing
@@ -96,7 +97,7 @@ def _clauses(p: GroupedProblem) -> Iterator[Refusal]:
     if not p.aligned:
         yield Refusal("a, w", "not aligned", "operands that begin at multiples of 16 bytes")
     s = p.strides
-    if s.w[2] != 1 or s.w[1] % 16 or s.w[0] % 16:
+    if not p.fragments and (s.w[2] != 1 or s.w[1] % 16 or s.w[0] % 16):
         yield Refusal("w", f"strides {s.w}", "contiguous rows that begin at multiples of 16 bytes")
     if s.w_scales[2] != 1:
         yield Refusal("w.scales", f"strides {s.w_scales}", "contiguous rows")
@@ -161,7 +162,7 @@ def defines(p: GroupedProblem, c: GroupedConfig, *, by_ids: bool, early: bool) -
         "WARPS_N": c.warps_n,
         "WARPS_K": c.warps_k,
         "DEPTH": c.depth,
-        "FRAGMENTS": 0,
+        "FRAGMENTS": int(p.fragments),
         "TAIL": int(p.k % CHUNK != 0),
         "GATED": gated,
         "QUANTISES": int(quantised is not None),
@@ -181,18 +182,15 @@ _UNUSED: Final = {"A_BEFORE": 0, "A_CODES": 0, "A_SLOTS": 0, "WARPS_M": 1, "W_VE
 def constants(p: GroupedProblem, routing: Routing | None) -> bytes:
     """Return all arguments but the pointers; with a routing, groups are found by ids."""
     s, act = p.strides, p.activation
-    pairs = routing is not None
-    first, id_bytes, mapped = (routing.first, routing.id_dtype.itemsize, routing.mapped) if routing else (0, 0, 0)
     flags = int(p.reads_index), int(p.writes_index), int(p.zeros)
+    if routing is None:
+        found: tuple[int, ...] = 0, p.rows, p.experts, p.a_rows, p.divisor, *flags, 0, 0, 0
+    else:
+        found = routing_constants(routing, p.rows, p.a_rows, p.divisor)
     return CONSTANTS.pack(
-        first,
-        *(p.rows, p.experts, p.a_rows, p.divisor),
-        *((0, 0, 0) if pairs else flags),
-        *(id_bytes, mapped, 0),
+        *found,
         *(*s.a, s.a_scales[0], *s.w[:2], *s.w_scales[:2], *s.bias, *s.out),
         *(p.n, p.k, 0 if p.bias_dtype is None else DTYPES[p.bias_dtype], DTYPES.get(p.out_dtype, 0)),
         *((0.0, 0.0, 0.0) if act is None else (act.alpha, math.inf if act.limit is None else act.limit, act.offset)),
         0,
     )
-
-

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mxgemm.experts.choice import check_route
 from mxgemm.experts.plan import on
-from mxgemm.experts.problem import Routing
+from mxgemm.experts.problem import Routing, Tokens
 from mxgemm.experts.steps import LayerOptions, Steps, bind_steps, describe, pair_results
 from mxgemm.experts.validation import check_moe, rows_of
 from mxgemm.mx.freshness import mark_written
@@ -110,7 +110,11 @@ def _make_plan(
     shape = (*leading, hidden)
     if not tokens:
         return LayerPlan(None, shape, x.device)
-    problems = describe(x.reshape(tokens, -1), w13, w2, b13, b2, top_k, o)
+    rows = x.reshape(tokens, -1)
+    problems = describe(rows, w13, w2, b13, b2, top_k, o)
+    aligned = rows.data_ptr() % 16 == 0
+    row, column = rows.stride()
+    given = Tokens(tokens, rows.shape[1], rows.dtype, (row, column), o.a_format, o.scale_rounding, aligned)
     direct = out is None or (out.dim() == 2 and not out.is_neg())
     routing = Routing(
         tokens,
@@ -125,7 +129,7 @@ def _make_plan(
         problems[0].machine,
         out.stride() if out is not None and direct else (hidden, 1),
     )
-    return LayerPlan(bind_steps(problems, routing, o.route), shape, x.device)
+    return LayerPlan(bind_steps(problems, routing, o.route, given), shape, x.device)
 
 
 def _execute(
@@ -151,8 +155,13 @@ def _execute(
         weights = topk_weights.resolve_neg().reshape(tokens, top_k).contiguous()
         table = None if expert_map is None else expert_map.contiguous()
         rows = x.reshape(tokens, -1)
-        quantised = o.a_format != "bf16"
-        a = encode(rows, o.a_format, o.scale_rounding) if quantised else (rows.resolve_neg(), None)
+        a: tuple[Tensor, Tensor | None]
+        if o.a_format == "bf16":
+            a = rows.resolve_neg(), None
+        elif steps.quantise is None or rows.is_neg():
+            a = encode(rows, o.a_format, o.scale_rounding)
+        else:
+            a = steps.quantise(rows)
         y = pair_results(steps, a, w13, w2, ids, b13, b2, table)
         flat = result if direct else result.view(tokens, -1)
         steps.combine(y, ids, weights, table, flat)

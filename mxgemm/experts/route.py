@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mxgemm.device import Machine
 from mxgemm.errors import Refusal
-from mxgemm.experts.problem import GroupedProblem, Operands, Routing
+from mxgemm.experts.problem import GroupedProblem, Operands, Routing, Tokens
 
 Launch = Callable[[Operands], None]
 """Fill the result."""
@@ -38,12 +38,20 @@ Combine = Callable[[Tensor, Tensor, Tensor, Tensor | None, Tensor], None]
 map, out."""
 
 
+Quantise = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""Quantise tokens ``[T, H]``: elements and scales."""
+
+
 class LayerLaunches(NamedTuple):
-    """What a layer of experts is made of, in order: the sort, its two products, the sums."""
+    """What a layer of experts is made of, in order: the sort, its two products, the sums.
+
+    ``quantise`` makes its tokens bytes before, where the route has a launch of its own for that.
+    """
 
     sort: Sort
     products: tuple[Launch, Launch]
     combine: Combine
+    quantise: Quantise | None = None
 
 
 class ExpertsRoute(ABC):
@@ -82,8 +90,14 @@ class ExpertsRoute(ABC):
     def bind_combine(self, routing: Routing) -> Combine:
         """Return what adds up a token's results."""
 
-    def bind_layer(self, problems: tuple[GroupedProblem, GroupedProblem], routing: Routing) -> LayerLaunches:
-        """Return all launches of a layer of experts: by default those of its parts."""
+    def bind_layer(
+        self, problems: tuple[GroupedProblem, GroupedProblem], routing: Routing, tokens: Tokens | None
+    ) -> LayerLaunches:
+        """Return all launches of a layer of experts: by default those of its parts.
+
+        ``tokens`` are as they come; None where they have been quantised by somebody else.
+        """
+        del tokens
         rows = self.block_rows(problems[0])
         assert rows == self.block_rows(problems[1]), "one tile list serves both products"
         products = self.bind(problems[0]), self.bind(problems[1])

@@ -12,8 +12,8 @@ from mxgemm.device import Machine, machine_of
 from mxgemm.experts.activation import SwiGLU
 from mxgemm.experts.choice import choose
 from mxgemm.experts.plan import strides_of
-from mxgemm.experts.problem import GroupedProblem, Operands, Routing, Strides
-from mxgemm.experts.route import Combine, Launch, Sort
+from mxgemm.experts.problem import GroupedProblem, Operands, Routing, Strides, Tokens
+from mxgemm.experts.route import Combine, Launch, Quantise, Sort
 from mxgemm.mx.formats import BLOCK, FORMATS
 from mxgemm.mx.tensor import MXTensor
 
@@ -39,6 +39,7 @@ class Steps:
         sort: see :mod:`mxgemm.experts.route`.
         products: launches of the two.
         combine: see :mod:`mxgemm.experts.route`.
+        quantise: see there.
     """
 
     problems: tuple[GroupedProblem, GroupedProblem]
@@ -46,6 +47,7 @@ class Steps:
     sort: Sort
     products: tuple[Launch, Launch]
     combine: Combine
+    quantise: Quantise | None = None
 
 
 def describe(
@@ -118,13 +120,15 @@ def describe(
     return one, two
 
 
-def bind_steps(problems: tuple[GroupedProblem, GroupedProblem], routing: Routing, route: str | None) -> Steps:
+def bind_steps(
+    problems: tuple[GroupedProblem, GroupedProblem], routing: Routing, route: str | None, tokens: Tokens | None = None
+) -> Steps:
     """Choose a route for the two products of a layer and bind it.
 
     Raises:
         RouteUnavailable: the route that is named cannot run here.
     """
-    return Steps(problems, routing, *choose(problems, route).bind_layer(problems, routing))
+    return Steps(problems, routing, *choose(problems, route).bind_layer(problems, routing, tokens))
 
 
 def pair_results(

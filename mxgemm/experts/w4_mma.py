@@ -1,24 +1,30 @@
 """Route ``w4_mma`` of grouped products: up to 32 rows of an expert a workgroup on Hopper, in CUDA C++.
 
 Workgroups find their expert and rows themselves, between offsets, or among few pairs by the ids as the router gave
-them: then nothing sorts. Sorting many pairs and adding up a token's results are launches of the route ``triton``.
+them: then nothing sorts. Sorting many pairs is a launch of the route ``triton``. Launches overlap: each waits for what
+it reads, and weights are on their way before the launch ahead has ended.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor
 
+from mxgemm.cuda import grouped_around as around
 from mxgemm.cuda import grouped_mma
 from mxgemm.cuda.grouped_mma import MAX_PAIRS, GroupedConfig, config_for, grouped_refusal
-from mxgemm.cuda.operands import ARCH
+from mxgemm.cuda.operands import ARCH, FORMATS
 from mxgemm.device import Machine
 from mxgemm.errors import Refusal
-from mxgemm.experts.problem import GroupedProblem, Operands, Routing
-from mxgemm.experts.route import Combine, ExpertsRoute, Launch, LayerLaunches, Sort, Sorted
+from mxgemm.experts.problem import GroupedProblem, Operands, Routing, Tokens
+from mxgemm.experts.route import Combine, ExpertsRoute, Launch, LayerLaunches, Quantise, Sort, Sorted
 from mxgemm.experts.triton_gemm import TritonGrouped
+from mxgemm.hip.kernarg import Layout
+from mxgemm.mx.formats import BLOCK
+from mxgemm.mx.formats import FORMATS as ELEMENT_FORMATS
 
 if TYPE_CHECKING:
     from mxgemm.cuda.launch import Kernel
@@ -58,14 +64,18 @@ class GroupedMMA(ExpertsRoute):
         """Build the kernel, unless it is in the cache, and return the launcher."""
         return self.launcher(problem, config_for(problem), None, early=False)
 
-    def bind_layer(self, problems: tuple[GroupedProblem, GroupedProblem], routing: Routing) -> LayerLaunches:
+    def bind_layer(
+        self, problems: tuple[GroupedProblem, GroupedProblem], routing: Routing, tokens: Tokens | None
+    ) -> LayerLaunches:
         """Return the launches of a layer: of few pairs without a sort."""
         few = routing.pairs <= MAX_PAIRS
         by, (one, two) = routing if few else None, problems
-        first = self.launcher(one, config_for(one), by, early=few)
+        quantise = None if tokens is None or tokens.a_format == "bf16" else bind_quantise(tokens, routing.machine)
+        # Without a launch of ours ahead of it, what wrote the ids may not have ended when the first product begins.
+        first = self.launcher(one, config_for(one), by, early=few and quantise is not None)
         second = self.launcher(two, config_for(two), by, early=True)
         sort = ids_alone if few else self.bind_sort(routing, LISTED_ROWS)
-        return LayerLaunches(sort, (first, second), self.bind_combine(routing))
+        return LayerLaunches(sort, (first, second), self.bind_combine(routing), quantise)
 
     def launcher(
         self, problem: GroupedProblem, config: GroupedConfig, routing: Routing | None, *, early: bool
@@ -81,20 +91,62 @@ class GroupedMMA(ExpertsRoute):
         Raises:
             BuildError: the compiler refuses the source; the message has its output.
         """
-        from mxgemm.cuda.launch import KERNELS
-        from mxgemm.hip.build import build
-
-        defines = grouped_mma.defines(problem, config, by_ids=routing is not None, early=early)
-        build(grouped_mma.SOURCE, arch=problem.arch, defines=defines, folder=KERNELS)
-        return _Launch(problem, config, routing, defines)
+        by_ids = routing is not None
+        launch = _Lazy(
+            problem.machine,
+            (grouped_mma.SOURCE, grouped_mma.KERNEL),
+            grouped_mma.defines(problem, config, by_ids=by_ids, early=early),
+            (grouped_mma.grid(problem, config), grouped_mma.block(config)),
+            grouped_mma.POINTERS,
+            grouped_mma.constants(problem, routing),
+            grouped_mma.shared_bytes(config, by_ids),
+        )
+        return lambda o: launch(o.out.device, *addresses(o))
 
     def bind_sort(self, routing: Routing, block_rows: int) -> Sort:
         """Return Triton's sort."""
         return _TRITON.bind_sort(routing, block_rows)
 
     def bind_combine(self, routing: Routing) -> Combine:
-        """Return Triton's sums."""
-        return _TRITON.bind_combine(routing)
+        """Return the launch that adds up, Triton's for many pairs a token."""
+        if routing.top_k > around.MAX_TOP_K:
+            return _TRITON.bind_combine(routing)
+        launch = _Lazy(
+            routing.machine,
+            (around.SUM_SOURCE, around.SUM_KERNEL),
+            around.sum_defines(routing),
+            (around.sum_grid(routing), (around.THREADS, 1, 1)),
+            around.SUM_POINTERS,
+            around.sum_constants(routing),
+        )
+
+        def combine(y: Tensor, ids: Tensor, weights: Tensor, expert_map: Tensor | None, out: Tensor) -> None:
+            table = 0 if expert_map is None else expert_map.data_ptr()
+            launch(out.device, y.data_ptr(), weights.data_ptr(), out.data_ptr(), ids.data_ptr(), table)
+
+        return combine
+
+
+def bind_quantise(tokens: Tokens, machine: Machine) -> Quantise:
+    """Return the launch that quantises a layer's tokens."""
+    t, fmt = tokens, ELEMENT_FORMATS[tokens.a_format]
+    assert t.a_format in FORMATS
+    launch = _Lazy(
+        machine,
+        (around.QUANTISE_SOURCE, around.QUANTISE_KERNEL),
+        around.quantise_defines(t),
+        (around.quantise_grid(t), (around.THREADS, 1, 1)),
+        around.QUANTISE_POINTERS,
+        around.quantise_constants(t),
+    )
+
+    def quantise(x: Tensor) -> tuple[Tensor, Tensor]:
+        data = torch.empty((t.tokens, t.hidden // fmt.pack), dtype=torch.uint8, device=x.device)
+        scales = torch.empty((t.tokens, t.hidden // BLOCK), dtype=torch.uint8, device=x.device)
+        launch(x.device, x.data_ptr(), data.data_ptr(), scales.data_ptr())
+        return data, scales
+
+    return quantise
 
 
 def ids_alone(ids: Tensor, expert_map: Tensor | None) -> Sorted:
@@ -102,35 +154,37 @@ def ids_alone(ids: Tensor, expert_map: Tensor | None) -> Sorted:
     return Sorted(expert_map, ids, None)
 
 
-class _Launch:
-    """The launch of a product, on one device: a plan has no other."""
+class _Lazy:
+    """A kernel that is built now and loaded by its first launch; on one device: a plan has no other."""
 
     def __init__(
-        self, problem: GroupedProblem, config: GroupedConfig, routing: Routing | None, defines: dict[str, int | str]
+        self,
+        machine: Machine,
+        kernel: tuple[str, str],
+        defines: Mapping[str, int | str],
+        sizes: tuple[tuple[int, int, int], tuple[int, int, int]],
+        pointers: Layout,
+        constants: bytes,
+        shared_bytes: int = 0,
     ) -> None:
-        self._problem, self._config, self._routing, self._defines = problem, config, routing, defines
-        self._kernel: Kernel | None = None
+        from mxgemm.cuda.launch import KERNELS
+        from mxgemm.hip.build import build
 
-    def __call__(self, o: Operands) -> None:
-        """Launch on the current stream of the operands' device."""
-        kernel = self._kernel
-        if kernel is None:
-            kernel = self._kernel = self._load(o.out.device)
-        kernel.launch(*addresses(o))
+        build(kernel[0], arch=machine.arch, defines=defines, folder=KERNELS)
+        self._kernel, self._defines = kernel, defines
+        self._arguments: tuple[Any, ...] = (*sizes, pointers)
+        self._more: dict[str, Any] = {"constants": constants, "shared_bytes": shared_bytes, "overlap": True}
+        self._loaded: Kernel | None = None
 
-    def _load(self, device: torch.device) -> Kernel:
-        from mxgemm.cuda.launch import Kernel, function
+    def __call__(self, device: torch.device, *pointers: int) -> None:
+        """Launch on the device's current stream."""
+        loaded = self._loaded
+        if loaded is None:
+            from mxgemm.cuda.launch import Kernel, function
 
-        p, c = self._problem, self._config
-        return Kernel(
-            function(grouped_mma.SOURCE, grouped_mma.KERNEL, device, self._defines),
-            grouped_mma.grid(p, c),
-            grouped_mma.block(c),
-            grouped_mma.POINTERS,
-            constants=grouped_mma.constants(p, self._routing),
-            shared_bytes=grouped_mma.shared_bytes(c, self._routing is not None),
-            overlap=True,
-        )
+            found = function(*self._kernel, device, self._defines)
+            loaded = self._loaded = Kernel(found, *self._arguments, **self._more)
+        loaded.launch(*pointers)
 
 
 def addresses(o: Operands) -> tuple[int, ...]:

@@ -1,12 +1,13 @@
-// One instance of grouped_mma.cu on a CPU. Built with its macros and with the stand-ins of this folder for its headers.
+// One instance of a kernel on a CPU, whose lanes may meet as often as they like. Built with its macros, with the stand-ins
+// of this folder for its headers, and with SOURCE, KERNEL and ARGUMENTS.
 #include "sm90.h"
 
 float sums[SHARED_WORDS] __attribute__((aligned(128)));
-#include "grouped_mma.cu"
+#include SOURCE
 
-static Arguments arguments;
+static ARGUMENTS arguments;
 static void lane_main() {
-  grouped_mma(arguments);
+  KERNEL(arguments);
   stop(DONE);
 }
 
@@ -14,8 +15,8 @@ static void lane_main() {
 // Returns the multiplications of warps.
 extern "C" long run(const void* packed, long size, int grid, int threads, const i64* ranges, int count, int written,
                     long shared) {
-  if (size != sizeof(Arguments)) wrong("arguments of another size");
-  std::memcpy(&arguments, packed, sizeof(Arguments));
+  if (size != sizeof(ARGUMENTS)) wrong("arguments of another size");
+  std::memcpy(&arguments, packed, sizeof(ARGUMENTS));
   readable.clear(), writable.clear();
   for (int i = 0; i < count; i++) {
     std::vector<Range>& of = i < count - written ? readable : writable;

@@ -1,4 +1,4 @@
-"""Runs the text of the grouped kernel for Hopper on a CPU, lane by lane."""
+"""Runs the text of the grouped kernel for Hopper, and of the small ones around it, on a CPU, lane by lane."""
 
 from __future__ import annotations
 
@@ -10,31 +10,79 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
 from torch import Tensor
 
+from mxgemm.cuda import grouped_around as around
 from mxgemm.cuda import grouped_mma
 from mxgemm.cuda.grouped_mma import GroupedConfig
-from mxgemm.experts.problem import GroupedProblem, Operands, Routing
+from mxgemm.experts.problem import GroupedProblem, Operands, Routing, Tokens
+from mxgemm.mx.formats import FORMATS
 from tests.cuda.lanes import HERE, KERNELS
 
+Kernel = tuple[str, str, str]
+"""Source, kernel, its arguments' type."""
 
-def run(p: GroupedProblem, c: GroupedConfig, o: Operands, routing: Routing | None = None) -> int:
-    """Run the kernel over its whole grid, by ids with a routing, and return the matrix instructions of all warps.
 
-    Whatever is not the memory of an operand is out of bounds.
-    """
-    macros = grouped_mma.defines(p, c, by_ids=routing is not None, early=routing is not None)
-    library = _built(tuple(sorted(macros.items())))
+def multiply(p: GroupedProblem, c: GroupedConfig, o: Operands, routing: Routing | None = None) -> int:
+    """Run a grouped product, by ids with a routing, and return the matrix instructions of all warps."""
     results = [o.out] if o.out_scales is None else [o.out, o.out_scales]
     tensors = (o.a, o.a_scales, o.w, o.w_scales, o.bias, o.out, o.out_scales, o.offsets, o.places)
-    packed = grouped_mma.POINTERS.pack(*(0 if t is None else t.data_ptr() for t in tensors))
-    packed += grouped_mma.constants(p, routing)
+    packed = grouped_mma.POINTERS.pack(*addresses(*tensors)) + grouped_mma.constants(p, routing)
+    macros = grouped_mma.defines(p, c, by_ids=routing is not None, early=routing is not None)
+    sizes = grouped_mma.grid(p, c)[0], grouped_mma.block(c)[0], grouped_mma.shared_bytes(c, routing is not None)
+    return run((grouped_mma.SOURCE, grouped_mma.KERNEL, "Arguments"), macros, packed, sizes, tensors, results)
+
+
+def quantise(t: Tokens, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Run the launch that quantises tokens."""
+    data = torch.full((t.tokens, t.hidden // FORMATS[t.a_format].pack), 255, dtype=torch.uint8)
+    scales = torch.full((t.tokens, t.hidden // 32), 254, dtype=torch.uint8)
+    packed = around.QUANTISE_POINTERS.pack(*addresses(x, data, scales)) + around.quantise_constants(t)
+    kernel = around.QUANTISE_SOURCE, around.QUANTISE_KERNEL, "QuantiseArguments"
+    sizes = around.quantise_grid(t)[0], around.THREADS, 0
+    run(kernel, around.quantise_defines(t), packed, sizes, (x, data, scales), [data, scales])
+    return data, scales
+
+
+def combine(r: Routing, y: Tensor, ids: Tensor, weights: Tensor, expert_map: Tensor | None, out: Tensor) -> None:
+    """Run the launch that adds up."""
+    tensors = (y, weights, out, ids, expert_map)
+    packed = around.SUM_POINTERS.pack(*addresses(*tensors)) + around.sum_constants(r)
+    sizes = around.sum_grid(r)[0], around.THREADS, 0
+    run((around.SUM_SOURCE, around.SUM_KERNEL, "SumArguments"), around.sum_defines(r), packed, sizes, tensors, [out])
+
+
+def addresses(*tensors: Tensor | None) -> list[int]:
+    """Return where tensors are, 0 for those that are not."""
+    return [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
+
+
+def run(
+    kernel: Kernel,
+    macros: dict[str, int | str],
+    packed: bytes,
+    sizes: tuple[int, int, int],
+    tensors: tuple[Tensor | None, ...],
+    results: list[Tensor],
+) -> int:
+    """Run a kernel over its whole grid. Whatever is not the memory of an operand is out of bounds.
+
+    Args:
+        kernel: which.
+        macros: that it is built with.
+        packed: its arguments.
+        sizes: workgroups, threads of one, bytes of shared memory.
+        tensors: operands.
+        results: those of them that are written, and not read.
+    """
+    library = _built(kernel, tuple(sorted(macros.items())))
     read = [t for t in tensors if t is not None and all(t is not result for result in results)]
     ranges = [value for tensor in (*read, *results) for value in _range(tensor)]
     of_ranges = (ctypes.c_int64 * len(ranges))(*ranges)
-    shared = grouped_mma.shared_bytes(c, routing is not None)
-    grid, block = grouped_mma.grid(p, c)[0], grouped_mma.block(c)[0]
-    return int(library.run(packed, len(packed), grid, block, of_ranges, len(ranges) // 2, len(results), shared))
+    grid, threads, shared = sizes
+    counts = len(ranges) // 2, len(results)
+    return int(library.run(packed, len(packed), grid, threads, of_ranges, *counts, shared))
 
 
 def _range(tensor: Tensor) -> tuple[int, int]:
@@ -43,7 +91,7 @@ def _range(tensor: Tensor) -> tuple[int, int]:
 
 
 @cache
-def _built(defines: tuple[tuple[str, int | str], ...]) -> ctypes.CDLL:
+def _built(kernel: Kernel, defines: tuple[tuple[str, int | str], ...]) -> ctypes.CDLL:
     compiler = shutil.which("g++") or shutil.which("c++")
     if compiler is None:
         pytest.skip("no C++ compiler: on Debian and Ubuntu: apt install g++")
@@ -51,9 +99,10 @@ def _built(defines: tuple[tuple[str, int | str], ...]) -> ctypes.CDLL:
         folder = Path(name)
         for file in (*KERNELS.iterdir(), *HERE.glob("*.cpp"), *HERE.glob("*.h")):  # the stand-ins last: they replace
             shutil.copy(file, folder / file.name)
-        macros = [f"-D{key}={value}" for key, value in defines]
-        command = [compiler, "-std=c++20", "-O1", "-shared", "-fPIC", "-w", *macros]
-        done = subprocess.run([*command, "lanes_grouped.cpp", "-o", "lanes.so"], cwd=folder, capture_output=True, text=True)
+        given = ("SOURCE", f'"{kernel[0]}"'), ("KERNEL", kernel[1]), ("ARGUMENTS", kernel[2])
+        macros = [f"-D{key}={value}" for key, value in (*defines, *given)]
+        command = [compiler, "-std=c++20", "-O1", "-shared", "-fPIC", "-w", *macros, "lanes_grouped.cpp"]
+        done = subprocess.run([*command, "-o", "lanes.so"], cwd=folder, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         library = ctypes.CDLL(str(folder / "lanes.so"))
     library.run.argtypes = (

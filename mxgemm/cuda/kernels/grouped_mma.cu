@@ -43,9 +43,15 @@ extern "C" __global__ void BOUNDS grouped_mma(const Arguments p) {
   const u8 *const w = p.w + which * p.w_expert, *const s = p.s + which * p.s_expert;
   auto first_row = [&](int r) { return row_of_weight(p.n, place, (warp / WARPS_K * TILES + r) * 16); };
 #if FRAGMENTS
-  auto codes_at = [&](int r, int chunk) { return w + ((first_row(r) >> 4) * static_cast<i64>(chunks) + chunk) * 1024 + lane * 16; };
+  auto tile_of = [&](int r) {  // N is padded to pairs of tiles
+    const int in = r % TOGETHER;
+    return min((first_row(r) >> 4) - in, ((p.n + 31) >> 5) * 2 - TOGETHER) + in;
+  };
+  auto codes_at = [&](int r, int chunk) {
+    return w + (tile_of(r) * static_cast<i64>(chunks) + chunk) * 1024 + lane * 16;
+  };
   auto scales_at = [&](int r, int chunk) {
-    return s + ((first_row(r) >> 5) * static_cast<i64>(chunks) + chunk) * 128 + lane * 4 + (first_row(r) >> 4 & 1) * 2;
+    return s + ((tile_of(r) >> 1) * static_cast<i64>(chunks) + chunk) * 128 + lane * 4 + (tile_of(r) & 1) * 2;
   };
 #else
   auto row_of = [&](int r, int h) { return min(first_row(r) + 8 * h + g, p.n - 1); };

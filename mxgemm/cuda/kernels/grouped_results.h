@@ -4,7 +4,9 @@
 // two halves of N. Gated results have half as many columns, of which a workgroup has 32: one block, so that a warp with a
 // row of it quantises it alone. QUANTISES: they are bytes of A_FORMAT with scales.
 #pragma once
+#include "floats.h"
 #include "grouped_rows.h"
+#include "mx_codes.h"
 #include "warp.h"
 
 constexpr int WARPS = WARPS_N * WARPS_K, THREADS = 32 * WARPS, ROWS = 16 * TILES, COLUMNS = 8 * MT;
@@ -34,18 +36,6 @@ struct Arguments {
   float alpha, limit, offset;  // limit: infinity for none
   int unused;
 };
-
-INLINE float load_float(const u8* p, i64 at, int type) {
-  return type == FP32 ? float_of(load_u32(p + 4 * at)) : type == FP16 ? float_of_f16(load_u16(p + 2 * at))
-                                                                      : float_of(load_u16(p + 2 * at) << 16);
-}
-
-INLINE void store_float(u8* p, i64 at, int type, float x) {
-  if (type == FP32)
-    store_f32(p + 4 * at, x);
-  else
-    store_u16(p + 2 * at, type == FP16 ? f16_of(x) : bf16x2_of(x, 0.f) & 0xFFFFu);
-}
 
 // x 2^(a - 127) 2^(w - 127) of two scale bytes, in two steps of which the first neither rounds nor overflows where the
 // result does not. A weight's scale below LEAST_FAST has 2^-8 in the sum already.
@@ -87,13 +77,6 @@ INLINE float gated(const Arguments& p, float gate, float up) {  // a NaN stays o
 }
 
 #if QUANTISES
-// The code of a value that the format has: its bits are those of the float so many binades down.
-INLINE u32 code_of(float q) {
-  constexpr u32 BITS = A_FORMAT == E2M1 ? 3 : 7, AT = 23 - MANTISSA, AWAY = A_FORMAT == E2M1 ? 1 : 7;
-  const u32 bits = bits_of(q * float_of(AWAY << 23));
-  return (bits >> AT & ((1u << BITS) - 1)) | bits >> 31 << BITS;
-}
-
 // The lanes of a warp have a block of a row: its codes and scale are stored.
 INLINE void quantise_and_store(const Arguments& p, int place, i64 row, float value) {
   const int lane = threadIdx.x & 31;

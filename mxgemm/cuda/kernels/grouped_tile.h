@@ -4,23 +4,8 @@
 // Macros: THREADS, of a workgroup; COLUMNS; EACH, groups that a thread looks at; BY_IDS, groups are those of pairs of a
 // token and an expert, which are counted here (then PAIRS is the most of them), else those between offsets.
 #pragma once
+#include "routing.h"
 #include "warp.h"
-
-struct Routing {
-  const u8* offsets;  // int32 [experts + 1]; BY_IDS: ids, of id_bytes each
-  const u8* index;    // int32 [rows], or 0; BY_IDS: a map from ids to experts, or 0
-  i64 first_id;       // the id of expert 0 where there is no map
-  int rows;           // all; BY_IDS: pairs
-  int experts;
-  int a_rows;
-  int divisor;     // a place is that of row place / divisor of A
-  int reads;       // row r is at place index[r] of A, else r
-  int writes;      // and at place index[r] of the result, else r
-  int zeros;       // rows of no group have tiles as well, of expert -1
-  int id_bytes;    // 4 or 8
-  int map_length;  // 0 without a map
-  int unused;
-};
 
 // In shared memory.
 struct Tile {
@@ -49,27 +34,10 @@ INLINE int before_all(int x, int none, int* of_warps) {
   const int previous = static_cast<int>(from_lane(static_cast<u32>(x), lane ? lane - 1 : 0));
   workgroup_barrier();
   int before = lane ? previous : none;
+  #pragma unroll 1
   for (int w = 0; w < warp; w++) before = JOIN(of_warps[w], before);
   return before;
 }
-
-INLINE int load_int(const u8* p, i64 at) { return static_cast<int>(load_u32(p + 4 * at)); }
-
-#if BY_IDS
-// The expert of this call that a pair's id means, -1 for none.
-INLINE int local_expert(const Routing& p, int pair) {
-  const i64 id = p.id_bytes == 8 ? static_cast<i64>(load_u32(p.offsets + 8ll * pair)) |
-                                       static_cast<i64>(load_int(p.offsets, 2ll * pair + 1)) << 32
-                                 : load_int(p.offsets, pair);
-  if (id < 0) return -1;
-  if (p.map_length) {
-    const int expert = id < p.map_length ? load_int(p.index, id) : -1;
-    return expert < p.experts ? expert : -1;
-  }
-  const i64 expert = id - p.first_id;
-  return expert >= 0 && expert < p.experts ? static_cast<int>(expert) : -1;
-}
-#endif
 
 // Finds tile y and its rows; all threads return when they are in shared memory.
 INLINE void find_tile(const Routing& p, int y, Tile& tile) {
@@ -77,6 +45,7 @@ INLINE void find_tile(const Routing& p, int y, Tile& tile) {
   int counts[EACH], most = 0;
   if (id == 0) tile.count = 0;
 #if BY_IDS
+#pragma unroll 1
   for (int pair = id; pair < p.rows; pair += THREADS) tile.local[pair] = local_expert(p, pair);
   workgroup_barrier();
 #pragma unroll
@@ -129,6 +98,7 @@ INLINE void find_tile(const Routing& p, int y, Tile& tile) {
 #if BY_IDS
   if (id < 32) {
     int known = 0;  // pairs of the expert so far
+#pragma unroll 1
     for (int from = 0; from < p.rows; from += 32) {
       const int pair = from + id;
       const u32 mine = lanes_where(pair < p.rows && tile.count && tile.local[pair] == tile.expert);
