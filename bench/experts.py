@@ -1,7 +1,7 @@
 """Layers of experts on this GPU, launch by launch: how fast are the grouped products of w4_mma, by which configuration?
 
-    PYTHONPATH=. python bench/experts.py build [--set moe-gpt-oss-20b]
-    PYTHONPATH=. python bench/experts.py time [--set moe-gpt-oss-20b] [--tokens 1 16] [--a-formats e2m1 bf16] [-o FILE]
+    PYTHONPATH=. python bench/experts.py build [--for products] [--set moe-gpt-oss-20b]
+    PYTHONPATH=. python bench/experts.py time [--set moe-gpt-oss-20b] [--tokens 1 16] [--a-formats e2m1 bf16]
     PYTHONPATH=. python bench/experts.py products [--tokens 1 16 64]
 
 ``build`` compiles what the others launch, by processes; no GPU is asked. ``time`` measures whole layers by graph
@@ -13,6 +13,7 @@ A line of JSON for each figure; results are compared with the Triton route's bef
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import multiprocessing
 import sys
@@ -45,17 +46,39 @@ BANDWIDTH = 4.2e6
 ROUTE = GroupedMMA()
 
 
+class Variant(GroupedMMA):
+    """The route with other configurations: changes to the first product's and to the second's."""
+
+    def __init__(self, first: dict[str, Any], second: dict[str, Any]) -> None:
+        self.changes = first, second
+
+    def config(self, problem: GroupedProblem) -> GroupedConfig:
+        """Change the route's own configuration, but for many rows of an expert."""
+        own = config_for(problem)
+        return own if own.tiles_m == 4 else replace(own, **self.changes[problem.activation is None])
+
+
+_AHEAD: dict[str, Any] = {"prefetch": True}
+_HALVES: dict[str, Any] = {"tiles": 2, "warps_n": 2, "depth": 2}
+VARIANTS = {
+    "plain": Variant({"prefetch": False}, {"prefetch": False}),
+    "prefetch second": Variant({"prefetch": False}, _AHEAD),
+    "prefetch both": Variant(_AHEAD, _AHEAD),
+    "two tiles": Variant({**_HALVES, "prefetch": False}, {**_HALVES, **_AHEAD}),
+    "narrow second": Variant({"prefetch": False}, {"tiles": 2, "warps_n": 1, **_AHEAD}),
+    "eight along K": Variant({"warps_k": 8, "depth": 1}, {"warps_k": 8, "depth": 1, **_AHEAD}),
+}
+
+
 def configs(p: GroupedProblem) -> list[GroupedConfig]:
     """Return what is tried for a product: the route's own first."""
     own = config_for(p)
     found = [own]
-    for tiles, warps_n in ((4, 1), (2, 2), (2, 1), (4, 2)):
-        for depth in (1, 2):
-            for warps_k in (4, 8):
-                c = replace(own, tiles=tiles, warps_n=warps_n, depth=depth, warps_k=warps_k)
-                gated = p.activation is not None and c.columns != grouped_mma.GATED_ROWS
-                if not gated and c.threads <= 512 and tiles * depth * own.tiles_m <= 16:
-                    found.append(c)
+    for tiles, warps_n, depth, warps_k, prefetch in itertools.product((4, 2), (1, 2), (1, 2), (4, 8), (False, True)):
+        c = replace(own, tiles=tiles, warps_n=warps_n, depth=depth, warps_k=warps_k, prefetch=prefetch)
+        gated = p.activation is not None and c.columns != grouped_mma.GATED_ROWS
+        if not gated and c.threads <= 512 and tiles * depth * own.tiles_m <= 16:
+            found.append(c)
     return list(dict.fromkeys(found))
 
 
@@ -188,11 +211,14 @@ def time_tokens(
         want = by_triton(fmt, turns[-1]).float()
         for form, (w13, w2) in forms.items():
             p = planned(one, count, fmt, machine_of(x.device), form == "fragments")
-            launches = ROUTE.bind_layer(p.problems, p.routing, p.tokens)
-            calls = [partial(run_layer, launches, p, w13, w2, layer, x, turn, weights) for turn in turns]
-            got = calls[-1]().float()
-            error = float((got - want).norm() / want.norm())
-            measure("w4_mma", calls, floor, form=form, a_format=fmt, error=round(error, 5), **common)
+            for name, variant in VARIANTS.items() if form == "fragments" else (("own", ROUTE),):
+                launches = variant.bind_layer(p.problems, p.routing, p.tokens)
+                calls = [partial(run_layer, launches, p, w13, w2, layer, x, turn, weights) for turn in turns]
+                got = calls[-1]().float()
+                error = float((got - want).norm() / want.norm())
+                measure(
+                    "w4_mma", calls, floor, form=form, variant=name, a_format=fmt, error=round(error, 5), **common
+                )  # fmt: skip
         measure("triton", [partial(by_triton, fmt, turn) for turn in turns], floor, a_format=fmt, **common)
     if dense is not None:
         calls = [partial(_grouped, x, turn, weights, layer.activation, dense) for turn in turns]
@@ -271,26 +297,41 @@ def build_one(job: tuple[str, dict[str, int | str]]) -> None:
         print(f"{job}: {error}", file=sys.stderr)
 
 
-def jobs(sets: list[ExpertsSet], tokens: tuple[int, ...], a_formats: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield what ``time`` and ``products`` build."""
-    machine = KNOWN_MACHINES["sm_90"]
-    for one in sets:
-        for count in tokens:
-            for fmt in a_formats:
-                for fragments in (True, False):
-                    p = planned(one, count, fmt, machine, fragments)
-                    few = p.routing.pairs <= grouped_mma.MAX_PAIRS
-                    for problem in p.problems:
-                        every = configs(problem) if few and fragments else configs(problem)[:1]
-                        for c in every:
-                            for early in (True, False) if c == every[0] else (True,):
-                                yield "grouped_mma.cu", grouped_mma.defines(problem, c, by_ids=few, early=early)
+Job = tuple[str, dict[str, int | str]]
+
+
+def jobs_of_layers(p: Planned, fragments: bool) -> Iterator[Job]:
+    """Yield what ``time`` builds."""
+    few = p.routing.pairs <= grouped_mma.MAX_PAIRS
+    for variant in VARIANTS.values() if fragments else (ROUTE,):
+        for i, problem in enumerate(p.problems):
+            early = i == 1 or (few and p.tokens.a_format != "bf16")
+            yield grouped_mma.SOURCE, grouped_mma.defines(problem, variant.config(problem), by_ids=few, early=early)
+
+
+def jobs_of_products(p: Planned, fragments: bool) -> Iterator[Job]:
+    """Yield what ``products`` builds."""
+    for problem in p.problems:
+        for c in configs(problem) if fragments else configs(problem)[:1]:
+            yield grouped_mma.SOURCE, grouped_mma.defines(problem, c, by_ids=True, early=True)
+
+
+def jobs(what: str, sets: list[ExpertsSet], tokens: tuple[int, ...], a_formats: list[str]) -> list[Job]:
+    """Return what a command builds, each once."""
+    machine, one_by_one = KNOWN_MACHINES["sm_90"], {"time": jobs_of_layers, "products": jobs_of_products}[what]
+    found = {
+        (source, tuple(sorted(macros.items())))
+        for one, count, fmt, fragments in itertools.product(sets, tokens, a_formats, (True, False))
+        for source, macros in one_by_one(planned(one, count, fmt, machine, fragments), fragments)
+    }
+    return [(source, dict(macros)) for source, macros in sorted(found)]
 
 
 def main() -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("command", choices=("build", "time", "products"))
+    parser.add_argument("--for", dest="what", default="time", choices=("time", "products"), help="what to build for")
     parser.add_argument("--set", nargs="+", default=["moe-gpt-oss-20b"], choices=MOE_SETS)
     parser.add_argument("--tokens", nargs="+", type=int, default=[1, 4, 16, 64])
     parser.add_argument("--a-formats", nargs="+", default=["e2m1", "bf16"])
@@ -298,10 +339,10 @@ def main() -> int:
     chosen = parser.parse_args()
     sets, tokens = [MOE_SETS[name] for name in chosen.set], tuple(chosen.tokens)
     if chosen.command == "build":
-        found = {(source, tuple(sorted(d.items()))) for source, d in jobs(sets, tokens, chosen.a_formats)}
+        found = jobs(chosen.what, sets, tokens, chosen.a_formats)
         print(f"{len(found)} kernels", flush=True)
         with multiprocessing.get_context("fork").Pool() as pool:
-            pool.map(build_one, [(source, dict(d)) for source, d in found], chunksize=1)
+            pool.map(build_one, found, chunksize=1)
         return 0
     for one in sets:
         if chosen.command == "time":

@@ -53,6 +53,7 @@ class GroupedConfig:
         depth: chunks of the weight that a warp has in flight.
         resident: workgroups for which a multiprocessor's registers must do; 0 leaves registers to the compiler.
         warps_k: warps that share K. The order of sums: one number for all calls whose bits are to agree.
+        prefetch: a workgroup calls all that it reads of the weight to L2 before anything else; rows follow one another.
     """
 
     tiles_m: int = 1
@@ -61,6 +62,7 @@ class GroupedConfig:
     depth: int = 2
     resident: int = 0
     warps_k: int = WARPS_K
+    prefetch: bool = False
 
     @property
     def rows(self) -> int:
@@ -171,6 +173,7 @@ def defines(p: GroupedProblem, c: GroupedConfig, *, by_ids: bool, early: bool) -
         "PAIRS": MAX_PAIRS,
         "EARLY": int(early),
         "RESIDENT": c.resident,
+        "PREFETCH": int(c.prefetch and (p.fragments or s.w[1] == p.k // 2)),
         **_UNUSED,
     }
 

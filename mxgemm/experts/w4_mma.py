@@ -60,9 +60,13 @@ class GroupedMMA(ExpertsRoute):
         del problem
         return LISTED_ROWS
 
+    def config(self, problem: GroupedProblem) -> GroupedConfig:
+        """Return how a product is computed."""
+        return config_for(problem)
+
     def bind(self, problem: GroupedProblem) -> Launch:
         """Build the kernel, unless it is in the cache, and return the launcher."""
-        return self.launcher(problem, config_for(problem), None, early=False)
+        return self.launcher(problem, self.config(problem), None, early=False)
 
     def bind_layer(
         self, problems: tuple[GroupedProblem, GroupedProblem], routing: Routing, tokens: Tokens | None
@@ -72,8 +76,8 @@ class GroupedMMA(ExpertsRoute):
         by, (one, two) = routing if few else None, problems
         quantise = None if tokens is None or tokens.a_format == "bf16" else bind_quantise(tokens, routing.machine)
         # Without a launch of ours ahead of it, what wrote the ids may not have ended when the first product begins.
-        first = self.launcher(one, config_for(one), by, early=few and quantise is not None)
-        second = self.launcher(two, config_for(two), by, early=True)
+        first = self.launcher(one, self.config(one), by, early=few and quantise is not None)
+        second = self.launcher(two, self.config(two), by, early=True)
         sort = ids_alone if few else self.bind_sort(routing, LISTED_ROWS)
         return LayerLaunches(sort, (first, second), self.bind_combine(routing), quantise)
 

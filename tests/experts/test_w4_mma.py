@@ -105,6 +105,7 @@ def test_a_layer(route: ByLanes, activation: mxgemm.SwiGLU) -> None:
     for few, fragments in ((MAX_PAIRS, True), (0, False)):
         experts_layer._plans.clear()
         route.few, route.fragments = few, fragments
+        route.config = lambda p: replace(config_for(p), prefetch=True)
         assert torch.equal(check(one, "e2m1"), whole)
     assert route.multiplied
 
@@ -123,7 +124,7 @@ CONFIGS = [
     GroupedConfig(1, 4, 1, 2),
     GroupedConfig(2, 4, 1, 1),
     GroupedConfig(4, 2, 2, 1),
-    GroupedConfig(2, 2, 2, 3),
+    GroupedConfig(2, 2, 2, 3, prefetch=True),
 ]
 
 

@@ -9,8 +9,26 @@
 // a workgroup; TILES, tiles of 16 weight rows of a warp; WARPS_N, WARPS_K, warps along N and K; DEPTH, chunks in flight;
 // FRAGMENTS, the weight is in fragment order; TAIL, K % 128 != 0; GATED, EACH, BY_IDS, PAIRS (grouped_tile.h,
 // grouped_results.h); EARLY, what the tile is found by was written before the launch before this one began; RESIDENT,
-// workgroups for which a multiprocessor's registers must do, 0 if no matter how many.
+// workgroups for which a multiprocessor's registers must do, 0 if no matter how many; PREFETCH, all that a workgroup reads of
+// the weight is called to L2 first (codes alone as they lie: rows follow one another then).
 #include "grouped_results.h"
+
+#if PREFETCH
+INLINE void prefetch_weight(const Arguments& p, int place, const u8* w, const u8* s, int chunks) {
+  constexpr int PIECES = GATED == 2 ? 2 : 1, LENGTH = ROWS_OF_ALL / PIECES;
+#pragma unroll
+  for (int i = 0; i < PIECES; i++) {
+    const int row = row_of_weight(p.n, place, i * LENGTH);
+#if FRAGMENTS
+    const int past = min(row + LENGTH, (p.n + 31) & ~31), pair = row >> 5, pairs = ((past + 31) >> 5) - pair;
+    prefetch_to_l2(w + (row >> 4) * static_cast<i64>(chunks) * 1024, ((past - row) >> 4) * chunks * 1024);
+    prefetch_to_l2(s + pair * static_cast<i64>(chunks) * 128, pairs * chunks * 128);
+#else
+    prefetch_to_l2(w + row * p.w_row, (min(row + LENGTH, p.n) - row) * static_cast<u32>(p.w_row));
+#endif
+  }
+}
+#endif
 
 #if RESIDENT
 #define BOUNDS __launch_bounds__(THREADS, RESIDENT)
@@ -41,6 +59,9 @@ extern "C" __global__ void BOUNDS grouped_mma(const Arguments p) {
   auto block_of = [&](int chunk) { return TAIL ? min(4 * chunk + t, blocks - 1) : 4 * chunk + t; };
   const i64 which = expert < 0 ? 0 : expert;
   const u8 *const w = p.w + which * p.w_expert, *const s = p.s + which * p.s_expert;
+#if PREFETCH
+  if (threadIdx.x == 0 && end) prefetch_weight(p, place, w, s, chunks);
+#endif
   auto first_row = [&](int r) { return row_of_weight(p.n, place, (warp / WARPS_K * TILES + r) * 16); };
 #if FRAGMENTS
   auto tile_of = [&](int r) {  // N is padded to pairs of tiles
