@@ -53,14 +53,13 @@ class Variant(GroupedMMA):
         self.changes = first, second
 
     def config(self, problem: GroupedProblem) -> GroupedConfig:
-        """Change the route's own configuration, but for many rows of an expert."""
-        own = config_for(problem)
-        return own if own.tiles_m == 4 else replace(own, **self.changes[problem.activation is None])
+        """Change the route's own configuration."""
+        return replace(config_for(problem), **self.changes[problem.activation is None])
 
 
 _AHEAD: dict[str, Any] = {"prefetch": True}
 _HALVES: dict[str, Any] = {"tiles": 2, "warps_n": 2, "depth": 2}
-VARIANTS = {
+FEW_ROWS = {
     "plain": Variant({"prefetch": False}, {"prefetch": False}),
     "prefetch second": Variant({"prefetch": False}, _AHEAD),
     "prefetch both": Variant(_AHEAD, _AHEAD),
@@ -68,6 +67,20 @@ VARIANTS = {
     "narrow second": Variant({"prefetch": False}, {"tiles": 2, "warps_n": 1, **_AHEAD}),
     "eight along K": Variant({"warps_k": 8, "depth": 1}, {"warps_k": 8, "depth": 1, **_AHEAD}),
 }
+_FOUR: dict[str, Any] = {"tiles": 4, "warps_n": 1, "depth": 1}
+MANY_ROWS = {
+    "plain": Variant({}, {}),
+    "four tiles": Variant(_FOUR, _FOUR),
+    "four tiles, two along K": Variant({**_FOUR, "warps_k": 2}, {**_FOUR, "warps_k": 2}),
+    "sixteen rows": Variant({**_FOUR, "tiles_m": 2}, {**_FOUR, "tiles_m": 2}),
+}
+
+
+def variants(p: GroupedProblem, fragments: bool) -> dict[str, GroupedMMA]:
+    """Return what is tried for a layer, of its first product: in fragment order more than as the weight lies."""
+    if not fragments:
+        return {"own": ROUTE}
+    return dict(FEW_ROWS if config_for(p).tiles_m < 4 else MANY_ROWS)
 
 
 def configs(p: GroupedProblem) -> list[GroupedConfig]:
@@ -211,7 +224,7 @@ def time_tokens(
         want = by_triton(fmt, turns[-1]).float()
         for form, (w13, w2) in forms.items():
             p = planned(one, count, fmt, machine_of(x.device), form == "fragments")
-            for name, variant in VARIANTS.items() if form == "fragments" else (("own", ROUTE),):
+            for name, variant in variants(p.problems[0], form == "fragments").items():
                 launches = variant.bind_layer(p.problems, p.routing, p.tokens)
                 calls = [partial(run_layer, launches, p, w13, w2, layer, x, turn, weights) for turn in turns]
                 got = calls[-1]().float()
@@ -303,7 +316,7 @@ Job = tuple[str, dict[str, int | str]]
 def jobs_of_layers(p: Planned, fragments: bool) -> Iterator[Job]:
     """Yield what ``time`` builds."""
     few = p.routing.pairs <= grouped_mma.MAX_PAIRS
-    for variant in VARIANTS.values() if fragments else (ROUTE,):
+    for variant in variants(p.problems[0], fragments).values():
         for i, problem in enumerate(p.problems):
             early = i == 1 or (few and p.tokens.a_format != "bf16")
             yield grouped_mma.SOURCE, grouped_mma.defines(problem, variant.config(problem), by_ids=few, early=early)
