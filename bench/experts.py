@@ -26,9 +26,9 @@ import torch
 from torch import Tensor
 
 import mxgemm
-from mxgemm.cuda import grouped_mma
-from mxgemm.cuda.grouped_mma import GroupedConfig, config_for
 from mxgemm.device import KNOWN_MACHINES, Machine, machine_of
+from mxgemm.experts import mma as grouped_mma
+from mxgemm.experts.mma import GroupedConfig, config_for
 from mxgemm.experts.problem import GroupedProblem, Operands, Routing, Tokens
 from mxgemm.experts.route import LayerLaunches
 from mxgemm.experts.steps import LayerOptions, describe

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from mxgemm.experts.choice import check_route
+from mxgemm.experts.forms import is_prepared
 from mxgemm.experts.plan import on
 from mxgemm.experts.problem import Routing, Tokens
 from mxgemm.experts.steps import LayerOptions, Steps, bind_steps, describe, pair_results
@@ -63,7 +64,8 @@ def run(
     parts = (w13.data, w13.scales, w2.data, w2.scales)
     tensors = (x, *parts, topk_ids, topk_weights, b13, b2, expert_map, out)
     shapes = (w13.shape, w13.format.name, w2.shape, w2.format.name)
-    plan, key = find(_plans, tensors, (*options, shapes))
+    prepared = is_prepared("w13", w13), is_prepared("w2", w2)
+    plan, key = find(_plans, tensors, (*options, shapes, prepared))
     given = (x, w13, w2, topk_ids, topk_weights, b13, b2, expert_map, out)
     if plan is None:
         if isinstance(x, Tensor) and x.is_meta:
@@ -129,7 +131,8 @@ def _make_plan(
         problems[0].machine,
         out.stride() if out is not None and direct else (hidden, 1),
     )
-    return LayerPlan(bind_steps(problems, routing, o.route, given), shape, x.device)
+    prepared = is_prepared("w13", w13), is_prepared("w2", w2)
+    return LayerPlan(bind_steps(problems, routing, o.route, prepared, given), shape, x.device)
 
 
 def _execute(

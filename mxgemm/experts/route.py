@@ -60,6 +60,8 @@ class ExpertsRoute(ABC):
     name: ClassVar[str]
     takes: ClassVar[str]
     """Which calls it is for, in a few words; :meth:`can_implement` decides."""
+    reads_fragments: ClassVar[bool] = False
+    """Whether it reads what ``prepare()`` made of a stack (:mod:`mxgemm.experts.forms`)."""
 
     @abstractmethod
     def missing(self, machine: Machine) -> Refusal | None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from mxgemm.device import Machine, machine_of
 from mxgemm.experts.activation import SwiGLU
 from mxgemm.experts.choice import choose
+from mxgemm.experts.forms import in_fragments, weight_of
 from mxgemm.experts.plan import strides_of
 from mxgemm.experts.problem import GroupedProblem, Operands, Routing, Strides, Tokens
 from mxgemm.experts.route import Combine, Launch, Quantise, Sort
@@ -121,14 +122,29 @@ def describe(
 
 
 def bind_steps(
-    problems: tuple[GroupedProblem, GroupedProblem], routing: Routing, route: str | None, tokens: Tokens | None = None
+    problems: tuple[GroupedProblem, GroupedProblem],
+    routing: Routing,
+    route: str | None,
+    prepared: tuple[bool, bool],
+    tokens: Tokens | None = None,
 ) -> Steps:
     """Choose a route for the two products of a layer and bind it.
+
+    Args:
+        problems: the two, of weights as they lie.
+        routing: of the pairs.
+        route: as in ``moe``.
+        prepared: which of the two weights have a form that a route may read instead.
+        tokens: as they come, None where they have been quantised.
 
     Raises:
         RouteUnavailable: the route that is named cannot run here.
     """
-    return Steps(problems, routing, *choose(problems, route).bind_layer(problems, routing, tokens))
+    chosen = choose(problems, route)
+    if chosen.reads_fragments:
+        one, two = (in_fragments(p) if has else p for p, has in zip(problems, prepared, strict=True))
+        problems = one, two
+    return Steps(problems, routing, *chosen.bind_layer(problems, routing, tokens))
 
 
 def pair_results(
@@ -155,6 +171,8 @@ def pair_results(
     y = torch.empty((two.rows, two.n), dtype=torch.float32, device=data.device)
     where = (ordered.offsets, ordered.places, ordered.tiles)
     added = [None if bias is None else bias.resolve_neg() for bias in (b13, b2)]
-    steps.products[0](Operands(data, a_scales, w13.data, w13.scales, added[0], *where, inner, scales))
-    steps.products[1](Operands(inner, scales, w2.data, w2.scales, added[1], *where, y))
+    codes, of_codes = weight_of(w13, one)
+    steps.products[0](Operands(data, a_scales, codes, of_codes, added[0], *where, inner, scales))
+    codes, of_codes = weight_of(w2, two)
+    steps.products[1](Operands(inner, scales, codes, of_codes, added[1], *where, y))
     return y

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import Tensor
 
-from mxgemm.cuda import grouped_around as around
-from mxgemm.cuda import grouped_mma
-from mxgemm.cuda.grouped_mma import MAX_PAIRS, GroupedConfig, config_for, grouped_refusal
 from mxgemm.cuda.operands import ARCH, FORMATS
 from mxgemm.device import Machine
 from mxgemm.errors import Refusal
+from mxgemm.experts import mma as grouped_mma
+from mxgemm.experts import mma_around as around
+from mxgemm.experts.mma import MAX_PAIRS, GroupedConfig, config_for, grouped_refusal
 from mxgemm.experts.problem import GroupedProblem, Operands, Routing, Tokens
 from mxgemm.experts.route import Combine, ExpertsRoute, Launch, LayerLaunches, Quantise, Sort, Sorted
 from mxgemm.experts.triton_gemm import TritonGrouped
@@ -39,6 +39,7 @@ class GroupedMMA(ExpertsRoute):
 
     name = "w4_mma"
     takes = "MXFP4 weights on Hopper, e2m1, e4m3 or bf16 activations"
+    reads_fragments = True
 
     def missing(self, machine: Machine) -> Refusal | None:
         """A Hopper GPU, a compiler for it, and Triton."""
@@ -52,7 +53,7 @@ class GroupedMMA(ExpertsRoute):
         return _TRITON.missing(machine)
 
     def can_implement(self, problem: GroupedProblem) -> Refusal | None:
-        """See :func:`mxgemm.cuda.grouped_mma.grouped_refusal`."""
+        """See :func:`mxgemm.experts.mma.grouped_refusal`."""
         return grouped_refusal(problem)
 
     def block_rows(self, problem: GroupedProblem) -> int:

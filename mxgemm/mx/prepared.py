@@ -78,6 +78,7 @@ class WeightForm:
         layout: where the form is bytes and scales in another order, this order: they are read instead of the row-major
             ones, which can be made again from them to the byte. None: the tensors are read beside the weight's bytes.
         alone: only where the weight's own bytes may go (``keep=False``), and then before all that are read beside them.
+        stacked: of a stack of weights (E, N, K), which the routes of grouped products read; else of an (N, K) weight.
     """
 
     kind: str
@@ -88,6 +89,7 @@ class WeightForm:
     parts: Callable[[int, int], tuple[tuple[torch.dtype, tuple[int, ...]], ...]] = lambda n, k: ()
     layout: Layout | None = None
     alone: bool = False
+    stacked: bool = False
 
     def __str__(self) -> str:
         return self.kind if self.layout is None else str(self.layout)
@@ -113,7 +115,9 @@ def register(forms: Iterable[WeightForm]) -> None:
             raise ValueError(f"kind: got {form.kind!r}, want a name that no other weight form has")
 
 
-def wanted(arch: str, memory: Memory, fmt: ElementFormat, n: int, k: int, *, keep: bool = True) -> Iterator[WeightForm]:
+def wanted(
+    arch: str, memory: Memory, fmt: ElementFormat, n: int, k: int, *, keep: bool = True, stacked: bool = False
+) -> Iterator[WeightForm]:
     """Yield the forms that the routes of an architecture want of a weight, that of the fastest first.
 
     Which of them ``prepare()`` makes, its values decide: the first whose ``make`` gives something.
@@ -125,16 +129,17 @@ def wanted(arch: str, memory: Memory, fmt: ElementFormat, n: int, k: int, *, kee
         n: rows of the weight.
         k: elements of a row.
         keep: of ``prepare()``.
+        stacked: it is a stack of such weights.
     """
     for form in sorted(_forms.values(), key=lambda form: not form.alone):
-        here = arch in form.archs and memory == form.memory and not (form.alone and keep)
+        here = arch in form.archs and memory == form.memory and not (form.alone and keep) and form.stacked == stacked
         if here and form.refusal(fmt, n, k) is None:
             yield form
 
 
 def wanted_on(arch: str) -> WeightForm | None:
     """Return the form that ``prepare()`` makes on an architecture first of all, None for nothing."""
-    fast = (form for form in _forms.values() if form.memory == "fast" and not form.alone)
+    fast = (form for form in _forms.values() if form.memory == "fast" and not (form.alone or form.stacked))
     return next((form for form in fast if arch in form.archs), None)
 
 
@@ -152,9 +157,9 @@ def prepare(weight: MXTensor, arguments: Preparation) -> MXTensor:
 
 def _prepare(weight: MXTensor, arguments: Preparation) -> MXTensor:
     arch = machine_of(weight.device).arch if arguments.arch is None else arguments.arch
-    n, k = weight.shape
-    counted, rows = weight, None
-    for form in wanted(arch, arguments.memory, weight.format, n, k, keep=arguments.keep):
+    n, k = weight.shape[-2:]
+    counted, rows, stacked = weight, None, len(weight.shape) == 3
+    for form in wanted(arch, arguments.memory, weight.format, n, k, keep=arguments.keep, stacked=stacked):
         if form.layout is not None and weight.layout == form.layout:  # the same bytes: nothing to go stale
             return _complete(weight, PreparedWeight(form.kind, (weight.data, weight.scales), form.layout, arguments))
         if form.layout is None and not arguments.keep:
@@ -201,7 +206,7 @@ def check_form(
         ValueError: an unknown kind, one that such a weight does not have, or a wrong number, shape, device or place in
             memory.
     """
-    beside = {form.kind: form for form in _forms.values() if form.layout is None}
+    beside = {form.kind: form for form in _forms.values() if form.layout is None and not form.stacked}
     if kind and kind not in beside:
         raise ValueError(f"derived_kind: got {kind!r}, want one of {', '.join(map(repr, ('', *beside)))}")
     reason = beside[kind].refusal(fmt, n, k) if kind else None

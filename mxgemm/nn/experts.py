@@ -101,10 +101,24 @@ class MXExperts(nn.Module):
         if any(is_recorded(tensor, bias) for tensor, bias in ((x, b13), (topk_weights, b2))):
             return self._one_after_the_other(x, topk_ids, topk_weights)
         return moe(
-            x, self.gate_up_proj.mx_tensor(), self.down_proj.mx_tensor(), topk_ids, topk_weights,
+            x, self.gate_up_proj.prepared_tensor(), self.down_proj.prepared_tensor(), topk_ids, topk_weights,
             activation=self.activation, b13=b13, b2=b2, first_expert=self.first_expert, a_format=self.a_format,
             scale_rounding=self.scale_rounding, out_dtype=x.dtype,
         )  # fmt: skip
+
+    def prepare(self, arch: str | None = None) -> None:
+        """Make what this device's fastest route reads of the weights: see :meth:`mxgemm.MXTensor.prepare`.
+
+        On Hopper that takes as much memory as the weights again; elsewhere it is nothing.
+
+        Args:
+            arch: for this architecture instead of that of the device.
+
+        Raises:
+            TypeError, ValueError: as :meth:`mxgemm.MXTensor.prepare`.
+        """
+        self.gate_up_proj.prepare(arch)
+        self.down_proj.prepare(arch)
 
     def _one_after_the_other(self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor) -> Tensor:
         """Compute :meth:`forward` by operations that have gradients."""

@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from mxgemm.cuda import grouped_around as around
-from mxgemm.cuda import grouped_mma
-from mxgemm.cuda.grouped_mma import GroupedConfig
+from mxgemm.experts import mma as grouped_mma
+from mxgemm.experts import mma_around as around
+from mxgemm.experts.mma import GroupedConfig
 from mxgemm.experts.problem import GroupedProblem, Operands, Routing, Tokens
 from mxgemm.mx.formats import FORMATS
 from tests.cuda.lanes import HERE, KERNELS

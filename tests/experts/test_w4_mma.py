@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 import mxgemm
-from mxgemm.cuda.grouped_mma import MAX_PAIRS, GroupedConfig, config_for
 from mxgemm.device import Machine
 from mxgemm.experts import choice, plan
 from mxgemm.experts import layer as experts_layer
+from mxgemm.experts.mma import MAX_PAIRS, GroupedConfig, config_for
 from mxgemm.experts.problem import GroupedProblem, Operands, Routing, Tokens
 from mxgemm.experts.reference import Reference
 from mxgemm.experts.route import Combine, Launch, LayerLaunches, Sort
 from mxgemm.experts.w4_mma import LISTED_ROWS, GroupedMMA, ids_alone
-from mxgemm.mx.fragments import code_bytes, fragment_bytes, fragment_order
+from mxgemm.mx.fragments import code_bytes, fragment_bytes, fragment_order, scale_bytes
 from tests.cases import spread
 from tests.cuda import lanes_grouped
 from tests.experts.cases import DEEPSEEK, GPT_OSS, Grouped, Layer, ends, layer, stack
@@ -238,3 +238,22 @@ def test_tokens_are_quantised_as_everywhere(a_format: str, rule: str) -> None:
     assert torch.equal(scales, want.scales)
     got = mxgemm.MXTensor.wrap(data, scales, format=a_format)  # type: ignore[arg-type]
     torch.testing.assert_close(got.dequantize(), want.dequantize(), rtol=0, atol=0, equal_nan=True)
+
+
+def test_a_prepared_layer(route: ByLanes) -> None:
+    """``prepare()`` of a stack: the same bits, of bytes that may not be changed afterwards."""
+    one = layer(3, 2)
+    want = one.run("e2m1", route="lanes")
+    ready = replace(one, w13=one.w13.prepare("sm_90"), w2=one.w2.prepare("sm_90"))
+    codes, scales = ready.w13.prepared.tensors
+    assert (codes.shape, scales.shape) == ((5, code_bytes(128, 96)), (5, scale_bytes(128, 96)))
+    seen = []
+    launcher = route.launcher
+    route.launcher = lambda p, *given, **more: seen.append(p.fragments) or launcher(p, *given, **more)
+    assert torch.equal(ready.run("e2m1", route="lanes"), want)
+    assert torch.equal(replace(ready, w2=one.w2).run("e2m1", route="lanes"), want)
+    assert seen == [True, True, True, False]
+    assert distance(ready.run("e2m1", route="reference").float(), one.exact("e2m1")) < LIMITS["e2m1"]
+    ready.w2.data[0, 0, 0] ^= 1
+    with pytest.raises(RuntimeError, match="w2: its bytes were changed after prepare"):
+        ready.run("e2m1", route="lanes")

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from mxgemm.cuda.grouped_around import routing_constants
 from mxgemm.cuda.operands import CHUNK, DTYPES, FORMATS
 from mxgemm.errors import Refusal
+from mxgemm.experts.mma_around import routing_constants
 from mxgemm.experts.problem import GroupedProblem, Routing
 from mxgemm.hip.kernarg import Layout
 from mxgemm.mx.formats import FORMATS as ELEMENT_FORMATS
