@@ -28,17 +28,18 @@ from torch import Tensor
 import mxgemm
 from mxgemm.device import KNOWN_MACHINES, Machine, machine_of
 from mxgemm.experts import mma as grouped_mma
+from mxgemm.experts.forms import in_fragments
 from mxgemm.experts.mma import GroupedConfig, config_for
 from mxgemm.experts.problem import GroupedProblem, Operands, Routing, Tokens
 from mxgemm.experts.route import LayerLaunches
 from mxgemm.experts.steps import LayerOptions, describe
 from mxgemm.experts.w4_mma import GroupedMMA
-from mxgemm.measure.moe import _dense, _grouped, make_layer, make_tokens
+from mxgemm.measure.moe import _dense, _grouped, make_layer, make_tokens, turns_of
 from mxgemm.measure.moe_sets import MOE_SETS, ExpertsSet
 from mxgemm.measure.spread import Effort
 from mxgemm.measure.timing import graph_us
 from mxgemm.mx.formats import BLOCK
-from mxgemm.mx.fragments import code_bytes, fragment_bytes, fragment_order
+from mxgemm.mx.fragments import stack_fragments
 
 EFFORT = Effort(seconds=0.05, most=60)
 BANDWIDTH = 4.2e6
@@ -102,17 +103,15 @@ class Weight(NamedTuple):
     scales: Tensor
 
 
-def in_fragments(w: mxgemm.MXTensor) -> Weight:
-    """Put a stack into fragment order."""
-    n, k = w.shape[1:]
-    made = torch.stack([fragment_order(w.data[e], w.scales[e]) for e in range(w.shape[0])])
-    return Weight(made[:, : code_bytes(n, k)], made[:, code_bytes(n, k) :])
+def as_they_lie(layer: Any) -> tuple[Weight, Weight]:
+    """Return a layer's two weights."""
+    return Weight(layer.w13.data, layer.w13.scales), Weight(layer.w2.data, layer.w2.scales)
 
 
-def with_fragments(p: GroupedProblem) -> GroupedProblem:
-    """Describe a product whose weight is in fragment order."""
-    nbytes = fragment_bytes(p.n, p.k)
-    return replace(p, fragments=True, strides=replace(p.strides, w=(nbytes, 0, 1), w_scales=(nbytes, 0, 1)))
+def in_order(layer: Any) -> tuple[Weight, Weight]:
+    """Put them into fragment order."""
+    w13, w2 = (stack_fragments(w.data, w.scales) for w in (layer.w13, layer.w2))
+    return Weight(*w13), Weight(*w2)
 
 
 class Planned(NamedTuple):
@@ -139,7 +138,7 @@ def planned(one: ExpertsSet, tokens: int, a_format: str, machine: Machine, fragm
     activation = mxgemm.SwiGLU() if one.gpt_oss else mxgemm.SwiGLU.plain()
     problems = describe(x, w13, w2, b13, b2, one.top_k, LayerOptions(activation, a_format=a_format), machine)
     if fragments:
-        problems = with_fragments(problems[0]), with_fragments(problems[1])
+        problems = in_fragments(problems[0]), in_fragments(problems[1])
     routing = Routing(
         tokens, one.top_k, one.experts, 0, 0, torch.int64, one.hidden, torch.float32, torch.bfloat16, machine,
         (one.hidden, 1),
@@ -171,12 +170,6 @@ def run_layer(
     return out
 
 
-def routings(one: ExpertsSet, ids: Tensor) -> list[Tensor]:
-    """Return ids whose experts follow one another, so that few experts' weights do not stay in a cache."""
-    turns = max(1, min(8, one.experts // max(1, int(torch.unique(ids).numel()))))
-    return [((ids + i * (one.experts // turns)) % one.experts).contiguous() for i in range(turns)]
-
-
 def floor_us(one: ExpertsSet, ids: Tensor) -> float:
     """Return how long the weights of the experts that are hit take at the memory's bandwidth."""
     return int(torch.unique(ids).numel()) * one.expert_bytes / BANDWIDTH
@@ -198,8 +191,7 @@ def time_layers(one: ExpertsSet, tokens: tuple[int, ...], a_formats: list[str], 
     """Measure whole layers."""
     device = torch.device("cuda", 0)
     layer = make_layer(one, device)
-    forms = {"raw": (Weight(layer.w13.data, layer.w13.scales), Weight(layer.w2.data, layer.w2.scales))}
-    forms["fragments"] = in_fragments(layer.w13), in_fragments(layer.w2)
+    forms = {"raw": as_they_lie(layer), "fragments": in_order(layer)}
     dense = _dense(one, layer, {"refusals": []}) if peers else None
     heat()
     for count in tokens:
@@ -211,7 +203,7 @@ def time_tokens(
 ) -> None:
     """Measure layers of so many tokens."""
     x, ids, weights = make_tokens(one, count, layer.w13.device)
-    turns, floor = routings(one, ids), floor_us(one, ids)
+    turns, floor = turns_of(one, ids, int(torch.unique(ids).numel())), floor_us(one, ids)
     common = {"set": one.name, "tokens": count, "hit": int(torch.unique(ids).numel())}
 
     def by_triton(fmt: Any, turn: Tensor) -> Tensor:
@@ -234,7 +226,7 @@ def time_tokens(
                 )  # fmt: skip
         measure("triton", [partial(by_triton, fmt, turn) for turn in turns], floor, a_format=fmt, **common)
     if dense is not None:
-        calls = [partial(_grouped, x, turn, weights, layer.activation, dense) for turn in turns]
+        calls = [partial(_grouped, x, weights, layer.activation, turn, dense) for turn in turns]
         try:
             measure("torch_grouped_mm", calls, floor, **common)
         except RuntimeError as error:
@@ -245,12 +237,11 @@ def time_products(one: ExpertsSet, tokens: tuple[int, ...], a_formats: list[str]
     """Measure the two products alone, by ids, with each of some configurations."""
     device = torch.device("cuda", 0)
     layer = make_layer(one, device)
-    forms = {"fragments": (in_fragments(layer.w13), in_fragments(layer.w2))}
-    forms["raw"] = Weight(layer.w13.data, layer.w13.scales), Weight(layer.w2.data, layer.w2.scales)
+    forms = {"fragments": in_order(layer), "raw": as_they_lie(layer)}
     heat()
     for count in tokens:
         x, ids, _ = make_tokens(one, count, device)
-        turns = routings(one, ids)
+        turns = turns_of(one, ids, int(torch.unique(ids).numel()))
         for fmt in a_formats:
             for form, weights in forms.items():
                 p = planned(one, count, fmt, machine_of(device), form == "fragments")

@@ -215,8 +215,9 @@ class MXTensor:
         Raises:
             TypeError: ``arch`` is no text, ``keep`` no bool.
             ValueError: neither a weight nor a stack of them, an unknown ``arch`` or ``memory``, or parts that no longer
-                belong together; or ``keep`` is False and the form is read beside the bytes: on sm_90 that of a weight with N % 32 or
-                K % 128. Others keep their fragment order there, which is fastest up to M = 32 and slow above.
+                belong together; or ``keep`` is False and the form is read beside the bytes: on sm_90 that of a stack,
+                and of a weight with N % 32 or K % 128. Others keep their fragment order there, which is fastest up to
+                M = 32 and slow above.
         """
         self.check()
         if len(self.shape) not in (2, 3):
