@@ -23,7 +23,7 @@ SOURCE: Final = "grouped_mma.cu"
 KERNEL: Final = "grouped_mma"
 
 POINTERS: Final = Layout("P" * 9)
-"""a, its scales, weight, scales, bias, out, its scales, offsets or ids, index or map; 0 for what there is not."""
+"""a, its scales, weight, scales, bias, out, its scales, tile list or ids, index or map; 0 for what there is not."""
 CONSTANTS: Final = Layout("q" + "i" * 10 + "q" * 11 + "i" * 4 + "fff" + "i")
 """The rest of the kernel's ``Arguments``."""
 
@@ -38,8 +38,12 @@ MAX_CHUNKS: Final = 32
 MAX_K: Final = CHUNK * MAX_CHUNKS * WARPS_K
 MAX_EXPERTS: Final = 1024
 MAX_GRID: Final = (1 << 31) - 1
-MAX_PAIRS: Final = 256
-"""Pairs of a token and an expert that every workgroup sorts by itself."""
+FEW_PAIRS: Final = LANES
+"""Pairs of a token and an expert that every warp sorts by itself: one a lane."""
+MAX_ROUTED: Final = 512
+"""Pairs, and experts, that ``kernels/grouped_route.cu`` sorts: one a thread."""
+RESIDENT: Final = {1: 4, 2: 4, 4: 2}
+"""Workgroups that a multiprocessor is to hold, by tiles of rows: what one waits for, others use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +55,16 @@ class GroupedConfig:
         tiles: tiles of 16 weight rows of a warp.
         warps_n: warps along N.
         depth: chunks of the weight that a warp has in flight.
-        resident: workgroups for which a multiprocessor's registers must do; 0 leaves registers to the compiler.
+        resident: workgroups that a multiprocessor holds: its registers must do for them.
         warps_k: warps that share K. The order of sums: one number for all calls whose bits are to agree.
-        prefetch: a workgroup calls all that it reads of the weight to L2 before anything else; rows follow one another.
     """
 
     tiles_m: int = 1
     tiles: int = 4
     warps_n: int = 1
-    depth: int = 2
-    resident: int = 0
+    depth: int = 1
+    resident: int = 4
     warps_k: int = WARPS_K
-    prefetch: bool = False
 
     @property
     def rows(self) -> int:
@@ -114,19 +116,27 @@ def _clauses(p: GroupedProblem) -> Iterator[Refusal]:
 def config_for(p: GroupedProblem) -> GroupedConfig:
     """Return the configuration of a problem: as many rows a tile as an expert is likely to have."""
     per_expert = p.rows / p.experts
-    tiles_m = 1 if per_expert <= 3 or p.rows <= TILE_M else 2 if per_expert <= 8 else 4
-    return GroupedConfig(tiles_m, 4 if tiles_m < 4 else 2, 1 if tiles_m < 4 else 2, 2 if tiles_m == 1 else 1)
+    tiles_m = 1 if per_expert <= 3 or p.rows <= TILE_M else 2 if per_expert <= 32 else 4
+    if tiles_m == 1 and p.rows <= FEW_PAIRS:
+        return GroupedConfig(1, 2, 2, resident=2) if p.activation else GroupedConfig(1, 2, 1, resident=4)
+    return GroupedConfig(tiles_m, resident=RESIDENT[tiles_m] - (p.a_format != "e2m1" and tiles_m > 1))
 
 
 def most_tiles(p: GroupedProblem, c: GroupedConfig) -> int:
     """Return how many tiles of rows the groups have at most: a part of a tile for each."""
-    groups = p.experts + (2 if p.zeros else 0)
-    return p.rows // c.rows + min(groups, p.rows)
+    groups = min(p.experts + (2 if p.zeros else 0), p.rows)
+    return groups + (p.rows - groups) // c.rows
 
 
-def grid(p: GroupedProblem, c: GroupedConfig) -> tuple[int, int, int]:
-    """Return the workgroups, those along N first."""
-    return -(-p.n // c.columns) * most_tiles(p, c), 1, 1
+def programs(p: GroupedProblem, c: GroupedConfig, by_ids: bool) -> int:
+    """Return the workgroups: of few pairs one for each tile there may be, else as many as there is room for."""
+    most = -(-p.n // c.columns) * most_tiles(p, c)
+    return most if by_ids else min(most, max(1, p.machine.cu_count) * c.resident)
+
+
+def grid(p: GroupedProblem, c: GroupedConfig, by_ids: bool) -> tuple[int, int, int]:
+    """Return the workgroups."""
+    return programs(p, c, by_ids), 1, 1
 
 
 def block(c: GroupedConfig) -> tuple[int, int, int]:
@@ -134,11 +144,9 @@ def block(c: GroupedConfig) -> tuple[int, int, int]:
     return c.threads, 1, 1
 
 
-def shared_bytes(c: GroupedConfig, by_ids: bool) -> int:
-    """Return the shared memory of a workgroup: of each warp its sums, then what is known of the tile."""
-    sums = c.warps_n * c.warps_k * c.rows * (TILE_N * c.tiles + 4)
-    tile = 3 + 2 * c.rows + 2 * c.threads // LANES + (MAX_PAIRS if by_ids else 0)
-    return 4 * (sums + tile)
+def shared_bytes(c: GroupedConfig) -> int:
+    """Return the shared memory of a workgroup: of each warp its sums."""
+    return 4 * c.warps_n * c.warps_k * c.rows * (TILE_N * c.tiles + 4)
 
 
 def defines(p: GroupedProblem, c: GroupedConfig, *, by_ids: bool, early: bool) -> dict[str, int | str]:
@@ -152,7 +160,6 @@ def defines(p: GroupedProblem, c: GroupedConfig, *, by_ids: bool, early: bool) -
     """
     s, quantised = p.strides, ELEMENT_FORMATS.get(p.out_format)
     vector = p.a is not None or (s.a[1] == 1 and s.a[0] * p.a_dtype.itemsize % 16 == 0)
-    groups = p.experts if by_ids else p.experts + 2
     gated = 0 if p.activation is None else 1 if p.activation.interleaved else 2
     return {
         "A_TYPE": 0 if p.a is not None else DTYPES[p.a_dtype],
@@ -168,12 +175,9 @@ def defines(p: GroupedProblem, c: GroupedConfig, *, by_ids: bool, early: bool) -
         "TAIL": int(p.k % CHUNK != 0),
         "GATED": gated,
         "QUANTISES": int(quantised is not None),
-        "EACH": -(-groups // c.threads),
         "BY_IDS": int(by_ids),
-        "PAIRS": MAX_PAIRS,
         "EARLY": int(early),
         "RESIDENT": c.resident,
-        "PREFETCH": int(c.prefetch and (p.fragments or s.w[1] == p.k // 2)),
         **_UNUSED,
     }
 
@@ -182,12 +186,12 @@ _UNUSED: Final = {"A_BEFORE": 0, "A_CODES": 0, "A_SLOTS": 0, "WARPS_M": 1, "W_VE
 """Of the headers that this kernel shares with w4_mma.cu, as it has them always."""
 
 
-def constants(p: GroupedProblem, routing: Routing | None) -> bytes:
+def constants(p: GroupedProblem, c: GroupedConfig, routing: Routing | None) -> bytes:
     """Return all arguments but the pointers; with a routing, groups are found by ids."""
     s, act = p.strides, p.activation
-    flags = int(p.reads_index), int(p.writes_index), int(p.zeros)
     if routing is None:
-        found: tuple[int, ...] = 0, p.rows, p.experts, p.a_rows, p.divisor, *flags, 0, 0, 0
+        flags = int(p.reads_index), int(p.writes_index)
+        found: tuple[int, ...] = (0, p.rows, p.experts, p.a_rows, p.divisor, *flags, programs(p, c, False), 0, 0, 0)
     else:
         found = routing_constants(routing, p.rows, p.a_rows, p.divisor)
     return CONSTANTS.pack(

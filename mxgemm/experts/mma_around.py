@@ -24,6 +24,15 @@ _QUANTISE_CONSTANTS: Final = Layout("qqii")
 _VALUES: Final = 8
 """Of a lane."""
 
+ROUTE_SOURCE: Final = "grouped_route.cu"
+ROUTE_KERNEL: Final = "grouped_route"
+ROUTE_POINTERS: Final = Layout("PPPP")
+"""Places, tiles, ids, map or 0."""
+_ROUTE_CONSTANTS: Final = Layout("q" + "i" * 10)
+ROUTE_THREADS: Final = 512
+ROUTE_SHARED_BYTES: Final = 4 * (2 * ROUTE_THREADS + 2 * ROUTE_THREADS // 32)
+"""What each thread knows of its pair and of its expert, and two sums of each warp."""
+
 SUM_SOURCE: Final = "grouped_sum.cu"
 SUM_KERNEL: Final = "grouped_sum"
 SUM_POINTERS: Final = Layout("PPPPP")
@@ -59,6 +68,16 @@ def quantise_constants(t: Tokens) -> bytes:
 def quantise_grid(t: Tokens) -> tuple[int, int, int]:
     """Return the workgroups that quantise."""
     return -(-t.tokens * (t.hidden // _VALUES) // THREADS), 1, 1
+
+
+def route_defines(rows: int, *, early: bool) -> dict[str, int | str]:
+    """Return the macros of sorting pairs and listing tiles of so many rows; see ``mma.defines`` for ``early``."""
+    return {"COLUMNS": rows, "EARLY": int(early)}
+
+
+def route_constants(r: Routing) -> bytes:
+    """Return the arguments of sorting but the pointers."""
+    return _ROUTE_CONSTANTS.pack(*routing_constants(r, r.pairs, r.pairs, 1))
 
 
 def sum_defines(r: Routing) -> dict[str, int | str]:

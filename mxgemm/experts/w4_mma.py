@@ -1,8 +1,8 @@
 """Route ``w4_mma`` of grouped products: up to 32 rows of an expert a workgroup on Hopper, in CUDA C++.
 
-Workgroups find their expert and rows themselves, between offsets, or among few pairs by the ids as the router gave
-them: then nothing sorts. Sorting many pairs is a launch of the route ``triton``. Launches overlap: each waits for what
-it reads, and weights are on their way before the launch ahead has ended.
+Workgroups take tiles of a list, or, of few pairs, find them by the ids as the router gave them: then nothing sorts.
+Very many pairs are sorted by a launch of the route ``triton``, which also lists what offsets say. Launches
+overlap: each waits for what it reads, and weights are on their way before the launch ahead has ended.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import Tensor
 
+from mxgemm import workspace
 from mxgemm.cuda.operands import ARCH, FORMATS
 from mxgemm.device import Machine
 from mxgemm.errors import Refusal
 from mxgemm.experts import mma as grouped_mma
 from mxgemm.experts import mma_around as around
-from mxgemm.experts.mma import MAX_PAIRS, GroupedConfig, config_for, grouped_refusal
-from mxgemm.experts.problem import GroupedProblem, Operands, Routing, Tokens
+from mxgemm.experts.mma import FEW_PAIRS, MAX_ROUTED, GroupedConfig, config_for, grouped_refusal
+from mxgemm.experts.problem import GroupedProblem, Operands, Routing, Tokens, tile_list_rows
 from mxgemm.experts.route import Combine, ExpertsRoute, Launch, LayerLaunches, Quantise, Sort, Sorted
 from mxgemm.experts.triton_gemm import TritonGrouped
 from mxgemm.hip.kernarg import Layout
@@ -29,8 +30,6 @@ from mxgemm.mx.formats import FORMATS as ELEMENT_FORMATS
 if TYPE_CHECKING:
     from mxgemm.cuda.launch import Kernel
 
-LISTED_ROWS: Final = 32
-"""Of a tile in the list that the sort makes besides; nothing here reads it."""
 _TRITON: Final = TritonGrouped()
 
 
@@ -57,29 +56,45 @@ class GroupedMMA(ExpertsRoute):
         return grouped_refusal(problem)
 
     def block_rows(self, problem: GroupedProblem) -> int:
-        """Rows of a tile in the list."""
-        del problem
-        return LISTED_ROWS
+        """Rows of a tile."""
+        return self.config(problem).rows
 
     def config(self, problem: GroupedProblem) -> GroupedConfig:
         """Return how a product is computed."""
         return config_for(problem)
 
     def bind(self, problem: GroupedProblem) -> Launch:
-        """Build the kernel, unless it is in the cache, and return the launcher."""
-        return self.launcher(problem, self.config(problem), None, early=False)
+        """Build the kernel, unless it is in the cache, and return the launcher, which lists tiles first."""
+        config = self.config(problem)
+        main, rows = self.launcher(problem, config, None, early=False), config.rows
+        listed = _TRITON.bind_list(problem, rows)
+        nbytes = 12 * tile_list_rows(problem.rows, problem.experts, rows)
+
+        def launch(o: Operands) -> None:
+            with workspace.take(nbytes, o.out.device) as arena:
+                tiles = arena.memory.view(torch.int32)
+                listed(o.offsets, tiles)
+                main(o._replace(tiles=tiles))
+
+        return launch
 
     def bind_layer(
         self, problems: tuple[GroupedProblem, GroupedProblem], routing: Routing, tokens: Tokens | None
     ) -> LayerLaunches:
         """Return the launches of a layer: of few pairs without a sort."""
-        few = routing.pairs <= MAX_PAIRS
-        by, (one, two) = routing if few else None, problems
-        quantise = None if tokens is None or tokens.a_format == "bf16" else bind_quantise(tokens, routing.machine)
-        # Without a launch of ours ahead of it, what wrote the ids may not have ended when the first product begins.
-        first = self.launcher(one, self.config(one), by, early=few and quantise is not None)
-        second = self.launcher(two, self.config(two), by, early=True)
-        sort = ids_alone if few else self.bind_sort(routing, LISTED_ROWS)
+        quantise = None if tokens is None or tokens.a_format == "bf16" else self.bind_quantise(tokens, routing.machine)
+        # Without a launch of ours ahead, what wrote the ids may not have ended when this one begins.
+        early, few = quantise is not None, routing.pairs <= FEW_PAIRS
+        one, two = (self.config(p) for p in problems)
+        first = self.launcher(problems[0], one, routing if few else None, early=few and early)
+        second = self.launcher(problems[1], two, routing if few else None, early=True)
+        assert few or one.rows == two.rows, "one tile list serves both products"
+        if few:
+            sort: Sort = ids_alone
+        elif max(routing.pairs, routing.experts) <= MAX_ROUTED:
+            sort = self.bind_route(routing, one.rows, early=early)
+        else:
+            sort = self.bind_sort(routing, one.rows)
         return LayerLaunches(sort, (first, second), self.bind_combine(routing), quantise)
 
     def launcher(
@@ -101,16 +116,42 @@ class GroupedMMA(ExpertsRoute):
             problem.machine,
             (grouped_mma.SOURCE, grouped_mma.KERNEL),
             grouped_mma.defines(problem, config, by_ids=by_ids, early=early),
-            (grouped_mma.grid(problem, config), grouped_mma.block(config)),
+            (grouped_mma.grid(problem, config, by_ids), grouped_mma.block(config)),
             grouped_mma.POINTERS,
-            grouped_mma.constants(problem, routing),
-            grouped_mma.shared_bytes(config, by_ids),
+            grouped_mma.constants(problem, config, routing),
+            grouped_mma.shared_bytes(config),
         )
         return lambda o: launch(o.out.device, *addresses(o))
 
     def bind_sort(self, routing: Routing, block_rows: int) -> Sort:
         """Return Triton's sort."""
         return _TRITON.bind_sort(routing, block_rows)
+
+    def bind_quantise(self, tokens: Tokens, machine: Machine) -> Quantise:
+        """Return the launch that quantises a layer's tokens."""
+        return _quantise(tokens, machine)
+
+    def bind_route(self, routing: Routing, rows: int, *, early: bool) -> Sort:
+        """Return the launch that sorts pairs and lists tiles of so many rows."""
+        launch = _Lazy(
+            routing.machine,
+            (around.ROUTE_SOURCE, around.ROUTE_KERNEL),
+            around.route_defines(rows, early=early),
+            ((1, 1, 1), (around.ROUTE_THREADS, 1, 1)),
+            around.ROUTE_POINTERS,
+            around.route_constants(routing),
+            around.ROUTE_SHARED_BYTES,
+        )
+        most = tile_list_rows(routing.pairs, routing.experts, rows)
+
+        def sort(ids: Tensor, expert_map: Tensor | None) -> Sorted:
+            places = torch.empty(routing.pairs, dtype=torch.int32, device=ids.device)
+            tiles = torch.empty((most, 3), dtype=torch.int32, device=ids.device)
+            table = 0 if expert_map is None else expert_map.data_ptr()
+            launch(ids.device, places.data_ptr(), tiles.data_ptr(), ids.data_ptr(), table)
+            return Sorted(places, tiles, tiles)
+
+        return sort
 
     def bind_combine(self, routing: Routing) -> Combine:
         """Return the launch that adds up, Triton's for many pairs a token."""
@@ -132,8 +173,7 @@ class GroupedMMA(ExpertsRoute):
         return combine
 
 
-def bind_quantise(tokens: Tokens, machine: Machine) -> Quantise:
-    """Return the launch that quantises a layer's tokens."""
+def _quantise(tokens: Tokens, machine: Machine) -> Quantise:
     t, fmt = tokens, ELEMENT_FORMATS[tokens.a_format]
     assert t.a_format in FORMATS
     launch = _Lazy(
@@ -193,6 +233,7 @@ class _Lazy:
 
 
 def addresses(o: Operands) -> tuple[int, ...]:
-    """Return where the operands are, in the order of ``grouped_mma.POINTERS``."""
-    given = (o.a, o.a_scales, o.w, o.w_scales, o.bias, o.out, o.out_scales, o.offsets, o.places)
+    """Return where the operands are, in the order of ``mma.POINTERS``: ids are where offsets would be."""
+    found = o.offsets if o.tiles is None else o.tiles
+    given = (o.a, o.a_scales, o.w, o.w_scales, o.bias, o.out, o.out_scales, found, o.places)
     return tuple(0 if tensor is None else tensor.data_ptr() for tensor in given)

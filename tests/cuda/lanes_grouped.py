@@ -16,7 +16,7 @@ from torch import Tensor
 from mxgemm.experts import mma as grouped_mma
 from mxgemm.experts import mma_around as around
 from mxgemm.experts.mma import GroupedConfig
-from mxgemm.experts.problem import GroupedProblem, Operands, Routing, Tokens
+from mxgemm.experts.problem import GroupedProblem, Operands, Routing, Tokens, tile_list_rows
 from mxgemm.mx.formats import FORMATS
 from tests.cuda.lanes import HERE, KERNELS
 
@@ -27,10 +27,11 @@ Kernel = tuple[str, str, str]
 def multiply(p: GroupedProblem, c: GroupedConfig, o: Operands, routing: Routing | None = None) -> int:
     """Run a grouped product, by ids with a routing, and return the matrix instructions of all warps."""
     results = [o.out] if o.out_scales is None else [o.out, o.out_scales]
-    tensors = (o.a, o.a_scales, o.w, o.w_scales, o.bias, o.out, o.out_scales, o.offsets, o.places)
-    packed = grouped_mma.POINTERS.pack(*addresses(*tensors)) + grouped_mma.constants(p, routing)
+    found = o.offsets if o.tiles is None else o.tiles
+    tensors = (o.a, o.a_scales, o.w, o.w_scales, o.bias, o.out, o.out_scales, found, o.places)
+    packed = grouped_mma.POINTERS.pack(*addresses(*tensors)) + grouped_mma.constants(p, c, routing)
     macros = grouped_mma.defines(p, c, by_ids=routing is not None, early=routing is not None)
-    sizes = grouped_mma.grid(p, c)[0], grouped_mma.block(c)[0], grouped_mma.shared_bytes(c, routing is not None)
+    sizes = grouped_mma.grid(p, c, routing is not None)[0], grouped_mma.block(c)[0], grouped_mma.shared_bytes(c)
     return run((grouped_mma.SOURCE, grouped_mma.KERNEL, "Arguments"), macros, packed, sizes, tensors, results)
 
 
@@ -43,6 +44,18 @@ def quantise(t: Tokens, x: Tensor) -> tuple[Tensor, Tensor]:
     sizes = around.quantise_grid(t)[0], around.THREADS, 0
     run(kernel, around.quantise_defines(t), packed, sizes, (x, data, scales), [data, scales])
     return data, scales
+
+
+def route(r: Routing, rows: int, ids: Tensor, expert_map: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Run the launch that sorts pairs and lists tiles of so many rows."""
+    places = torch.full((r.pairs,), -1, dtype=torch.int32)
+    tiles = torch.full((tile_list_rows(r.pairs, r.experts, rows), 3), -5, dtype=torch.int32)
+    tensors = (places, tiles, ids, expert_map)
+    packed = around.ROUTE_POINTERS.pack(*addresses(*tensors)) + around.route_constants(r)
+    sizes = 1, around.ROUTE_THREADS, around.ROUTE_SHARED_BYTES
+    kernel = around.ROUTE_SOURCE, around.ROUTE_KERNEL, "RouteArguments"
+    run(kernel, around.route_defines(rows, early=True), packed, sizes, tensors, [places, tiles])
+    return places, tiles
 
 
 def combine(r: Routing, y: Tensor, ids: Tensor, weights: Tensor, expert_map: Tensor | None, out: Tensor) -> None:

@@ -14,13 +14,12 @@ from torch import Tensor
 
 import mxgemm
 from mxgemm.device import Machine
-from mxgemm.experts import choice, plan
+from mxgemm.experts import choice, plan, w4_mma
 from mxgemm.experts import layer as experts_layer
-from mxgemm.experts.mma import MAX_PAIRS, GroupedConfig, config_for
+from mxgemm.experts.mma import FEW_PAIRS, GroupedConfig, config_for
 from mxgemm.experts.problem import GroupedProblem, Operands, Routing, Tokens
-from mxgemm.experts.reference import Reference
-from mxgemm.experts.route import Combine, Launch, LayerLaunches, Sort
-from mxgemm.experts.w4_mma import LISTED_ROWS, GroupedMMA, ids_alone
+from mxgemm.experts.route import Combine, Launch, Quantise, Sort, Sorted
+from mxgemm.experts.w4_mma import GroupedMMA
 from mxgemm.mx.fragments import code_bytes, fragment_bytes, fragment_order, scale_bytes
 from tests.cases import spread
 from tests.cuda import lanes_grouped
@@ -29,21 +28,25 @@ from tests.experts.test_moe import LIMITS, distance, routings
 
 
 class ByLanes(GroupedMMA):
-    """The route with its launches on a CPU, and torch's sort."""
+    """The route with its launches on a CPU."""
 
     name = "lanes"
 
     def __init__(self) -> None:
-        self.few = MAX_PAIRS
-        self.config: Callable[[GroupedProblem], GroupedConfig] = config_for
+        self.chosen: Callable[[GroupedProblem], GroupedConfig] = config_for
         self.fragments = False
         self.multiplied = 0
 
     def missing(self, machine: Machine) -> None:
         """Nothing."""
 
+    def config(self, problem: GroupedProblem) -> GroupedConfig:
+        return self.chosen(problem)
+
     def bind(self, problem: GroupedProblem) -> Launch:
-        return self.launcher(problem, self.config(problem), None, early=False)
+        config = self.config(problem)
+        main = self.launcher(problem, config, None, early=False)
+        return lambda o: main(o._replace(tiles=listed(o.offsets, problem, config.rows)))
 
     def launcher(
         self, problem: GroupedProblem, config: GroupedConfig, routing: Routing | None, *, early: bool
@@ -54,20 +57,31 @@ class ByLanes(GroupedMMA):
 
         return launch
 
-    def bind_layer(
-        self, problems: tuple[GroupedProblem, GroupedProblem], routing: Routing, tokens: Tokens | None
-    ) -> LayerLaunches:
-        by = routing if routing.pairs <= self.few else None
-        one, two = (self.launcher(p, self.config(p), by, early=True) for p in problems)
-        sort = ids_alone if by else self.bind_sort(routing, LISTED_ROWS)
-        quantise = None if tokens is None or tokens.a_format == "bf16" else partial(lanes_grouped.quantise, tokens)
-        return LayerLaunches(sort, (one, two), self.bind_combine(routing), quantise)
+    def bind_quantise(self, tokens: Tokens, machine: Machine) -> Quantise:
+        return partial(lanes_grouped.quantise, tokens)
 
-    def bind_sort(self, routing: Routing, block_rows: int) -> Sort:
-        return Reference().bind_sort(routing, 0)
+    def bind_route(self, routing: Routing, rows: int, *, early: bool) -> Sort:
+        def sort(ids: Tensor, expert_map: Tensor | None) -> Sorted:
+            places, tiles = lanes_grouped.route(routing, rows, ids, expert_map)
+            return Sorted(places, tiles, tiles)
+
+        return sort
 
     def bind_combine(self, routing: Routing) -> Combine:
         return partial(lanes_grouped.combine, routing)
+
+
+def listed(offsets: Tensor, p: GroupedProblem, rows: int) -> Tensor:
+    """The tile list of offsets, by its definition."""
+    bounds = np.clip(np.maximum.accumulate(np.maximum(offsets.numpy().astype(np.int64), 0)), 0, p.rows).tolist()
+    groups = zip((-1, *range(p.experts), -1), (0, *bounds), (*bounds, p.rows), strict=True)
+    tiles = [
+        (expert, first, min(first + rows, stop))
+        for expert, start, stop in groups
+        for first in range(start, stop, rows)
+        if expert >= 0 or p.zeros
+    ]
+    return torch.tensor([(len(tiles), 0, 0), *tiles], dtype=torch.int32)
 
 
 def in_fragments(p: GroupedProblem, o: Operands) -> tuple[GroupedProblem, Operands]:
@@ -98,14 +112,14 @@ def check(one: Layer, a_format: str) -> Tensor:
 
 
 @pytest.mark.parametrize("activation", [GPT_OSS, DEEPSEEK], ids=["gpt-oss", "deepseek"])
-def test_a_layer(route: ByLanes, activation: mxgemm.SwiGLU) -> None:
+def test_a_layer(route: ByLanes, activation: mxgemm.SwiGLU, monkeypatch: pytest.MonkeyPatch) -> None:
     """By ids and by a sort, with the weight in both orders: the same bits, and the oracle's values."""
     one = layer(9, 2, activation=activation, bias=activation is GPT_OSS)
     whole = check(one, "e2m1")
-    for few, fragments in ((MAX_PAIRS, True), (0, False)):
+    for few, fragments in ((FEW_PAIRS, True), (0, False)):
         experts_layer._plans.clear()
-        route.few, route.fragments = few, fragments
-        route.config = lambda p: replace(config_for(p), prefetch=True)
+        monkeypatch.setattr(w4_mma, "FEW_PAIRS", few)
+        route.fragments = fragments
         assert torch.equal(check(one, "e2m1"), whole)
     assert route.multiplied
 
@@ -121,10 +135,10 @@ def test_other_formats(route: ByLanes, a_format: str, activation: mxgemm.SwiGLU)
 
 
 CONFIGS = [
-    GroupedConfig(1, 4, 1, 2),
+    GroupedConfig(1, 4, 1, 2, resident=1),
     GroupedConfig(2, 4, 1, 1),
     GroupedConfig(4, 2, 2, 1),
-    GroupedConfig(2, 2, 2, 3, prefetch=True),
+    GroupedConfig(2, 2, 2, 3),
 ]
 
 
@@ -136,7 +150,7 @@ def test_configurations_agree_to_the_bit(route: ByLanes, config: GroupedConfig) 
     found = []
     for chosen in (config_for, lambda p: config):
         experts_layer._plans.clear()
-        route.config = chosen
+        route.chosen = chosen
         found.append(check(one, "e2m1"))
     assert torch.equal(*found)
 

@@ -83,6 +83,8 @@ def test_the_small_kernels(tmp_path: Path) -> None:
     routing = Routing(
         4, 4, 32, 0, 0, torch.int64, 2880, torch.float32, torch.bfloat16, HOPPER, (2880, 1)
     )  # fmt: skip
+    code = compiled(mma_around.ROUTE_SOURCE, mma_around.route_defines(8, early=True), tmp_path)
+    assert code.registers <= 64
     code = compiled(mma_around.SUM_SOURCE, mma_around.sum_defines(routing), tmp_path)
     assert code.registers <= 40
 
@@ -125,4 +127,5 @@ def test_a_launch_fits_every_routing() -> None:
         rows = p.rows
         worst = min(p.experts, rows) - 1 + -(-(rows - min(p.experts, rows) + 1) // c.rows)
         assert mma.most_tiles(p, c) >= worst
-        assert mma.grid(p, c)[0] == 90 * mma.most_tiles(p, c)
+        assert mma.grid(p, c, True)[0] == 90 * mma.most_tiles(p, c)
+        assert mma.grid(p, c, False)[0] == min(90 * mma.most_tiles(p, c), 132 * c.resident)

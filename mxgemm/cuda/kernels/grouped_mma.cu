@@ -1,34 +1,16 @@
 // Products of groups of rows of A, each by its own expert's MXFP4 weight, up to COLUMNS rows a workgroup: for mixtures of
 // experts. Which lane holds what, how weights are decoded and why a chunk may be left to a second loop: see w4_mma.cu.
 //
-// Workgroups are those of N first, then of tiles (grouped_tile.h); there are as many as any routing can need, and those
-// that have no tile end at once. A row's sum has one order, whatever rows lie beside it: K is divided over WARPS_K warps
+// Workgroups take tiles (grouped_tile.h) in turn, those of N first: the first loads of the next one are on their way while
+// the sums of the last are added and stored. Those that find none end at once. A row's sum has one order, whatever rows lie beside it: K is divided over WARPS_K warps
 // and a block of A that bf16 does not hold counts as 0 in the first loop, as all that bf16 holds do in the second.
 //
 // Macros: A_TYPE, A_FORMAT, A_VECTOR (grouped_rows.h), SCALE_ADDEND (of a quantised result); MT, tiles of 8 rows of A of
 // a workgroup; TILES, tiles of 16 weight rows of a warp; WARPS_N, WARPS_K, warps along N and K; DEPTH, chunks in flight;
-// FRAGMENTS, the weight is in fragment order; TAIL, K % 128 != 0; GATED, EACH, BY_IDS, PAIRS (grouped_tile.h,
-// grouped_results.h); EARLY, what the tile is found by was written before the launch before this one began; RESIDENT,
-// workgroups for which a multiprocessor's registers must do, 0 if no matter how many; PREFETCH, all that a workgroup reads of
-// the weight is called to L2 first (codes alone as they lie: rows follow one another then).
+// FRAGMENTS, the weight is in fragment order; TAIL, K % 128 != 0; GATED, BY_IDS (grouped_values.h,
+// grouped_tile.h); EARLY, what the tile is found by was written before the launch before this one began; RESIDENT,
+// workgroups for which a multiprocessor's registers must do, 0 if no matter how many.
 #include "grouped_results.h"
-
-#if PREFETCH
-INLINE void prefetch_weight(const Arguments& p, int place, const u8* w, const u8* s, int chunks) {
-  constexpr int PIECES = GATED == 2 ? 2 : 1, LENGTH = ROWS_OF_ALL / PIECES;
-#pragma unroll
-  for (int i = 0; i < PIECES; i++) {
-    const int row = row_of_weight(p.n, place, i * LENGTH);
-#if FRAGMENTS
-    const int past = min(row + LENGTH, (p.n + 31) & ~31), pair = row >> 5, pairs = ((past + 31) >> 5) - pair;
-    prefetch_to_l2(w + (row >> 4) * static_cast<i64>(chunks) * 1024, ((past - row) >> 4) * chunks * 1024);
-    prefetch_to_l2(s + pair * static_cast<i64>(chunks) * 128, pairs * chunks * 128);
-#else
-    prefetch_to_l2(w + row * p.w_row, (min(row + LENGTH, p.n) - row) * static_cast<u32>(p.w_row));
-#endif
-  }
-}
-#endif
 
 #if RESIDENT
 #define BOUNDS __launch_bounds__(THREADS, RESIDENT)
@@ -36,33 +18,32 @@ INLINE void prefetch_weight(const Arguments& p, int place, const u8* w, const u8
 #define BOUNDS __launch_bounds__(THREADS)
 #endif
 extern "C" __global__ void BOUNDS grouped_mma(const Arguments p) {
-  Tile& tile = *reinterpret_cast<Tile*>(sums + WARPS * SHARED);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
   const int first = warp % WARPS_K, across = (p.n + ROWS_OF_ALL - 1) / ROWS_OF_ALL;
-  const int place = static_cast<int>(blockIdx.x) % across;
+  const int blocks = p.k >> 5, chunks = (blocks + 3) >> 2;
 #if !EARLY
   wait_for_earlier_launches();
   let_later_launches_begin();
 #endif
-  find_tile(p.routing, static_cast<int>(blockIdx.x) / across, tile);
-  const int expert = tile.expert, count = tile.count;
-  if (count == 0) {
-#if EARLY
-    wait_for_earlier_launches();  // who waits for this launch waits for those before it as well
-    let_later_launches_begin();
-#endif
-    return;
-  }
-  const int blocks = p.k >> 5, chunks = (blocks + 3) >> 2, end = expert < 0 ? 0 : chunks;
+
+  // What the workgroup is at: place along N, group, its weight, the rows of A of this lane.
+  int item = static_cast<int>(blockIdx.x), place = item % across, end = 0;
+  Group group = group_of(p.routing, item / across);
+  const u8 *w = p.w, *s = p.s;
+  int row[MT] = {};
+  auto begin = [&] {
+    if (group.count == 0) return;
+    const i64 which = group.expert < 0 ? 0 : group.expert;
+    w = p.w + which * p.w_expert, s = p.s + which * p.s_expert;
+    end = group.expert < 0 ? 0 : chunks;
+#pragma unroll
+    for (int i = 0; i < MT; i++) row[i] = source_of(p.routing, group, min(8 * i + g, group.count - 1));
+  };
+  begin();
 
   // Rows and blocks past the end are the last one's again: they are not stored, and A counts as 0 there.
   auto block_of = [&](int chunk) { return TAIL ? min(4 * chunk + t, blocks - 1) : 4 * chunk + t; };
-  const i64 which = expert < 0 ? 0 : expert;
-  const u8 *const w = p.w + which * p.w_expert, *const s = p.s + which * p.s_expert;
-#if PREFETCH
-  if (threadIdx.x == 0 && end) prefetch_weight(p, place, w, s, chunks);
-#endif
-  auto first_row = [&](int r) { return row_of_weight(p.n, place, (warp / WARPS_K * TILES + r) * 16); };
+  auto first_row = [&](int r) { return weight_row(p.n, place, (warp / WARPS_K * TILES + r) * 16); };
 #if FRAGMENTS
   auto tile_of = [&](int r) {  // N is padded to pairs of tiles
     const int in = r % TOGETHER;
@@ -110,10 +91,6 @@ extern "C" __global__ void BOUNDS grouped_mma(const Arguments p) {
 #endif
   };
 
-  auto row_of_a = [&](int i) { return larger(tile.source[min(8 * i + g, count - 1)], 0); };
-  int row[MT];
-#pragma unroll
-  for (int i = 0; i < MT; i++) row[i] = row_of_a(i);
   auto load_a = [&](Rows& rows, int row, int chunk) {
     const bool real = !TAIL || 4 * chunk + t < blocks;
 #if A_FORMAT == BF16
@@ -130,7 +107,7 @@ extern "C" __global__ void BOUNDS grouped_mma(const Arguments p) {
 #endif
   };
 
-  float acc[TILES][MT][4] = {};
+  float acc[TILES][MT][4];
   u32 left = 0, left_of_a = 0;  // chunks of this warp for the second loop: whole ones, and blocks of A that are not held
   auto add_chunk = [&](const Weights& weights, const Rows (&rows)[MT], u32 bit) {
     OpenRows open[MT];
@@ -189,91 +166,121 @@ extern "C" __global__ void BOUNDS grouped_mma(const Arguments p) {
 
   Weights weights[DEPTH];
   Rows rows[DEPTH][MT];
+  auto load_first_weights = [&] {
 #pragma unroll
-  for (int d = 0; d < DEPTH; d++)
-    if (first + d * WARPS_K < end) load_chunk(weights[d], first + d * WARPS_K);
+    for (int d = 0; d < DEPTH; d++)
+      if (first + d * WARPS_K < end) load_chunk(weights[d], first + d * WARPS_K);
+  };
+  auto load_first_rows = [&] {
+#pragma unroll
+    for (int d = 0; d < DEPTH; d++)
+      if (first + d * WARPS_K < end)
+#pragma unroll
+        for (int i = 0; i < MT; i++) load_a(rows[d][i], row[i], first + d * WARPS_K);
+  };
+  if (group.count) load_first_weights();
 #if EARLY
   wait_for_earlier_launches();  // not for the weight, nor for the routing
   let_later_launches_begin();
 #endif
-#pragma unroll
-  for (int d = 0; d < DEPTH; d++)
-    if (first + d * WARPS_K < end)
-#pragma unroll
-      for (int i = 0; i < MT; i++) load_a(rows[d][i], row[i], first + d * WARPS_K);
-  u32 bit = 1;
+  if (group.count) load_first_rows();
 #pragma unroll 1
-  for (int round = first; round < end; round += DEPTH * WARPS_K) {
+  while (group.count) {
+    left = left_of_a = 0;
 #pragma unroll
-    for (int d = 0; d < DEPTH; d++)
-      if (round + d * WARPS_K < end) {
-        const int ahead = round + (DEPTH + d) * WARPS_K;
-        add_chunk(weights[d], rows[d], bit);
-        bit <<= 1;
-        if (ahead < end) {
-          load_chunk(weights[d], ahead);
+    for (int r = 0; r < TILES; r++)
 #pragma unroll
-          for (int i = 0; i < MT; i++) load_a(rows[d][i], row[i], ahead);
-        }
-      }
-  }
-
-  float* const mine = sums + warp * SHARED + 2 * t * PITCH + g;
+      for (int c = 0; c < MT; c++)
 #pragma unroll
-  for (int r = 0; r < TILES; r++)
-#pragma unroll
-    for (int c = 0; c < MT; c++)
-#pragma unroll
-      for (int j = 0; j < 4; j++) mine[(8 * c + (j & 1)) * PITCH + 16 * r + 8 * (j >> 1)] = acc[r][c][j] * UP;
-
-  // What was left: A and the weights without their scales, the values of one block a time, the others' A being 0.
+        for (int j = 0; j < 4; j++) acc[r][c][j] = 0.f;
+    u32 bit = 1;
 #pragma unroll 1
-  for (u32 both = left | left_of_a; both; both &= both - 1) {
-    const int number = lowest_bit(both), chunk = first + WARPS_K * number;
-    const bool whole = left >> number & 1;
-#pragma unroll 1
-    for (int c = 0; c < MT; c++) {
-      Rows part;
-      u32 x[16];
-      load_a(part, row_of_a(c), chunk);
-      u32 scale = unscaled_rows(part, x);
-      if (!whole && is_held(part)) {  // this block's products are in the sums
-        scale = 127;
+    for (int round = first; round < end; round += DEPTH * WARPS_K) {
 #pragma unroll
-        for (int i = 0; i < 16; i++) x[i] = 0;
-      }
-#pragma unroll 1
-      for (int r = 0; r < TILES; r++) {
-        u32 q[2][4], of_row[2], factor[2];
+      for (int d = 0; d < DEPTH; d++)
+        if (round + d * WARPS_K < end) {
+          const int ahead = round + (DEPTH + d) * WARPS_K;
+          add_chunk(weights[d], rows[d], bit);
+          bit <<= 1;
+          if (ahead < end) {
+            load_chunk(weights[d], ahead);
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-          words_of(load_codes(r, h, chunk), q[h]);
-          of_row[h] = load_scale(r, h, chunk);
-          factor[h] = twice((127 + 126 - (of_row[h] < LEAST_FAST ? 8 : 0)) << 7);
-        }
-#pragma unroll 1
-        for (int block = 0; block < 4; block++) {
-          float sum[4] = {};
-#pragma unroll
-          for (int i = 0; i < 4; i++) {
-            u32 d[2][4];
-            decode(q[0][i], factor[0], d[0]);
-            decode(q[1][i], factor[1], d[1]);
-#pragma unroll
-            for (int j = 0; j < 4; j += 2)
-              multiply(sum, d[0][j], d[1][j], d[0][j + 1], d[1][j + 1], t == block ? x[4 * i + j] : 0,
-                       t == block ? x[4 * i + j + 1] : 0);
+            for (int i = 0; i < MT; i++) load_a(rows[d][i], row[i], ahead);
           }
+        }
+    }
+
+    float* const mine = sums + warp * SHARED + 2 * t * PITCH + g;
 #pragma unroll
-          for (int j = 0; j < 4; j++) {
-            const u32 of_a = from_lane(scale, (2 * t + (j & 1)) * 4 + block);
-            const u32 of_w = from_lane(of_row[j >> 1], g * 4 + block);
-            mine[(8 * c + (j & 1)) * PITCH + 16 * r + 8 * (j >> 1)] += scaled(sum[j], of_a, of_w);
+    for (int r = 0; r < TILES; r++)
+#pragma unroll
+      for (int c = 0; c < MT; c++)
+#pragma unroll
+        for (int j = 0; j < 4; j++) mine[(8 * c + (j & 1)) * PITCH + 16 * r + 8 * (j >> 1)] = acc[r][c][j] * UP;
+
+    // What was left: A and the weights without their scales, the values of one block a time, the others' A being 0.
+#pragma unroll 1
+    for (u32 both = left | left_of_a; both; both &= both - 1) {
+      const int number = lowest_bit(both), chunk = first + WARPS_K * number;
+      const bool whole = left >> number & 1;
+#pragma unroll 1
+      for (int c = 0; c < MT; c++) {
+        Rows part;
+        u32 x[16];
+        load_a(part, source_of(p.routing, group, min(8 * c + g, group.count - 1)), chunk);
+        u32 scale = unscaled_rows(part, x);
+        if (!whole && is_held(part)) {  // this block's products are in the sums
+          scale = 127;
+#pragma unroll
+          for (int i = 0; i < 16; i++) x[i] = 0;
+        }
+#pragma unroll 1
+        for (int r = 0; r < TILES; r++) {
+          u32 q[2][4], of_row[2], factor[2];
+#pragma unroll
+          for (int h = 0; h < 2; h++) {
+            words_of(load_codes(r, h, chunk), q[h]);
+            of_row[h] = load_scale(r, h, chunk);
+            factor[h] = twice((127 + 126 - (of_row[h] < LEAST_FAST ? 8 : 0)) << 7);
+          }
+#pragma unroll 1
+          for (int block = 0; block < 4; block++) {
+            float sum[4] = {};
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+              u32 d[2][4];
+              decode(q[0][i], factor[0], d[0]);
+              decode(q[1][i], factor[1], d[1]);
+#pragma unroll
+              for (int j = 0; j < 4; j += 2)
+                multiply(sum, d[0][j], d[1][j], d[0][j + 1], d[1][j + 1], t == block ? x[4 * i + j] : 0,
+                         t == block ? x[4 * i + j + 1] : 0);
+            }
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+              const u32 of_a = from_lane(scale, (2 * t + (j & 1)) * 4 + block);
+              const u32 of_w = from_lane(of_row[j >> 1], g * 4 + block);
+              mine[(8 * c + (j & 1)) * PITCH + 16 * r + 8 * (j >> 1)] += scaled(sum[j], of_a, of_w);
+            }
           }
         }
       }
     }
+
+    // The next tile's first loads are on their way while this one's sums are added and stored.
+    const Group done = group;
+    const int done_place = place;
+#if BY_IDS
+    group.count = 0;
+#else
+    item += p.routing.programs;
+    place = item % across;
+    group = group_of(p.routing, item / across);
+    begin();
+    if (group.count) load_first_weights(), load_first_rows();
+#endif
+    workgroup_barrier();
+    store_results(p, done_place, done);
+    if (!BY_IDS) workgroup_barrier();  // the sums' memory is the next tile's
   }
-  workgroup_barrier();
-  store_results(p, place, tile);
 }

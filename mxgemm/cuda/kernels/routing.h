@@ -3,16 +3,16 @@
 #include "sm90.h"
 
 struct Routing {
-  const u8* offsets;  // int32 [experts + 1]; BY_IDS: ids, of id_bytes each
-  const u8* index;    // int32 [rows], or 0; BY_IDS: a map from ids to experts, or 0
+  const u8* offsets;  // a tile list (grouped_tile.h); or ids, of id_bytes each
+  const u8* index;    // int32 [rows], or 0; of ids: a map from them to experts, or 0
   i64 first_id;       // the id of expert 0 where there is no map
-  int rows;           // all; BY_IDS: pairs
+  int rows;           // all; of ids: pairs
   int experts;
   int a_rows;
   int divisor;     // a place is that of row place / divisor of A
   int reads;       // row r is at place index[r] of A, else r
   int writes;      // and at place index[r] of the result, else r
-  int zeros;       // rows of no group have tiles as well, of expert -1
+  int programs;    // workgroups that take tiles in turn
   int id_bytes;    // 4 or 8
   int map_length;  // 0 without a map
   int unused;
@@ -28,7 +28,7 @@ INLINE int local_expert(const Routing& p, int pair) {
   if (id < 0) return -1;
   if (p.map_length) {
     const int expert = id < p.map_length ? load_int(p.index, id) : -1;
-    return expert < p.experts ? expert : -1;
+    return expert >= 0 && expert < p.experts ? expert : -1;
   }
   const i64 expert = id - p.first_id;
   return expert >= 0 && expert < p.experts ? static_cast<int>(expert) : -1;
