@@ -1,13 +1,13 @@
-"""Layers of experts on this GPU, launch by launch: how fast are the grouped products of w4_mma, by which configuration?
+"""Layers of experts on this GPU: how fast are the grouped products of w4_mma and w4_wgmma, by which configuration?
 
-    PYTHONPATH=. python bench/experts.py build [--for products] [--set moe-gpt-oss-20b]
-    PYTHONPATH=. python bench/experts.py time [--set moe-gpt-oss-20b] [--tokens 1 16] [--a-formats e2m1 bf16]
-    PYTHONPATH=. python bench/experts.py products [--tokens 1 16 64]
+    PYTHONPATH=. python bench/experts.py build [--set moe-gpt-oss-20b] [--tokens 1 16] [--a-formats e2m1 bf16]
+    PYTHONPATH=. python bench/experts.py time [--peers] ...
+    PYTHONPATH=. python bench/experts.py host ...
 
-``build`` compiles what the others launch, by processes; no GPU is asked. ``time`` measures whole layers by graph
-replay, of calls whose experts differ so that weights come from memory: the weight as it lies and in fragment order, the
-Triton route, torch's grouped bf16 products. ``products`` measures the two products alone with several configurations.
-A line of JSON for each figure; results are compared with the Triton route's before they are timed.
+``build`` compiles what ``time`` launches, by processes; no GPU is asked. ``time`` measures whole layers by graph
+replay, of calls that take turns with others whose experts are others, so that weights come from memory: as the weight
+lies and in fragment order; with ``--peers`` the Triton route and torch's grouped bf16 products. ``host`` measures how
+long a call of mxgemm.moe keeps the host. A line of JSON for each figure, with the distance from the route reference.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import itertools
 import json
 import multiprocessing
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -27,73 +27,85 @@ from torch import Tensor
 
 import mxgemm
 from mxgemm.device import KNOWN_MACHINES, Machine, machine_of
-from mxgemm.experts import mma as grouped_mma
+from mxgemm.experts import mma, wgmma
 from mxgemm.experts.forms import in_fragments
-from mxgemm.experts.mma import GroupedConfig, config_for
+from mxgemm.experts.mma import FEW_PAIRS, GroupedConfig
 from mxgemm.experts.problem import GroupedProblem, Operands, Routing, Tokens
-from mxgemm.experts.route import LayerLaunches
+from mxgemm.experts.route import ExpertsRoute, LayerLaunches
 from mxgemm.experts.steps import LayerOptions, describe
 from mxgemm.experts.w4_mma import GroupedMMA
-from mxgemm.measure.moe import _dense, _grouped, make_layer, make_tokens, turns_of
+from mxgemm.experts.w4_wgmma import GroupedWgmma
+from mxgemm.experts.wgmma import GroupedWgmmaConfig
+from mxgemm.measure.moe import _dense, _grouped, _ours, make_layer, make_tokens, turns_of
 from mxgemm.measure.moe_sets import MOE_SETS, ExpertsSet
 from mxgemm.measure.spread import Effort
-from mxgemm.measure.timing import graph_us
+from mxgemm.measure.timing import graph_us, host_us
 from mxgemm.mx.formats import BLOCK
 from mxgemm.mx.fragments import stack_fragments
 
 EFFORT = Effort(seconds=0.05, most=60)
 BANDWIDTH = 4.2e6
 """Bytes a microsecond that an H200's memory gave; the floor of a figure is by it."""
-ROUTE = GroupedMMA()
 
 
-class Variant(GroupedMMA):
-    """The route with other configurations: changes to the first product's and to the second's."""
+class Mma(GroupedMMA):
+    """The route w4_mma with changes to its configuration of the first product and of the second."""
 
-    def __init__(self, first: dict[str, Any], second: dict[str, Any]) -> None:
-        self.changes = first, second
+    def __init__(self, first: dict[str, Any], second: dict[str, Any] | None = None, few: int = FEW_PAIRS) -> None:
+        self.few, self.changes = few, (first, first if second is None else second)
 
     def config(self, problem: GroupedProblem) -> GroupedConfig:
         """Change the route's own configuration."""
-        return replace(config_for(problem), **self.changes[problem.activation is None])
+        return replace(mma.config_for(problem), **self.changes[problem.activation is None])
 
 
-_AHEAD: dict[str, Any] = {"prefetch": True}
-_HALVES: dict[str, Any] = {"tiles": 2, "warps_n": 2, "depth": 2}
-FEW_ROWS = {
-    "plain": Variant({"prefetch": False}, {"prefetch": False}),
-    "prefetch second": Variant({"prefetch": False}, _AHEAD),
-    "prefetch both": Variant(_AHEAD, _AHEAD),
-    "two tiles": Variant({**_HALVES, "prefetch": False}, {**_HALVES, **_AHEAD}),
-    "narrow second": Variant({"prefetch": False}, {"tiles": 2, "warps_n": 1, **_AHEAD}),
-    "eight along K": Variant({"warps_k": 8, "depth": 1}, {"warps_k": 8, "depth": 1, **_AHEAD}),
+class Wgmma(GroupedWgmma):
+    """The route w4_wgmma with a configuration."""
+
+    def __init__(self, **changes: Any) -> None:
+        self.changes = changes
+
+    def config(self, problem: GroupedProblem) -> GroupedWgmmaConfig:
+        """Change the route's own configuration."""
+        return replace(wgmma.config_for(problem), **self.changes)
+
+
+_FOUR: dict[str, Any] = {"tiles": 4, "warps_n": 1, "resident": 3}
+_TWO: dict[str, Any] = {"tiles": 2, "warps_n": 2, "resident": 2}
+FEW: dict[str, ExpertsRoute] = {
+    "w4_mma": Mma({}),
+    "w4_mma, depth 2": Mma({"depth": 2}),
+    "w4_mma, four tiles": Mma(_FOUR),
+    "w4_mma, four tiles, depth 2": Mma({**_FOUR, "depth": 2}),
+    "w4_mma, second of 64 rows": Mma({}, _TWO),
+    "w4_mma, second by eight warps along K": Mma({}, {"warps_k": 8, "resident": 2}),
+    "w4_mma, listed": Mma({}, few=0),
+    "w4_mma, listed, four tiles": Mma(_FOUR, few=0),
 }
-_FOUR: dict[str, Any] = {"tiles": 4, "warps_n": 1, "depth": 1}
-MANY_ROWS = {
-    "plain": Variant({}, {}),
-    "four tiles": Variant(_FOUR, _FOUR),
-    "four tiles, two along K": Variant({**_FOUR, "warps_k": 2}, {**_FOUR, "warps_k": 2}),
-    "sixteen rows": Variant({**_FOUR, "tiles_m": 2}, {**_FOUR, "tiles_m": 2}),
+SOME: dict[str, ExpertsRoute] = {
+    "w4_mma": Mma({}),
+    "w4_mma, depth 2": Mma({"depth": 2, "resident": 2}),
+    "w4_mma, four resident": Mma({"ahead": False, "resident": 4}),
+    "w4_mma, two resident": Mma({"resident": 2}),
+    "w4_mma, two tiles": Mma(_TWO),
+    "w4_mma, sixteen rows": Mma({"tiles_m": 2, "resident": 2}),
+}
+MANY: dict[str, ExpertsRoute] = {
+    "w4_mma": Mma({}),
+    "w4_wgmma": Wgmma(),
+    "w4_wgmma, 64 rows by 4": Wgmma(columns=64, tiles=1, groups=4),
+    "w4_wgmma, 64 rows by 2 x 2": Wgmma(columns=64, tiles=2, groups=2),
+    "w4_wgmma, 128 rows by 2": Wgmma(columns=128, tiles=1, groups=2),
+    "w4_wgmma, 128 rows by 2 x 2": Wgmma(columns=128, tiles=2, groups=2, depth=1),
+    "w4_wgmma, 64 rows by 3": Wgmma(columns=64, tiles=1, groups=3),
 }
 
 
-def variants(p: GroupedProblem, fragments: bool) -> dict[str, GroupedMMA]:
-    """Return what is tried for a layer, of its first product: in fragment order more than as the weight lies."""
-    if not fragments:
-        return {"own": ROUTE}
-    return dict(FEW_ROWS if config_for(p).tiles_m < 4 else MANY_ROWS)
-
-
-def configs(p: GroupedProblem) -> list[GroupedConfig]:
-    """Return what is tried for a product: the route's own first."""
-    own = config_for(p)
-    found = [own]
-    for tiles, warps_n, depth, warps_k, prefetch in itertools.product((4, 2), (1, 2), (1, 2), (4, 8), (False, True)):
-        c = replace(own, tiles=tiles, warps_n=warps_n, depth=depth, warps_k=warps_k, prefetch=prefetch)
-        gated = p.activation is not None and c.columns != grouped_mma.GATED_ROWS
-        if not gated and c.threads <= 512 and tiles * depth * own.tiles_m <= 16:
-            found.append(c)
-    return list(dict.fromkeys(found))
+def variants(p: Planned, fragments: bool) -> dict[str, ExpertsRoute]:
+    """Return what is tried for a layer; as the weight lies the routes' own configurations alone."""
+    per_expert = p.routing.pairs / p.routing.experts
+    found = FEW if p.routing.pairs <= FEW_PAIRS else SOME if per_expert < 8 else MANY
+    return found if fragments else {name: route for name, route in found.items() if "," not in name}
 
 
 class Weight(NamedTuple):
@@ -157,7 +169,7 @@ def run_layer(
     inner_scales = torch.empty((one.rows, one.columns // BLOCK), dtype=torch.uint8, device=x.device)
     y = torch.empty((two.rows, two.n), dtype=torch.float32, device=x.device)
     out = torch.empty((p.routing.tokens, two.n), dtype=torch.bfloat16, device=x.device)
-    where = ordered.offsets, ordered.places, None
+    where = ordered.offsets, ordered.places, ordered.tiles
     launches.products[0](
         Operands(
             data, scales, w13.codes, w13.scales, layer.b13, *where, inner, inner_scales if one.out_format else None
@@ -201,85 +213,41 @@ def time_layers(one: ExpertsSet, tokens: tuple[int, ...], a_formats: list[str], 
 def time_tokens(
     one: ExpertsSet, count: int, a_formats: list[str], layer: Any, forms: dict[str, tuple[Weight, Weight]], dense: Any
 ) -> None:
-    """Measure layers of so many tokens."""
+    """Measure layers of so many tokens, each beside the result of the route reference."""
     x, ids, weights = make_tokens(one, count, layer.w13.device)
     turns, floor = turns_of(one, ids, int(torch.unique(ids).numel())), floor_us(one, ids)
     common = {"set": one.name, "tokens": count, "hit": int(torch.unique(ids).numel())}
-
-    def by_triton(fmt: Any, turn: Tensor) -> Tensor:
-        return mxgemm.moe(
-            x, layer.w13, layer.w2, turn, weights, activation=layer.activation, b13=layer.b13, b2=layer.b2,
-            a_format=fmt, route="triton",
-        )  # fmt: skip
-
     for fmt in a_formats:
-        want = by_triton(fmt, turns[-1]).float()
+        want = _ours(x, weights, fmt, "reference", turns[-1], layer).float()  # type: ignore[arg-type]
         for form, (w13, w2) in forms.items():
             p = planned(one, count, fmt, machine_of(x.device), form == "fragments")
-            for name, variant in variants(p.problems[0], form == "fragments").items():
+            for name, variant in variants(p, form == "fragments").items():
                 launches = variant.bind_layer(p.problems, p.routing, p.tokens)
                 calls = [partial(run_layer, launches, p, w13, w2, layer, x, turn, weights) for turn in turns]
                 got = calls[-1]().float()
-                error = float((got - want).norm() / want.norm())
-                measure(
-                    "w4_mma", calls, floor, form=form, variant=name, a_format=fmt, error=round(error, 5), **common
-                )  # fmt: skip
-        measure("triton", [partial(by_triton, fmt, turn) for turn in turns], floor, a_format=fmt, **common)
+                error = round(float((got - want).norm() / want.norm()), 5)
+                measure(name, calls, floor, form=form, a_format=fmt, error=error, **common)
+        if dense is not None:
+            calls = [partial(_ours, x, weights, fmt, "triton", turn, layer) for turn in turns]  # type: ignore[arg-type]
+            measure("triton", calls, floor, a_format=fmt, **common)
     if dense is not None:
         calls = [partial(_grouped, x, weights, layer.activation, turn, dense) for turn in turns]
         try:
             measure("torch_grouped_mm", calls, floor, **common)
-        except RuntimeError as error:
-            tell(what="torch_grouped_mm", failed=str(error).splitlines()[0], **common)
+        except RuntimeError as error_of:
+            tell(what="torch_grouped_mm", failed=str(error_of).splitlines()[0], **common)
 
 
-def time_products(one: ExpertsSet, tokens: tuple[int, ...], a_formats: list[str]) -> None:
-    """Measure the two products alone, by ids, with each of some configurations."""
+def time_host(one: ExpertsSet, tokens: tuple[int, ...], a_formats: list[str]) -> None:
+    """Measure how long a call keeps the host."""
     device = torch.device("cuda", 0)
-    layer = make_layer(one, device)
-    forms = {"fragments": in_order(layer), "raw": as_they_lie(layer)}
-    heat()
-    for count in tokens:
-        x, ids, _ = make_tokens(one, count, device)
-        turns = turns_of(one, ids, int(torch.unique(ids).numel()))
-        for fmt in a_formats:
-            for form, weights in forms.items():
-                p = planned(one, count, fmt, machine_of(device), form == "fragments")
-                for which in (0, 1):
-                    problem, w = p.problems[which], weights[which]
-                    floor = floor_us(one, ids) * (2 - which) / 3
-                    for c in configs(problem) if form == "fragments" else configs(problem)[:1]:
-                        calls = product_calls(p, which, c, w, layer, x, turns)
-                        try:
-                            measure(
-                                f"product {which}", calls, floor, form=form, a_format=fmt, tokens=count, set=one.name,
-                                config=asdict(c),
-                            )  # fmt: skip
-                        except RuntimeError as error:
-                            tell(what=f"product {which}", config=asdict(c), failed=str(error).splitlines()[0])
-
-
-def product_calls(
-    p: Planned, which: int, c: GroupedConfig, w: Weight, layer: Any, x: Tensor, turns: list[Tensor]
-) -> list[Callable[[], Tensor]]:
-    """Return calls of one product."""
-    problem = p.problems[which]
-    launch = ROUTE.launcher(problem, c, p.routing, early=True)
-    a, a_scales = x, None
-    if which == 1:
-        a = torch.randn((problem.a_rows, problem.k), dtype=torch.bfloat16, device=x.device)
-    if problem.a is not None:
-        quantised = mxgemm.quantize(a, format=p.tokens.a_format)  # type: ignore[arg-type]
-        a, a_scales = quantised.data, quantised.scales
-    out = torch.empty((problem.rows, problem.strides.out[0]), dtype=problem.out_dtype, device=x.device)
-    scales = torch.empty((problem.rows, max(1, problem.columns // BLOCK)), dtype=torch.uint8, device=x.device)
-    bias = (layer.b13, layer.b2)[which]
-
-    def call(turn: Tensor) -> Tensor:
-        launch(Operands(a, a_scales, w.codes, w.scales, bias, turn, None, None, out, scales))
-        return out
-
-    return [partial(call, turn) for turn in turns]
+    made = make_layer(one, device)
+    layer = replace(made, w13=made.w13.prepare(), w2=made.w2.prepare())
+    for count, fmt in itertools.product(tokens, a_formats):
+        x, ids, weights = make_tokens(one, count, device)
+        call = partial(_ours, x, weights, fmt, None, ids, layer)  # type: ignore[arg-type]
+        time = host_us([call], EFFORT, torch.cuda.synchronize)
+        tell(what="host", us=round(time.us, 2), a_format=fmt, set=one.name, tokens=count)
 
 
 def heat() -> None:
@@ -290,69 +258,51 @@ def heat() -> None:
     torch.cuda.synchronize()
 
 
-def build_one(job: tuple[str, dict[str, int | str]]) -> None:
-    """Build a kernel, in a process of its own."""
-    from mxgemm.cuda.launch import KERNELS
-    from mxgemm.hip.build import build
+Job = tuple[str, int, str, bool, str]
+"""A set, tokens, a format of A, whether in fragment order, and a variant."""
 
+
+def bind_one(job: Job) -> None:
+    """Build what one variant launches, in a process of its own; no GPU is asked."""
+    name, tokens, a_format, fragments, variant = job
+    p = planned(MOE_SETS[name], tokens, a_format, KNOWN_MACHINES["sm_90"], fragments)
     try:
-        build(job[0], arch="sm_90", defines=job[1], folder=KERNELS)
+        variants(p, fragments)[variant].bind_layer(p.problems, p.routing, p.tokens)
     except Exception as error:
-        print(f"{job}: {error}", file=sys.stderr)
+        print(f"{job}: {type(error).__name__}: {error}", file=sys.stderr)
 
 
-Job = tuple[str, dict[str, int | str]]
-
-
-def jobs_of_layers(p: Planned, fragments: bool) -> Iterator[Job]:
-    """Yield what ``time`` builds."""
-    few = p.routing.pairs <= grouped_mma.MAX_PAIRS
-    for variant in variants(p.problems[0], fragments).values():
-        for i, problem in enumerate(p.problems):
-            early = i == 1 or (few and p.tokens.a_format != "bf16")
-            yield grouped_mma.SOURCE, grouped_mma.defines(problem, variant.config(problem), by_ids=few, early=early)
-
-
-def jobs_of_products(p: Planned, fragments: bool) -> Iterator[Job]:
-    """Yield what ``products`` builds."""
-    for problem in p.problems:
-        for c in configs(problem) if fragments else configs(problem)[:1]:
-            yield grouped_mma.SOURCE, grouped_mma.defines(problem, c, by_ids=True, early=True)
-
-
-def jobs(what: str, sets: list[ExpertsSet], tokens: tuple[int, ...], a_formats: list[str]) -> list[Job]:
-    """Return what a command builds, each once."""
-    machine, one_by_one = KNOWN_MACHINES["sm_90"], {"time": jobs_of_layers, "products": jobs_of_products}[what]
-    found = {
-        (source, tuple(sorted(macros.items())))
+def jobs(sets: list[ExpertsSet], tokens: tuple[int, ...], a_formats: list[str]) -> list[Job]:
+    """Return what is built."""
+    machine = KNOWN_MACHINES["sm_90"]
+    return [
+        (one.name, count, fmt, fragments, variant)
         for one, count, fmt, fragments in itertools.product(sets, tokens, a_formats, (True, False))
-        for source, macros in one_by_one(planned(one, count, fmt, machine, fragments), fragments)
-    }
-    return [(source, dict(macros)) for source, macros in sorted(found)]
+        for variant in variants(planned(one, count, fmt, machine, fragments), fragments)
+    ]
 
 
 def main() -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("command", choices=("build", "time", "products"))
-    parser.add_argument("--for", dest="what", default="time", choices=("time", "products"), help="what to build for")
+    parser.add_argument("command", choices=("build", "time", "host"))
     parser.add_argument("--set", nargs="+", default=["moe-gpt-oss-20b"], choices=MOE_SETS)
     parser.add_argument("--tokens", nargs="+", type=int, default=[1, 4, 16, 64])
     parser.add_argument("--a-formats", nargs="+", default=["e2m1", "bf16"])
-    parser.add_argument("--peers", action="store_true")
+    parser.add_argument("--peers", action="store_true", help="torch's grouped bf16 products, and the route triton")
     chosen = parser.parse_args()
     sets, tokens = [MOE_SETS[name] for name in chosen.set], tuple(chosen.tokens)
     if chosen.command == "build":
-        found = jobs(chosen.what, sets, tokens, chosen.a_formats)
-        print(f"{len(found)} kernels", flush=True)
+        found = jobs(sets, tokens, chosen.a_formats)
         with multiprocessing.get_context("fork").Pool() as pool:
-            pool.map(build_one, found, chunksize=1)
+            pool.map(bind_one, found, chunksize=1)
+        print(f"{len(found)} layers", flush=True)
         return 0
     for one in sets:
         if chosen.command == "time":
             time_layers(one, tokens, chosen.a_formats, chosen.peers)
         else:
-            time_products(one, tokens, chosen.a_formats)
+            time_host(one, tokens, chosen.a_formats)
     return 0
 
 

@@ -42,8 +42,6 @@ FEW_PAIRS: Final = LANES
 """Pairs of a token and an expert that every warp sorts by itself: one a lane."""
 MAX_ROUTED: Final = 512
 """Pairs, and experts, that ``kernels/grouped_route.cu`` sorts: one a thread."""
-RESIDENT: Final = {1: 4, 2: 4, 4: 2}
-"""Workgroups that a multiprocessor is to hold, by tiles of rows: what one waits for, others use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +55,16 @@ class GroupedConfig:
         depth: chunks of the weight that a warp has in flight.
         resident: workgroups that a multiprocessor holds: its registers must do for them.
         warps_k: warps that share K. The order of sums: one number for all calls whose bits are to agree.
+        ahead: the next tile is begun before the last one's sums are stored.
     """
 
     tiles_m: int = 1
     tiles: int = 4
     warps_n: int = 1
     depth: int = 1
-    resident: int = 4
+    resident: int = 3
     warps_k: int = WARPS_K
+    ahead: bool = True
 
     @property
     def rows(self) -> int:
@@ -84,6 +84,15 @@ class GroupedConfig:
 
 def grouped_refusal(p: GroupedProblem) -> Refusal | None:
     """Say why the kernel cannot take ``p``, or None if it can. The machine is not asked about."""
+    if p.k > MAX_K:
+        return Refusal("k", p.k, f"at most {MAX_K}: {WARPS_K} warps of {MAX_CHUNKS} chunks of {CHUNK}")
+    if p.experts > MAX_EXPERTS:
+        return Refusal("experts", p.experts, f"at most {MAX_EXPERTS}")
+    return operand_refusal(p)
+
+
+def operand_refusal(p: GroupedProblem) -> Refusal | None:
+    """Say what is wrong with a problem's operands for every kernel here, or None."""
     return next(_clauses(p), None)
 
 
@@ -94,10 +103,6 @@ def _clauses(p: GroupedProblem) -> Iterator[Refusal]:
         yield Refusal("w.format", p.b_format, "e2m1")
     if not p.a_rows:
         yield Refusal("a", "no rows", "at least one")
-    if p.k > MAX_K:
-        yield Refusal("k", p.k, f"at most {MAX_K}: {WARPS_K} warps of {MAX_CHUNKS} chunks of {CHUNK}")
-    if p.experts > MAX_EXPERTS:
-        yield Refusal("experts", p.experts, f"at most {MAX_EXPERTS}")
     if not p.aligned:
         yield Refusal("a, w", "not aligned", "operands that begin at multiples of 16 bytes")
     s = p.strides
@@ -116,10 +121,10 @@ def _clauses(p: GroupedProblem) -> Iterator[Refusal]:
 def config_for(p: GroupedProblem) -> GroupedConfig:
     """Return the configuration of a problem: as many rows a tile as an expert is likely to have."""
     per_expert = p.rows / p.experts
-    tiles_m = 1 if per_expert <= 3 or p.rows <= TILE_M else 2 if per_expert <= 32 else 4
+    tiles_m = 1 if per_expert <= 3 or p.rows <= TILE_M else 2 if per_expert <= 32 or p.a_format != "e2m1" else 4
     if tiles_m == 1 and p.rows <= FEW_PAIRS:
         return GroupedConfig(1, 2, 2, resident=2) if p.activation else GroupedConfig(1, 2, 1, resident=4)
-    return GroupedConfig(tiles_m, resident=RESIDENT[tiles_m] - (p.a_format != "e2m1" and tiles_m > 1))
+    return GroupedConfig(tiles_m, resident=2 if tiles_m == 4 or (tiles_m == 2 and p.a_format != "e2m1") else 3)
 
 
 def most_tiles(p: GroupedProblem, c: GroupedConfig) -> int:
@@ -177,6 +182,7 @@ def defines(p: GroupedProblem, c: GroupedConfig, *, by_ids: bool, early: bool) -
         "QUANTISES": int(quantised is not None),
         "BY_IDS": int(by_ids),
         "EARLY": int(early),
+        "AHEAD": int(c.ahead),
         "RESIDENT": c.resident,
         **_UNUSED,
     }

@@ -75,6 +75,11 @@ class ExpertsRoute(ABC):
         """Ask both questions, :meth:`missing` first."""
         return self.missing(problem.machine) or self.can_implement(problem)
 
+    def suits(self, problem: GroupedProblem) -> bool:
+        """Say whether this route is the one for such a size, where none is named."""
+        del problem
+        return True
+
     def block_rows(self, problem: GroupedProblem) -> int:
         """Return the rows of a tile in the tile list that this route reads, 0 where it reads none."""
         del problem

@@ -7,8 +7,7 @@ overlap: each waits for what it reads, and weights are on their way before the l
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -19,16 +18,13 @@ from mxgemm.device import Machine
 from mxgemm.errors import Refusal
 from mxgemm.experts import mma as grouped_mma
 from mxgemm.experts import mma_around as around
+from mxgemm.experts.lazy import Lazy
 from mxgemm.experts.mma import FEW_PAIRS, MAX_ROUTED, GroupedConfig, config_for, grouped_refusal
 from mxgemm.experts.problem import GroupedProblem, Operands, Routing, Tokens, tile_list_rows
 from mxgemm.experts.route import Combine, ExpertsRoute, Launch, LayerLaunches, Quantise, Sort, Sorted
 from mxgemm.experts.triton_gemm import TritonGrouped
-from mxgemm.hip.kernarg import Layout
 from mxgemm.mx.formats import BLOCK
 from mxgemm.mx.formats import FORMATS as ELEMENT_FORMATS
-
-if TYPE_CHECKING:
-    from mxgemm.cuda.launch import Kernel
 
 _TRITON: Final = TritonGrouped()
 
@@ -78,13 +74,16 @@ class GroupedMMA(ExpertsRoute):
 
         return launch
 
+    few = FEW_PAIRS
+    """Pairs that every warp sorts by itself."""
+
     def bind_layer(
         self, problems: tuple[GroupedProblem, GroupedProblem], routing: Routing, tokens: Tokens | None
     ) -> LayerLaunches:
         """Return the launches of a layer: of few pairs without a sort."""
         quantise = None if tokens is None or tokens.a_format == "bf16" else self.bind_quantise(tokens, routing.machine)
         # Without a launch of ours ahead, what wrote the ids may not have ended when this one begins.
-        early, few = quantise is not None, routing.pairs <= FEW_PAIRS
+        early, few = quantise is not None, routing.pairs <= self.few
         one, two = (self.config(p) for p in problems)
         first = self.launcher(problems[0], one, routing if few else None, early=few and early)
         second = self.launcher(problems[1], two, routing if few else None, early=True)
@@ -112,7 +111,7 @@ class GroupedMMA(ExpertsRoute):
             BuildError: the compiler refuses the source; the message has its output.
         """
         by_ids = routing is not None
-        launch = _Lazy(
+        launch = Lazy(
             problem.machine,
             (grouped_mma.SOURCE, grouped_mma.KERNEL),
             grouped_mma.defines(problem, config, by_ids=by_ids, early=early),
@@ -133,7 +132,7 @@ class GroupedMMA(ExpertsRoute):
 
     def bind_route(self, routing: Routing, rows: int, *, early: bool) -> Sort:
         """Return the launch that sorts pairs and lists tiles of so many rows."""
-        launch = _Lazy(
+        launch = Lazy(
             routing.machine,
             (around.ROUTE_SOURCE, around.ROUTE_KERNEL),
             around.route_defines(rows, early=early),
@@ -157,7 +156,7 @@ class GroupedMMA(ExpertsRoute):
         """Return the launch that adds up, Triton's for many pairs a token."""
         if routing.top_k > around.MAX_TOP_K:
             return _TRITON.bind_combine(routing)
-        launch = _Lazy(
+        launch = Lazy(
             routing.machine,
             (around.SUM_SOURCE, around.SUM_KERNEL),
             around.sum_defines(routing),
@@ -176,7 +175,7 @@ class GroupedMMA(ExpertsRoute):
 def _quantise(tokens: Tokens, machine: Machine) -> Quantise:
     t, fmt = tokens, ELEMENT_FORMATS[tokens.a_format]
     assert t.a_format in FORMATS
-    launch = _Lazy(
+    launch = Lazy(
         machine,
         (around.QUANTISE_SOURCE, around.QUANTISE_KERNEL),
         around.quantise_defines(t),
@@ -197,39 +196,6 @@ def _quantise(tokens: Tokens, machine: Machine) -> Quantise:
 def ids_alone(ids: Tensor, expert_map: Tensor | None) -> Sorted:
     """Pass ids and map on, for launches that find their pairs by them."""
     return Sorted(expert_map, ids, None)
-
-
-class _Lazy:
-    """A kernel that is built now and loaded by its first launch; on one device: a plan has no other."""
-
-    def __init__(
-        self,
-        machine: Machine,
-        kernel: tuple[str, str],
-        defines: Mapping[str, int | str],
-        sizes: tuple[tuple[int, int, int], tuple[int, int, int]],
-        pointers: Layout,
-        constants: bytes,
-        shared_bytes: int = 0,
-    ) -> None:
-        from mxgemm.cuda.launch import KERNELS
-        from mxgemm.hip.build import build
-
-        build(kernel[0], arch=machine.arch, defines=defines, folder=KERNELS)
-        self._kernel, self._defines = kernel, defines
-        self._arguments: tuple[Any, ...] = (*sizes, pointers)
-        self._more: dict[str, Any] = {"constants": constants, "shared_bytes": shared_bytes, "overlap": True}
-        self._loaded: Kernel | None = None
-
-    def __call__(self, device: torch.device, *pointers: int) -> None:
-        """Launch on the device's current stream."""
-        loaded = self._loaded
-        if loaded is None:
-            from mxgemm.cuda.launch import Kernel, function
-
-            found = function(*self._kernel, device, self._defines)
-            loaded = self._loaded = Kernel(found, *self._arguments, **self._more)
-        loaded.launch(*pointers)
 
 
 def addresses(o: Operands) -> tuple[int, ...]:

@@ -303,8 +303,9 @@ def _dense(one: ExpertsSet, layer: Layer, document: dict[str, Any]) -> Layer | N
 def _grouped(x: Tensor, weights: Tensor, activation: SwiGLU, ids: Tensor, dense: Any) -> Tensor:
     flat = ids.reshape(-1)
     order = torch.argsort(flat, stable=True)
-    ends = torch.cumsum(torch.bincount(flat, minlength=len(dense.w13)), 0).to(torch.int32)
     experts = flat[order]
+    numbers = torch.arange(1, len(dense.w13) + 1, dtype=flat.dtype, device=flat.device)
+    ends = torch.searchsorted(experts, numbers).to(torch.int32)  # bincount asks the host
     product: Any = torch._grouped_mm
     h = product(x[order // ids.shape[1]], dense.w13.transpose(1, 2), offs=ends)
     h = activation.apply((h if dense.b13 is None else h + dense.b13[experts]).float()).to(torch.bfloat16)

@@ -15,8 +15,10 @@ from torch import Tensor
 
 from mxgemm.experts import mma as grouped_mma
 from mxgemm.experts import mma_around as around
+from mxgemm.experts import wgmma
 from mxgemm.experts.mma import GroupedConfig
 from mxgemm.experts.problem import GroupedProblem, Operands, Routing, Tokens, tile_list_rows
+from mxgemm.experts.wgmma import GroupedWgmmaConfig
 from mxgemm.mx.formats import FORMATS
 from tests.cuda.lanes import HERE, KERNELS
 
@@ -33,6 +35,24 @@ def multiply(p: GroupedProblem, c: GroupedConfig, o: Operands, routing: Routing 
     macros = grouped_mma.defines(p, c, by_ids=routing is not None, early=routing is not None)
     sizes = grouped_mma.grid(p, c, routing is not None)[0], grouped_mma.block(c)[0], grouped_mma.shared_bytes(c)
     return run((grouped_mma.SOURCE, grouped_mma.KERNEL, "Arguments"), macros, packed, sizes, tensors, results)
+
+
+def multiply_wgmma(p: GroupedProblem, c: GroupedWgmmaConfig, o: Operands) -> int:
+    """Make slabs of a grouped product's A by a tile list, and multiply them; return the products of all warps."""
+    assert o.tiles is not None
+    slabs = torch.full((wgmma.slab_bytes(p, c),), 255, dtype=torch.uint8)
+    tensors = (o.a, o.a_scales, slabs, o.tiles, o.places if p.reads_index else None)
+    packed = wgmma.SLAB_POINTERS.pack(*addresses(*tensors)) + wgmma.slab_constants(p)
+    sizes = wgmma.slab_grid(p, c)[0], wgmma.SLAB_THREADS, 0
+    kernel = wgmma.SLAB_SOURCE, wgmma.SLAB_KERNEL, "SlabArguments"
+    run(kernel, wgmma.slab_defines(p, c), packed, sizes, tensors, [slabs])
+    results = [o.out] if o.out_scales is None else [o.out, o.out_scales]
+    index = o.places if p.writes_index else None
+    tensors = (slabs, o.w, o.w_scales, o.bias, o.out, o.out_scales, o.tiles, index)
+    packed = wgmma.POINTERS.pack(*addresses(*tensors)) + wgmma.constants(p)
+    sizes = wgmma.grid(p, c)[0], c.threads, c.shared_bytes
+    kernel = wgmma.SOURCE, wgmma.KERNEL, "Arguments"
+    return run(kernel, wgmma.defines(p, c, early=True), packed, sizes, tensors, results)
 
 
 def quantise(t: Tokens, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -114,7 +134,8 @@ def _built(kernel: Kernel, defines: tuple[tuple[str, int | str], ...]) -> ctypes
             shutil.copy(file, folder / file.name)
         given = ("SOURCE", f'"{kernel[0]}"'), ("KERNEL", kernel[1]), ("ARGUMENTS", kernel[2])
         macros = [f"-D{key}={value}" for key, value in (*defines, *given)]
-        command = [compiler, "-std=c++20", "-O1", "-shared", "-fPIC", "-w", *macros, "lanes_grouped.cpp"]
+        driver = "lanes_grouped_wgmma.cpp" if kernel[1] == wgmma.KERNEL else "lanes_grouped.cpp"
+        command = [compiler, "-std=c++20", "-O1", "-shared", "-fPIC", "-w", *macros, driver]
         done = subprocess.run([*command, "-o", "lanes.so"], cwd=folder, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         library = ctypes.CDLL(str(folder / "lanes.so"))

@@ -23,7 +23,7 @@ def moved(one: Layer) -> Layer:
     return replace(one, **{name: None if value is None else value.to("cuda") for name, value in named.items()})
 
 
-ROUTES = ("w4_mma", "triton")
+ROUTES = ("w4_mma", "w4_wgmma", "triton")
 
 
 def need(route: str) -> None:
@@ -90,3 +90,14 @@ def test_rows_in_groups(a_format: str, route: str) -> None:
             gather=None if one.gather is None else one.gather.cuda(),
         )  # fmt: skip
         one.check(there.run(route=route, out_dtype=torch.float32).cpu())
+
+
+@pytest.mark.parametrize("tokens", [3, 40, 300])
+@pytest.mark.parametrize("activation", [GPT_OSS, DEEPSEEK], ids=["gpt-oss", "deepseek"])
+@pytest.mark.parametrize("route", ["w4_mma", "w4_wgmma"])
+def test_prepared_weights_give_the_same_bits(route: str, activation: mxgemm.SwiGLU, tokens: int) -> None:
+    need(route)
+    one = moved(layer(tokens, 2, 6, 480, 224, activation=activation, bias=activation is GPT_OSS))
+    want = one.run("e2m1", route=route, out_dtype=torch.float32)
+    ready = replace(one, w13=one.w13.prepare(), w2=one.w2.prepare())
+    assert torch.equal(ready.run("e2m1", route=route, out_dtype=torch.float32), want)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import mxgemm
 from mxgemm.device import Machine
-from mxgemm.experts import choice, plan, w4_mma
+from mxgemm.experts import choice, plan
 from mxgemm.experts import layer as experts_layer
 from mxgemm.experts.mma import FEW_PAIRS, GroupedConfig, config_for
 from mxgemm.experts.problem import GroupedProblem, Operands, Routing, Tokens
@@ -112,14 +112,13 @@ def check(one: Layer, a_format: str) -> Tensor:
 
 
 @pytest.mark.parametrize("activation", [GPT_OSS, DEEPSEEK], ids=["gpt-oss", "deepseek"])
-def test_a_layer(route: ByLanes, activation: mxgemm.SwiGLU, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_layer(route: ByLanes, activation: mxgemm.SwiGLU) -> None:
     """By ids and by a sort, with the weight in both orders: the same bits, and the oracle's values."""
     one = layer(9, 2, activation=activation, bias=activation is GPT_OSS)
     whole = check(one, "e2m1")
     for few, fragments in ((FEW_PAIRS, True), (0, False)):
         experts_layer._plans.clear()
-        monkeypatch.setattr(w4_mma, "FEW_PAIRS", few)
-        route.fragments = fragments
+        route.few, route.fragments = few, fragments
         assert torch.equal(check(one, "e2m1"), whole)
     assert route.multiplied
 

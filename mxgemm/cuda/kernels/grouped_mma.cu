@@ -1,15 +1,14 @@
 // Products of groups of rows of A, each by its own expert's MXFP4 weight, up to COLUMNS rows a workgroup: for mixtures of
 // experts. Which lane holds what, how weights are decoded and why a chunk may be left to a second loop: see w4_mma.cu.
 //
-// Workgroups take tiles (grouped_tile.h) in turn, those of N first: the first loads of the next one are on their way while
-// the sums of the last are added and stored. Those that find none end at once. A row's sum has one order, whatever rows lie beside it: K is divided over WARPS_K warps
+// Workgroups take tiles (grouped_tile.h) in turn, those of N first. Those that find none end at once. A row's sum has one order, whatever rows lie beside it: K is divided over WARPS_K warps
 // and a block of A that bf16 does not hold counts as 0 in the first loop, as all that bf16 holds do in the second.
 //
 // Macros: A_TYPE, A_FORMAT, A_VECTOR (grouped_rows.h), SCALE_ADDEND (of a quantised result); MT, tiles of 8 rows of A of
 // a workgroup; TILES, tiles of 16 weight rows of a warp; WARPS_N, WARPS_K, warps along N and K; DEPTH, chunks in flight;
 // FRAGMENTS, the weight is in fragment order; TAIL, K % 128 != 0; GATED, BY_IDS (grouped_values.h,
-// grouped_tile.h); EARLY, what the tile is found by was written before the launch before this one began; RESIDENT,
-// workgroups for which a multiprocessor's registers must do, 0 if no matter how many.
+// grouped_tile.h); EARLY, what the tile is found by was written before the launch before this one began; AHEAD, the
+// next tile is begun before the last one's sums are stored; RESIDENT, workgroups for which a multiprocessor's registers must do, 0 if no matter how many.
 #include "grouped_results.h"
 
 #if RESIDENT
@@ -267,20 +266,23 @@ extern "C" __global__ void BOUNDS grouped_mma(const Arguments p) {
       }
     }
 
-    // The next tile's first loads are on their way while this one's sums are added and stored.
     const Group done = group;
     const int done_place = place;
+    auto next = [&] {
 #if BY_IDS
-    group.count = 0;
+      group.count = 0;
 #else
-    item += p.routing.programs;
-    place = item % across;
-    group = group_of(p.routing, item / across);
-    begin();
-    if (group.count) load_first_weights(), load_first_rows();
+      item += p.routing.programs;
+      place = item % across;
+      group = group_of(p.routing, item / across);
+      begin();
+      if (group.count) load_first_weights(), load_first_rows();
 #endif
+    };
+    if (AHEAD) next();  // its first loads are on their way while this one's sums are added and stored
     workgroup_barrier();
     store_results(p, done_place, done);
     if (!BY_IDS) workgroup_barrier();  // the sums' memory is the next tile's
+    if (!AHEAD) next();
   }
 }

@@ -5,9 +5,10 @@
 // Workgroups are those of N first, then of the tiles in a list on the device; there are as many as any routing can need,
 // and those that have no tile end at once. K is not divided: a row's sum has one order.
 //
-// Macros: those of w4_wgmma.cu but WK and SPLITS; GATED, QUANTISES, SCALE_ADDEND as in grouped_mma.cu.
+// Macros: those of w4_wgmma.cu but WK and SPLITS; GATED, QUANTISES, SCALE_ADDEND, EARLY as in grouped_mma.cu.
 #include "floats.h"
 #include "grouped_values.h"
+#include "routing.h"
 #include "w4_wgmma.h"
 #include "warp.h"
 #include "wgmma.h"
