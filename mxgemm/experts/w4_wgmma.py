@@ -16,7 +16,7 @@ from mxgemm.errors import Refusal
 from mxgemm.experts import wgmma
 from mxgemm.experts.lazy import Lazy
 from mxgemm.experts.problem import GroupedProblem, Operands, Routing, Tokens, tile_list_rows
-from mxgemm.experts.route import Combine, ExpertsRoute, Launch, LayerLaunches, Sort
+from mxgemm.experts.route import Combine, ExpertsRoute, Launch, LayerLaunches, Quantise, Sort
 from mxgemm.experts.triton_gemm import TritonGrouped
 from mxgemm.experts.w4_mma import GroupedMMA
 from mxgemm.experts.wgmma import GroupedWgmmaConfig, config_for, wgmma_refusal
@@ -74,7 +74,7 @@ class GroupedWgmma(ExpertsRoute):
         """Return the launches of a layer: each product has slabs of its own."""
         rows = self.block_rows(problems[0])
         assert rows == self.block_rows(problems[1]), "one tile list serves both products"
-        quantise = None if tokens is None or tokens.a_format == "bf16" else _MMA.bind_quantise(tokens, routing.machine)
+        quantise = None if tokens is None or tokens.a_format == "bf16" else self.bind_quantise(tokens, routing.machine)
         products = tuple(self.launcher(p, self.config(p)) for p in problems)
         sort = self.bind_sort(routing, rows)
         return LayerLaunches(sort, (products[0], products[1]), self.bind_combine(routing), quantise)
@@ -117,6 +117,10 @@ class GroupedWgmma(ExpertsRoute):
                 main(device, memory, *weight, *out, tiles, index if p.writes_index else 0)
 
         return launch
+
+    def bind_quantise(self, tokens: Tokens, machine: Machine) -> Quantise:
+        """Return the launch of the route ``w4_mma`` that quantises a layer's tokens."""
+        return _MMA.bind_quantise(tokens, machine)
 
     def bind_sort(self, routing: Routing, block_rows: int) -> Sort:
         """Return Triton's sort."""

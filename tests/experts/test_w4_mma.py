@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,95 +12,21 @@ import torch
 from torch import Tensor
 
 import mxgemm
-from mxgemm.device import Machine
-from mxgemm.experts import choice, plan
 from mxgemm.experts import layer as experts_layer
 from mxgemm.experts.mma import FEW_PAIRS, GroupedConfig, config_for
-from mxgemm.experts.problem import GroupedProblem, Operands, Routing, Tokens
-from mxgemm.experts.route import Combine, Launch, Quantise, Sort, Sorted
-from mxgemm.experts.w4_mma import GroupedMMA
-from mxgemm.mx.fragments import code_bytes, fragment_bytes, fragment_order, scale_bytes
+from mxgemm.experts.problem import Tokens
+from mxgemm.mx.fragments import code_bytes, scale_bytes
 from tests.cases import spread
 from tests.cuda import lanes_grouped
 from tests.experts.cases import DEEPSEEK, GPT_OSS, Grouped, Layer, ends, layer, stack
+from tests.experts.lanes_routes import ByLanes, under_its_name
 from tests.experts.test_moe import LIMITS, distance, routings
-
-
-class ByLanes(GroupedMMA):
-    """The route with its launches on a CPU."""
-
-    name = "lanes"
-
-    def __init__(self) -> None:
-        self.chosen: Callable[[GroupedProblem], GroupedConfig] = config_for
-        self.fragments = False
-        self.multiplied = 0
-
-    def missing(self, machine: Machine) -> None:
-        """Nothing."""
-
-    def config(self, problem: GroupedProblem) -> GroupedConfig:
-        return self.chosen(problem)
-
-    def bind(self, problem: GroupedProblem) -> Launch:
-        config = self.config(problem)
-        main = self.launcher(problem, config, None, early=False)
-        return lambda o: main(o._replace(tiles=listed(o.offsets, problem, config.rows)))
-
-    def launcher(
-        self, problem: GroupedProblem, config: GroupedConfig, routing: Routing | None, *, early: bool
-    ) -> Launch:
-        def launch(o: Operands) -> None:
-            p, given = in_fragments(problem, o) if self.fragments else (problem, o)
-            self.multiplied += lanes_grouped.multiply(p, config, given, routing)
-
-        return launch
-
-    def bind_quantise(self, tokens: Tokens, machine: Machine) -> Quantise:
-        return partial(lanes_grouped.quantise, tokens)
-
-    def bind_route(self, routing: Routing, rows: int, *, early: bool) -> Sort:
-        def sort(ids: Tensor, expert_map: Tensor | None) -> Sorted:
-            places, tiles = lanes_grouped.route(routing, rows, ids, expert_map)
-            return Sorted(places, tiles, tiles)
-
-        return sort
-
-    def bind_combine(self, routing: Routing) -> Combine:
-        return partial(lanes_grouped.combine, routing)
-
-
-def listed(offsets: Tensor, p: GroupedProblem, rows: int) -> Tensor:
-    """The tile list of offsets, by its definition."""
-    bounds = np.clip(np.maximum.accumulate(np.maximum(offsets.numpy().astype(np.int64), 0)), 0, p.rows).tolist()
-    groups = zip((-1, *range(p.experts), -1), (0, *bounds), (*bounds, p.rows), strict=True)
-    tiles = [
-        (expert, first, min(first + rows, stop))
-        for expert, start, stop in groups
-        for first in range(start, stop, rows)
-        if expert >= 0 or p.zeros
-    ]
-    return torch.tensor([(len(tiles), 0, 0), *tiles], dtype=torch.int32)
-
-
-def in_fragments(p: GroupedProblem, o: Operands) -> tuple[GroupedProblem, Operands]:
-    """The same product with its weight in fragment order."""
-    made = torch.stack([fragment_order(o.w[e], o.w_scales[e]) for e in range(p.experts)])
-    at, size = code_bytes(p.n, p.k), fragment_bytes(p.n, p.k)
-    strides = replace(p.strides, w=(size, 0, 1), w_scales=(size, 0, 1))
-    return replace(p, fragments=True, strides=strides), o._replace(w=made[:, :at], w_scales=made[:, at:])
 
 
 @pytest.fixture
 def route(monkeypatch: pytest.MonkeyPatch) -> Iterator[ByLanes]:
     """The route, under its name for the time of a test."""
-    made = ByLanes()
-    monkeypatch.setitem(choice.ROUTES, "lanes", made)
-    for plans in (plan._plans, experts_layer._plans):
-        plans.clear()
-    yield made
-    for plans in (plan._plans, experts_layer._plans):
-        plans.clear()
+    yield from under_its_name(ByLanes(), monkeypatch)
 
 
 def check(one: Layer, a_format: str) -> Tensor:
