@@ -96,7 +96,6 @@ MANY: dict[str, ExpertsRoute] = {
     "w4_wgmma, 64 rows by 4": Wgmma(columns=64, tiles=1, groups=4),
     "w4_wgmma, 64 rows by 2 x 2": Wgmma(columns=64, tiles=2, groups=2),
     "w4_wgmma, 128 rows by 2": Wgmma(columns=128, tiles=1, groups=2),
-    "w4_wgmma, 128 rows by 2 x 2": Wgmma(columns=128, tiles=2, groups=2, depth=1),
     "w4_wgmma, 64 rows by 3": Wgmma(columns=64, tiles=1, groups=3),
 }
 

@@ -40,6 +40,8 @@ MAX_EXPERTS: Final = 1024
 MAX_GRID: Final = (1 << 31) - 1
 FEW_PAIRS: Final = LANES
 """Pairs of a token and an expert that every warp sorts by itself: one a lane."""
+MOST_A_TILE: Final = 3
+"""Rows of an expert in the mean up to which tiles of 8 rows are enough: most experts have no more."""
 MAX_ROUTED: Final = 512
 """Pairs, and experts, that ``kernels/grouped_route.cu`` sorts: one a thread."""
 
@@ -119,12 +121,14 @@ def _clauses(p: GroupedProblem) -> Iterator[Refusal]:
 
 
 def config_for(p: GroupedProblem) -> GroupedConfig:
-    """Return the configuration of a problem: as many rows a tile as an expert is likely to have."""
-    per_expert = p.rows / p.experts
-    tiles_m = 1 if per_expert <= 3 or p.rows <= TILE_M else 2 if per_expert <= 32 or p.a_format != "e2m1" else 4
-    if tiles_m == 1 and p.rows <= FEW_PAIRS:
-        return GroupedConfig(1, 2, 2, resident=2) if p.activation else GroupedConfig(1, 2, 1, resident=4)
-    return GroupedConfig(tiles_m, resident=2 if tiles_m == 4 or (tiles_m == 2 and p.a_format != "e2m1") else 3)
+    """Return the configuration of a problem: as many rows a tile as an expert is likely to have.
+
+    The others are what was fastest on an H200 (docs/lab-notes.md).
+    """
+    if p.rows > MOST_A_TILE * p.experts and p.rows > TILE_M:
+        return GroupedConfig(2, resident=3 if p.a_format == "e2m1" else 2)
+    few = p.rows <= FEW_PAIRS
+    return GroupedConfig(1, resident=4 if p.fragments and not few else 3, ahead=few or not p.fragments)
 
 
 def most_tiles(p: GroupedProblem, c: GroupedConfig) -> int:

@@ -11,11 +11,13 @@ import torch
 import mxgemm
 from mxgemm.experts import layer as experts_layer
 from mxgemm.experts import wgmma
+from mxgemm.experts.w4_wgmma import GroupedWgmma
 from mxgemm.experts.wgmma import GroupedWgmmaConfig
 from tests.cases import spread
 from tests.experts.cases import DEEPSEEK, GPT_OSS, Grouped, ends, layer, stack
 from tests.experts.lanes_routes import WgmmaByLanes, under_its_name
 from tests.experts.test_moe import LIMITS, distance
+from tests.experts.test_w4_mma_code import problem
 
 
 @pytest.fixture
@@ -43,7 +45,7 @@ def test_a_layer(route: WgmmaByLanes, a_format: str, activation: mxgemm.SwiGLU, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "config", [GroupedWgmmaConfig(), GroupedWgmmaConfig(128, 2, 2, 3, 1), GroupedWgmmaConfig(64, 1, 3)], ids=str
+    "config", [GroupedWgmmaConfig(128, 1, 2), GroupedWgmmaConfig(64, 2, 2, 3, 1), GroupedWgmmaConfig(64, 1, 3)], ids=str
 )
 def test_configurations_agree_to_the_bit(route: WgmmaByLanes, config: GroupedWgmmaConfig) -> None:
     """Tiles of other heights, K with a tail, more chunks than stages."""
@@ -81,3 +83,15 @@ def test_extreme_scales(route: WgmmaByLanes) -> None:
     out = replace(one, w=mxgemm.MXTensor.wrap(w.data, scales)).run(route="lanes", out_dtype=torch.float32)
     assert out[5:, 7].isnan().all()
     assert out[:5].isfinite().all()
+
+
+def test_configurations_that_are_not_legal() -> None:
+    assert wgmma.config_refusal(GroupedWgmmaConfig()) is None
+    for config in (GroupedWgmmaConfig(128, 2), GroupedWgmmaConfig(96), GroupedWgmmaConfig(64, 1, 5)):
+        assert wgmma.config_refusal(config) is not None
+    assert wgmma.config_refusal(GroupedWgmmaConfig(128, stages=9)) is not None
+
+
+def test_it_is_chosen_for_many_rows_an_expert() -> None:
+    for rows, chosen in ((4, False), (511, False), (512, True)):
+        assert GroupedWgmma().suits(replace(problem(), rows=rows)) is chosen
