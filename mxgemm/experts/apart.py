@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mxgemm.device import machine_of
 from mxgemm.experts.choice import adder
+from mxgemm.experts.forms import is_prepared
 from mxgemm.experts.plan import on
 from mxgemm.experts.problem import Routing
 from mxgemm.experts.route import Combine
@@ -41,7 +42,8 @@ def results(
         options: of the layer.
     """
     data, scales = (x.data, x.scales) if isinstance(x, MXTensor) else (x, None)
-    key_options = (*options, w13.shape, w2.shape)
+    prepared = is_prepared("w13", w13), is_prepared("w2", w2)
+    key_options = (*options, w13.shape, w2.shape, prepared)
     tensors = (data, scales, w13.data, w13.scales, w2.data, w2.scales, experts, b13, b2)
     steps, key = find(_results, tensors, key_options)
     if steps is None:
@@ -50,7 +52,7 @@ def results(
             len(experts), 1, w13.shape[0], 0, 0, experts.dtype, w2.shape[1], torch.float32, torch.float32,
             problems[0].machine, (w2.shape[1], 1),
         )  # fmt: skip
-        steps = keep(_results, key, bind_steps(problems, routing, options.route))
+        steps = keep(_results, key, bind_steps(problems, routing, options.route, prepared))
     with on(data.device):
         return pair_results(steps, (data, scales), w13, w2, experts.view(-1, 1), b13, b2, None)
 

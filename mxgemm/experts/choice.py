@@ -13,9 +13,13 @@ from mxgemm.experts.problem import GroupedProblem
 from mxgemm.experts.reference import Reference
 from mxgemm.experts.route import ExpertsRoute
 from mxgemm.experts.triton_gemm import TritonGrouped
+from mxgemm.experts.w4_mma import GroupedMMA
+from mxgemm.experts.w4_wgmma import GroupedWgmma
 from mxgemm.notices import say_once
 
-ROUTES: Final[dict[str, ExpertsRoute]] = {r.name: r for r in (CpuNative(), TritonGrouped(), Reference())}
+ROUTES: Final[dict[str, ExpertsRoute]] = {
+    r.name: r for r in (CpuNative(), GroupedWgmma(), GroupedMMA(), TritonGrouped(), Reference())
+}
 NOT_ON_A_CPU: Final = ("triton",)
 """What runs there, in an interpreter, for tests alone."""
 
@@ -41,6 +45,8 @@ def choose(problems: Sequence[GroupedProblem], route: str | None) -> ExpertsRout
     refused: list[str] = []
     for name, candidate in ROUTES.items():
         if machine.arch == "cpu" and name in NOT_ON_A_CPU:
+            continue
+        if not all(map(candidate.suits, problems)):
             continue
         refusal = _refusal(candidate, problems)
         if refusal is None:

@@ -48,7 +48,8 @@ def grouped_gemm(
         bias: ``[E, N]``, bf16, fp16 or fp32, added in fp32.
         out: write here, ``[R, N]`` of ``out_dtype``, any strides; by default the result is fresh memory.
         out_dtype: bf16, fp16 or fp32.
-        route: "cpu_native", "triton" or "reference", which reads the offsets and so waits for a GPU.
+        route: "w4_mma", "w4_wgmma", "cpu_native", "triton", or "reference", which reads the offsets and so waits for a
+            GPU.
 
     Returns:
         ``[R, N]``.

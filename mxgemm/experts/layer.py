@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from mxgemm.experts.choice import check_route
+from mxgemm.experts.forms import is_prepared
 from mxgemm.experts.plan import on
-from mxgemm.experts.problem import Routing
+from mxgemm.experts.problem import Routing, Tokens
 from mxgemm.experts.steps import LayerOptions, Steps, bind_steps, describe, pair_results
 from mxgemm.experts.validation import check_moe, rows_of
 from mxgemm.mx.freshness import mark_written
@@ -63,7 +64,8 @@ def run(
     parts = (w13.data, w13.scales, w2.data, w2.scales)
     tensors = (x, *parts, topk_ids, topk_weights, b13, b2, expert_map, out)
     shapes = (w13.shape, w13.format.name, w2.shape, w2.format.name)
-    plan, key = find(_plans, tensors, (*options, shapes))
+    prepared = is_prepared("w13", w13), is_prepared("w2", w2)
+    plan, key = find(_plans, tensors, (*options, shapes, prepared))
     given = (x, w13, w2, topk_ids, topk_weights, b13, b2, expert_map, out)
     if plan is None:
         if isinstance(x, Tensor) and x.is_meta:
@@ -110,7 +112,11 @@ def _make_plan(
     shape = (*leading, hidden)
     if not tokens:
         return LayerPlan(None, shape, x.device)
-    problems = describe(x.reshape(tokens, -1), w13, w2, b13, b2, top_k, o)
+    rows = x.reshape(tokens, -1)
+    problems = describe(rows, w13, w2, b13, b2, top_k, o)
+    aligned = rows.data_ptr() % 16 == 0
+    row, column = rows.stride()
+    given = Tokens(tokens, rows.shape[1], rows.dtype, (row, column), o.a_format, o.scale_rounding, aligned)
     direct = out is None or (out.dim() == 2 and not out.is_neg())
     routing = Routing(
         tokens,
@@ -125,7 +131,8 @@ def _make_plan(
         problems[0].machine,
         out.stride() if out is not None and direct else (hidden, 1),
     )
-    return LayerPlan(bind_steps(problems, routing, o.route), shape, x.device)
+    prepared = is_prepared("w13", w13), is_prepared("w2", w2)
+    return LayerPlan(bind_steps(problems, routing, o.route, prepared, given), shape, x.device)
 
 
 def _execute(
@@ -151,8 +158,13 @@ def _execute(
         weights = topk_weights.resolve_neg().reshape(tokens, top_k).contiguous()
         table = None if expert_map is None else expert_map.contiguous()
         rows = x.reshape(tokens, -1)
-        quantised = o.a_format != "bf16"
-        a = encode(rows, o.a_format, o.scale_rounding) if quantised else (rows.resolve_neg(), None)
+        a: tuple[Tensor, Tensor | None]
+        if o.a_format == "bf16":
+            a = rows.resolve_neg(), None
+        elif steps.quantise is None or rows.is_neg():
+            a = encode(rows, o.a_format, o.scale_rounding)
+        else:
+            a = steps.quantise(rows)
         y = pair_results(steps, a, w13, w2, ids, b13, b2, table)
         flat = result if direct else result.view(tokens, -1)
         steps.combine(y, ids, weights, table, flat)

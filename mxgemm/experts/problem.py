@@ -66,6 +66,7 @@ class GroupedProblem:
         out_format: the result is bytes of this format, with scales; "" for floats.
         scale_rounding: rule for these scales.
         aligned: every data pointer is a multiple of 16 bytes.
+        fragments: the weight and its scales are those of every expert in fragment order (``mxgemm.mx.fragments``).
     """
 
     rows: int
@@ -88,6 +89,7 @@ class GroupedProblem:
     out_format: str = ""
     scale_rounding: str = "even"
     aligned: bool = True
+    fragments: bool = False
 
     @property
     def arch(self) -> str:
@@ -180,6 +182,29 @@ class Routing:
     def pairs(self) -> int:
         """Pairs of a token and an expert."""
         return self.tokens * self.top_k
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """A layer's tokens as they come, described.
+
+    Attributes:
+        tokens: T.
+        hidden: their length.
+        dtype: of floats.
+        strides: in elements.
+        a_format: what they are quantised to; "bf16" for not at all.
+        scale_rounding: rule for their block scales.
+        aligned: they begin at a multiple of 16 bytes.
+    """
+
+    tokens: int
+    hidden: int
+    dtype: torch.dtype
+    strides: tuple[int, int]
+    a_format: str
+    scale_rounding: str
+    aligned: bool
 
 
 def tile_list_rows(rows: int, experts: int, block: int) -> int:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mxgemm.device import Machine
 from mxgemm.errors import Refusal
-from mxgemm.experts.problem import GroupedProblem, Operands, Routing
+from mxgemm.experts.problem import GroupedProblem, Operands, Routing, Tokens
 
 Launch = Callable[[Operands], None]
 """Fill the result."""
@@ -21,11 +21,12 @@ class Sorted(NamedTuple):
 
     Attributes:
         places: int32 ``[pairs]``: pairs of expert 0 in their order, those of expert 1, ...; undefined behind the last.
-        offsets: int32 ``[E + 1]``: where each expert's begin.
+            For a route that finds them by ids itself: the map from ids to experts, or None.
+        offsets: int32 ``[E + 1]``: where each expert's begin; or the ids.
         tiles: the route's tile list, if it reads one.
     """
 
-    places: Tensor
+    places: Tensor | None
     offsets: Tensor
     tiles: Tensor | None
 
@@ -37,12 +38,30 @@ Combine = Callable[[Tensor, Tensor, Tensor, Tensor | None, Tensor], None]
 map, out."""
 
 
+Quantise = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""Quantise tokens ``[T, H]``: elements and scales."""
+
+
+class LayerLaunches(NamedTuple):
+    """What a layer of experts is made of, in order: the sort, its two products, the sums.
+
+    ``quantise`` makes its tokens bytes before, where the route has a launch of its own for that.
+    """
+
+    sort: Sort
+    products: tuple[Launch, Launch]
+    combine: Combine
+    quantise: Quantise | None = None
+
+
 class ExpertsRoute(ABC):
     """One way to compute grouped products. Stateless: everything it needs arrives with the problem."""
 
     name: ClassVar[str]
     takes: ClassVar[str]
     """Which calls it is for, in a few words; :meth:`can_implement` decides."""
+    reads_fragments: ClassVar[bool] = False
+    """Whether it reads what ``prepare()`` made of a stack (:mod:`mxgemm.experts.forms`)."""
 
     @abstractmethod
     def missing(self, machine: Machine) -> Refusal | None:
@@ -55,6 +74,11 @@ class ExpertsRoute(ABC):
     def refusal(self, problem: GroupedProblem) -> Refusal | None:
         """Ask both questions, :meth:`missing` first."""
         return self.missing(problem.machine) or self.can_implement(problem)
+
+    def suits(self, problem: GroupedProblem) -> bool:
+        """Say whether this route is the one for such a size, where none is named."""
+        del problem
+        return True
 
     def block_rows(self, problem: GroupedProblem) -> int:
         """Return the rows of a tile in the tile list that this route reads, 0 where it reads none."""
@@ -72,3 +96,16 @@ class ExpertsRoute(ABC):
     @abstractmethod
     def bind_combine(self, routing: Routing) -> Combine:
         """Return what adds up a token's results."""
+
+    def bind_layer(
+        self, problems: tuple[GroupedProblem, GroupedProblem], routing: Routing, tokens: Tokens | None
+    ) -> LayerLaunches:
+        """Return all launches of a layer of experts: by default those of its parts.
+
+        ``tokens`` are as they come; None where they have been quantised by somebody else.
+        """
+        del tokens
+        rows = self.block_rows(problems[0])
+        assert rows == self.block_rows(problems[1]), "one tile list serves both products"
+        products = self.bind(problems[0]), self.bind(problems[1])
+        return LayerLaunches(self.bind_sort(routing, rows), products, self.bind_combine(routing))

@@ -11,9 +11,10 @@ from torch import Tensor
 from mxgemm.device import Machine, machine_of
 from mxgemm.experts.activation import SwiGLU
 from mxgemm.experts.choice import choose
+from mxgemm.experts.forms import in_fragments, weight_of
 from mxgemm.experts.plan import strides_of
-from mxgemm.experts.problem import GroupedProblem, Operands, Routing, Strides
-from mxgemm.experts.route import Combine, Launch, Sort
+from mxgemm.experts.problem import GroupedProblem, Operands, Routing, Strides, Tokens
+from mxgemm.experts.route import Combine, Launch, Quantise, Sort
 from mxgemm.mx.formats import BLOCK, FORMATS
 from mxgemm.mx.tensor import MXTensor
 
@@ -39,6 +40,7 @@ class Steps:
         sort: see :mod:`mxgemm.experts.route`.
         products: launches of the two.
         combine: see :mod:`mxgemm.experts.route`.
+        quantise: see there.
     """
 
     problems: tuple[GroupedProblem, GroupedProblem]
@@ -46,6 +48,7 @@ class Steps:
     sort: Sort
     products: tuple[Launch, Launch]
     combine: Combine
+    quantise: Quantise | None = None
 
 
 def describe(
@@ -68,6 +71,8 @@ def describe(
     pairs, inner, quantised = tokens * top_k, n // 2, FORMATS.get(o.a_format)
     pack = 1 if quantised is None else quantised.pack
     machine = machine or machine_of(left.device)
+    read = (w13.data, w2.data) if quantised and left_scales is None else (left, w13.data, w2.data)
+    aligned = all(tensor.is_meta or tensor.data_ptr() % 16 == 0 for tensor in read)
     first = strides_of(left, left_scales, w13.data, w13.scales, b13, None, o.a_format)
     second = strides_of(left, None, w2.data, w2.scales, b2, None, "bf16")
     one = GroupedProblem(
@@ -85,6 +90,7 @@ def describe(
         bias_dtype=None if b13 is None else b13.dtype,
         reads_index=True,
         divisor=top_k,
+        aligned=aligned,
         activation=o.activation,
         out_format=quantised.name if quantised else "",
         scale_rounding=o.scale_rounding,
@@ -110,26 +116,35 @@ def describe(
         out_dtype=torch.float32,
         bias_dtype=None if b2 is None else b2.dtype,
         writes_index=True,
+        aligned=aligned,
     )
     return one, two
 
 
-def bind_steps(problems: tuple[GroupedProblem, GroupedProblem], routing: Routing, route: str | None) -> Steps:
+def bind_steps(
+    problems: tuple[GroupedProblem, GroupedProblem],
+    routing: Routing,
+    route: str | None,
+    prepared: tuple[bool, bool],
+    tokens: Tokens | None = None,
+) -> Steps:
     """Choose a route for the two products of a layer and bind it.
+
+    Args:
+        problems: the two, of weights as they lie.
+        routing: of the pairs.
+        route: as in ``moe``.
+        prepared: which of the two weights have a form that a route may read instead.
+        tokens: as they come, None where they have been quantised.
 
     Raises:
         RouteUnavailable: the route that is named cannot run here.
     """
     chosen = choose(problems, route)
-    block_rows = chosen.block_rows(problems[0])
-    assert block_rows == chosen.block_rows(problems[1]), "one tile list serves both products"
-    return Steps(
-        problems,
-        routing,
-        chosen.bind_sort(routing, block_rows),
-        (chosen.bind(problems[0]), chosen.bind(problems[1])),
-        chosen.bind_combine(routing),
-    )
+    if chosen.reads_fragments:
+        one, two = (in_fragments(p) if has else p for p, has in zip(problems, prepared, strict=True))
+        problems = one, two
+    return Steps(problems, routing, *chosen.bind_layer(problems, routing, tokens))
 
 
 def pair_results(
@@ -156,6 +171,8 @@ def pair_results(
     y = torch.empty((two.rows, two.n), dtype=torch.float32, device=data.device)
     where = (ordered.offsets, ordered.places, ordered.tiles)
     added = [None if bias is None else bias.resolve_neg() for bias in (b13, b2)]
-    steps.products[0](Operands(data, a_scales, w13.data, w13.scales, added[0], *where, inner, scales))
-    steps.products[1](Operands(inner, scales, w2.data, w2.scales, added[1], *where, y))
+    codes, of_codes = weight_of(w13, one)
+    steps.products[0](Operands(data, a_scales, codes, of_codes, added[0], *where, inner, scales))
+    codes, of_codes = weight_of(w2, two)
+    steps.products[1](Operands(inner, scales, codes, of_codes, added[1], *where, y))
     return y

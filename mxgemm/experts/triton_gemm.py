@@ -7,6 +7,7 @@ on NVIDIA's GPUs tiles stay below the 64 rows from which Triton takes another on
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -101,6 +102,10 @@ class TritonGrouped(ExpertsRoute):
                 main(*tensors_of(o, tiles))
 
         return launch
+
+    def bind_list(self, problem: GroupedProblem, rows: int) -> Callable[[Tensor, Tensor], None]:
+        """Return the launch that makes a tile list of tiles of so many rows: of offsets, the list."""
+        return Launcher(list_call(problem, Tile(rows)))
 
     def bind_sort(self, routing: Routing, block_rows: int) -> Sort:
         """Return the launch that sorts and lists."""

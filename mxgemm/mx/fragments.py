@@ -75,6 +75,27 @@ def fragment_order(data: Tensor, scales: Tensor) -> Tensor:
     return made
 
 
+def stack_fragments(data: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
+    """Put every weight of a stack into fragment order, codes and scales in tensors of their own.
+
+    Args:
+        data: uint8 ``[E, N, K/2]``, row-major.
+        scales: uint8 ``[E, N, K/32]``, row-major.
+
+    Returns:
+        uint8 ``[E, code_bytes(N, K)]`` and ``[E, scale_bytes(N, K)]``.
+    """
+    experts, n, columns = data.shape
+    size = code_bytes(n, 2 * columns)
+    codes = data.new_empty((experts, size))
+    of_scales = data.new_empty((experts, scale_bytes(n, 2 * columns)))
+    for expert in range(experts):
+        made = fragment_order(data[expert], scales[expert])
+        codes[expert].copy_(made[:size])
+        of_scales[expert].copy_(made[size:])
+    return codes, of_scales
+
+
 def fragment_parts(data: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
     """Put an MXFP4 weight that needs no padding into fragment order, codes and scales in tensors of their own.
 

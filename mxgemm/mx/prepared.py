@@ -84,6 +84,7 @@ class WeightForm:
             ones, which can be made again from them to the byte. None: the tensors are read beside the weight's bytes.
         a_formats: of activations for which ``prepare()`` makes it; () for all.
         alone: only where the weight's own bytes may go (``keep=False``), and then before all that are read beside them.
+        stacked: of a stack of weights (E, N, K), which the routes of grouped products read; else of an (N, K) weight.
     """
 
     kind: str
@@ -95,6 +96,7 @@ class WeightForm:
     layout: Layout | None = None
     a_formats: tuple[ActivationFormat, ...] = ()
     alone: bool = False
+    stacked: bool = False
 
     def __str__(self) -> str:
         return self.kind if self.layout is None else str(self.layout)
@@ -129,6 +131,7 @@ def wanted(
     *,
     keep: bool = True,
     a_format: ActivationFormat = "e2m1",
+    stacked: bool = False,
 ) -> Iterator[WeightForm]:
     """Yield the forms that the routes of an architecture want of a weight, that of the fastest first.
 
@@ -142,9 +145,10 @@ def wanted(
         k: elements of a row.
         keep: of ``prepare()``.
         a_format: of ``prepare()``.
+        stacked: it is a stack of such weights.
     """
     for form in sorted(_forms.values(), key=lambda form: not form.alone):
-        here = arch in form.archs and memory == form.memory and not (form.alone and keep)
+        here = arch in form.archs and memory == form.memory and not (form.alone and keep) and form.stacked == stacked
         serves = not form.a_formats or a_format in form.a_formats
         if here and serves and form.refusal(fmt, n, k) is None:
             yield form
@@ -152,7 +156,7 @@ def wanted(
 
 def wanted_on(arch: str) -> WeightForm | None:
     """Return the form that ``prepare()`` makes on an architecture first of all, None for nothing."""
-    fast = (form for form in _forms.values() if form.memory == "fast" and not form.alone)
+    fast = (form for form in _forms.values() if form.memory == "fast" and not (form.alone or form.stacked))
     return next((form for form in fast if arch in form.archs), None)
 
 
@@ -170,10 +174,10 @@ def prepare(weight: MXTensor, arguments: Preparation) -> MXTensor:
 
 def _prepare(weight: MXTensor, arguments: Preparation) -> MXTensor:
     arch = machine_of(weight.device).arch if arguments.arch is None else arguments.arch
-    n, k = weight.shape
-    counted, rows = weight, None
+    n, k = weight.shape[-2:]
+    counted, rows, stacked = weight, None, len(weight.shape) == 3
     _, memory, keep, a_format = arguments
-    for form in wanted(arch, memory, weight.format, n, k, keep=keep, a_format=a_format):
+    for form in wanted(arch, memory, weight.format, n, k, keep=keep, a_format=a_format, stacked=stacked):
         if form.layout is not None and weight.layout == form.layout:  # the same bytes: nothing to go stale
             return _complete(weight, PreparedWeight(form.kind, (weight.data, weight.scales), form.layout, arguments))
         if form.layout is None and not arguments.keep:
@@ -220,7 +224,7 @@ def check_form(
         ValueError: an unknown kind, one that such a weight does not have, or a wrong number, shape, device or place in
             memory.
     """
-    beside = {form.kind: form for form in _forms.values() if form.layout is None}
+    beside = {form.kind: form for form in _forms.values() if form.layout is None and not form.stacked}
     if kind and kind not in beside:
         raise ValueError(f"derived_kind: got {kind!r}, want one of {', '.join(map(repr, ('', *beside)))}")
     reason = beside[kind].refusal(fmt, n, k) if kind else None

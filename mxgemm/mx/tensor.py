@@ -200,7 +200,9 @@ class MXTensor:
         The routes say what that is (``Route.forms``). On gfx950 it is another order of the bytes; a shape that cannot
         be preshuffled (N % 16, K % 64) goes without. On sm_90 it is an fp8 or bf16 form of the weight for many rows of
         activations, and its bytes in another order for few: 1.5 or 2.5 bytes an element more. e2m1 activations get fp8
-        if the scales allow it, which waits for the device; others bf16. Elsewhere nothing.
+        if the scales allow it, which waits for the device; others bf16. Elsewhere nothing. Of a stack of experts
+        (E, N, K) it is, on sm_90 alone, every expert's bytes in that order, beside them: 17/32 of a byte an element
+        more.
 
         The result shares its bytes with this tensor. Once they are changed in place, or what was made of them is,
         multiplications refuse it until ``prepare()`` is called again. They notice what torch counts: see
@@ -222,14 +224,14 @@ class MXTensor:
 
         Raises:
             TypeError: ``arch`` is no text, ``keep`` no bool.
-            ValueError: not two-dimensional, an unknown ``arch``, ``memory`` or ``a_format``, or parts that no longer
-                belong together; or ``keep`` is False and the form is read beside the bytes: on sm_90 that of a weight
-                with N % 32 or K % 128. Others keep their fragment order there, which is fastest up to M = 32 and slow
-                above.
+            ValueError: neither a weight nor a stack of them, an unknown ``arch``, ``memory`` or ``a_format``, or parts
+                that no longer belong together; or ``keep`` is False and the form is read beside the bytes: on sm_90
+                that of a stack, and of a weight with N % 32 or K % 128. Others keep their fragment order there, which
+                is fastest up to M = 32 and slow above.
         """
         self.check()
-        if len(self.shape) != 2:
-            raise ValueError(f"prepare: got shape {self.shape}, want a two-dimensional weight")
+        if len(self.shape) not in (2, 3):
+            raise ValueError(f"prepare: got shape {self.shape}, want a weight (N, K) or a stack of them (E, N, K)")
         one_of("memory", memory, get_args(Memory))
         check_bool("keep", keep)
         one_of("a_format", a_format, ACTIVATION_FORMATS)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor, nn
 
-from mxgemm.arguments import as_int, check_type
+from mxgemm.arguments import as_int, check_type, shown
 from mxgemm.experts import SwiGLU, moe
 from mxgemm.experts.validation import check_bias, check_weight
 from mxgemm.mx.formats import ActivationFormat, ScaleRounding
-from mxgemm.mx.tensor import MXTensor
+from mxgemm.mx.tensor import FLOAT_DTYPES, MXTensor
 from mxgemm.nn.linear import DEFAULT_FORMAT
 from mxgemm.nn.product import is_recorded, linear
 from mxgemm.nn.weight import MXWeight
@@ -101,10 +103,57 @@ class MXExperts(nn.Module):
         if any(is_recorded(tensor, bias) for tensor, bias in ((x, b13), (topk_weights, b2))):
             return self._one_after_the_other(x, topk_ids, topk_weights)
         return moe(
-            x, self.gate_up_proj.mx_tensor(), self.down_proj.mx_tensor(), topk_ids, topk_weights,
+            x, self.gate_up_proj.prepared_tensor(), self.down_proj.prepared_tensor(), topk_ids, topk_weights,
             activation=self.activation, b13=b13, b2=b2, first_expert=self.first_expert, a_format=self.a_format,
             scale_rounding=self.scale_rounding, out_dtype=x.dtype,
         )  # fmt: skip
+
+    def prepare(self, arch: str | None = None) -> None:
+        """Make what this device's fastest route reads of the weights: see :meth:`mxgemm.MXTensor.prepare`.
+
+        On Hopper that takes as much memory as the weights again; elsewhere it is nothing.
+
+        Args:
+            arch: for this architecture instead of that of the device.
+
+        Raises:
+            TypeError, ValueError: as :meth:`mxgemm.MXTensor.prepare`.
+        """
+        self.gate_up_proj.prepare(arch)
+        self.down_proj.prepare(arch)
+
+    def warmup(self, tokens: Iterable[int], top_k: int, dtype: torch.dtype = torch.bfloat16) -> None:
+        """Make calls of so many tokens once, of zeros: kernels are compiled, loaded and planned for afterwards.
+
+        A call is of the same kind where ids are int64, the router's weights fp32, and everything named here is equal.
+
+        Args:
+            tokens: numbers of tokens.
+            top_k: experts of each.
+            dtype: of the tokens: bf16, fp16 or fp32.
+
+        Raises:
+            TypeError: a number that is no integer, or a dtype that is none of those.
+            ValueError: a number below 1.
+            RuntimeError: the current stream is captured into a graph, which would keep the work.
+        """
+        counts = [as_int("tokens", count) for count in tokens]
+        for name, least in (("tokens", min(counts, default=1)), ("top_k", as_int("top_k", top_k))):
+            if least < 1:
+                raise ValueError(f"{name}: got {least}, want at least 1")
+        if dtype not in FLOAT_DTYPES:
+            raise TypeError(f"dtype: got {shown(dtype)}, want torch.bfloat16, torch.float16 or torch.float32")
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError("warmup: called while a graph is captured, want a call before the capture")
+        device, hidden = self.gate_up_proj.weight.device, self.gate_up_proj.shape[2]
+        for count in counts:
+            ids = torch.arange(count * top_k, dtype=torch.int64, device=device).view(count, top_k) % self.count
+            x = torch.zeros((count, hidden), dtype=dtype, device=device)
+            weights = torch.zeros((count, top_k), dtype=torch.float32, device=device)
+            with torch.no_grad():
+                self(x, ids + self.first_expert, weights)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
 
     def _one_after_the_other(self, x: Tensor, topk_ids: Tensor, topk_weights: Tensor) -> Tensor:
         """Compute :meth:`forward` by operations that have gradients."""

@@ -71,6 +71,11 @@ class MXWeight(nn.Module):
         data, scales = self.weight.detach(), self.weight_scale.detach()
         return MXTensor(data, scales, self.format, self.shape, self.layout)
 
+    def prepared_tensor(self) -> MXTensor:
+        """Return :meth:`mx_tensor` with what :meth:`prepare` made, up to date; without it where torch looks on."""
+        read = None if is_compiling() else self._read()
+        return self.mx_tensor() if read is None else read
+
     def operand(self) -> tuple[Tensor, Tensor, Layout, str, tuple[Tensor, ...]]:
         """Return what a multiplication reads, as :meth:`mxgemm.MXTensor.operand` does, up to date.
 

@@ -86,7 +86,11 @@ WRONG_PRODUCTS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "dtype": ({"out_dtype": torch.int8}, TypeError, "out_dtype: got torch.int8"),
     "format": ({"a_format": "e5m2"}, ValueError, "a_format: got 'e5m2', want one of"),
     "rule": ({"scale_rounding": "up"}, ValueError, "scale_rounding: got 'up'"),
-    "route": ({"route": "w4_mma"}, ValueError, "route: got 'w4_mma', want one of cpu_native, triton, reference"),
+    "route": (
+        {"route": "w4a16"},
+        ValueError,
+        "route: got 'w4a16', want one of cpu_native, w4_wgmma, w4_mma, triton, reference",
+    ),
     "device": ({"offsets": ENDS.to("meta")}, ValueError, "offsets: got device meta, want cpu"),
     "grad": ({"a": A.float().requires_grad_()}, RuntimeError, "a: requires grad"),
 }

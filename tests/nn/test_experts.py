@@ -11,6 +11,7 @@ import torch
 
 import mxgemm
 from mxgemm.checkpoints import experts_state, load_experts
+from mxgemm.experts import layer as experts_layer
 from mxgemm.nn import MXExperts
 from tests.checkpoints import made
 from tests.experts.cases import DEEPSEEK, GPT_OSS, layer, stack
@@ -136,3 +137,15 @@ def test_what_does_not_belong_together_is_refused() -> None:
         MXExperts(one.w13, one.w2, activation=None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="a_format"):
         MXExperts(one.w13, one.w2, activation=DEEPSEEK, a_format="e5m2")  # type: ignore[arg-type]
+
+
+def test_warmed_calls_are_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = layer(3, 2)
+    module = MXExperts(one.w13, one.w2, activation=one.activation, b13=one.b13, b2=one.b2, a_format="e2m1")
+    module.prepare()  # nothing on a CPU
+    module.warmup([1, 3], 2)
+    monkeypatch.setattr(experts_layer, "_make_plan", None)
+    assert module(one.x, one.ids, one.weights).shape == one.x.shape
+    for given, named in (((["3"], 2), "tokens"), (([3], 0), "top_k"), (([0], 2), "tokens"), (([1], 2, int), "dtype")):
+        with pytest.raises((TypeError, ValueError), match=named):
+            module.warmup(*given)

@@ -370,8 +370,11 @@ def test_an_mx_tensor_of_any_shape_and_format_is_state_of_a_module(tmp_path: Pat
         assert (got.shape, got.format) == (want.shape, want.format)
         assert torch.equal(got.dequantize(), want.dequantize())
     assert "e2m1, shape=(4, 64, 128)" in repr(saved)
-    with pytest.raises(ValueError, match="want a two-dimensional weight"):
-        saved.up.prepare()
+    before = saved.up.mx_tensor().dequantize()
+    saved.up.prepare("sm_90")
+    assert torch.equal(saved.up.prepared_tensor().dequantize(), before)
+    with pytest.raises(ValueError, match=r"want a weight \(N, K\) or a stack of them \(E, N, K\)"):
+        MXWeight(mxgemm.quantize(torch.randn(2, 2, N, K))).prepare()
 
 
 def test_an_mx_tensor_by_itself_is_no_state_and_torch_says_so() -> None:

@@ -7,9 +7,9 @@
 // With A_CODES it is e2m1 codes: word i of block t is at byte ((r chunks + c) 32 + 4 g + t) 16 + 4 i, and the scale
 // byte of the block, behind all of these, at (r chunks + c) 32 + 4 g + t.
 //
-// Macros: those of round_block.h; A_VECTOR, loads of 16 bytes are aligned and contiguous; OVERLAP, launched so that it
+// Macros: those of load_values.h; OVERLAP, launched so that it
 // may begin before earlier launches have ended.
-#include "round_block.h"
+#include "load_values.h"
 
 constexpr int LANES = 128;  // of a workgroup
 
@@ -33,23 +33,6 @@ INLINE u32 places_of(const float (&q)[8]) {
     word |= (code & 7) << (MAGNITUDE[i % 4] + shift) | (code >> 9 & 1) << (SIGN[i % 4] + shift);
   }
   return word;
-}
-
-INLINE void load_values(const u8* p, i64 stride, float (&v)[8]) {
-#pragma unroll
-  for (int i = 0; i < A_BYTES / 2; i++) {
-    u32 w[4];
-#if A_VECTOR
-    words_of(load_16(p + 16 * i), w);
-#else
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-      const u8* at = p + (i * 16 / A_BYTES + j * (4 / A_BYTES)) * stride;
-      w[j] = A_BYTES == 4 ? load_u32(at) : load_u16(at) | load_u16(at + stride) << 16;
-    }
-#endif
-    floats_of_words(w, v, i);
-  }
 }
 
 extern "C" __global__ void __launch_bounds__(LANES) round_a(const RoundArguments p) {

@@ -1,0 +1,91 @@
+// Shared memory of grouped_mma.cu, its arguments, and its end: sums of the warps, the activation, rounding, stores.
+//
+// Macros: those of grouped_mma.cu and of grouped_values.h.
+#pragma once
+#include "floats.h"
+#include "grouped_rows.h"
+#include "grouped_values.h"
+
+constexpr int WARPS = WARPS_N * WARPS_K, THREADS = 32 * WARPS, ROWS = 16 * TILES, COLUMNS = 8 * MT;
+constexpr int ROWS_OF_ALL = WARPS_N * ROWS;  // of the weight
+constexpr int PITCH = ROWS + 4;              // of a row of sums: the quads of a warp meet different banks
+constexpr int SHARED = COLUMNS * PITCH;      // of a warp
+constexpr float UP = A_FORMAT == BF16 ? 1ull << DOWN : 1ull << 2 * DOWN;  // what sums are too small by
+static_assert(!GATED || ROWS_OF_ALL == 64, "a block of 32 gated columns");
+#include "grouped_tile.h"
+
+extern __shared__ __align__(128) float sums[];  // [WARPS][SHARED], of that [COLUMNS][PITCH]
+
+// Strides of a, bias and out are in elements, the others in bytes.
+struct Arguments {
+  const u8* a;
+  const u8* a_scales;
+  const u8* w;
+  const u8* s;
+  const u8* bias;
+  u8* out;
+  u8* out_scales;
+  Routing routing;
+  i64 a_row, a_column, a_scales_row;
+  i64 w_expert, w_row, s_expert, s_row;
+  i64 bias_expert, bias_column, out_row, out_column;
+  int n, k, bias_type, out_type;
+  float alpha, limit, offset;  // limit: infinity for none
+  int unused;
+};
+
+// x 2^(a - 127) 2^(w - 127) of two scale bytes, in two steps of which the first neither rounds nor overflows where the
+// result does not. A weight's scale below LEAST_FAST has 2^-8 in the sum already.
+INLINE float scaled(float x, u32 a, u32 w) {
+  if (a == 255 || w == 255) return float_of(0x7FC00000u);
+  const int e = static_cast<int>(a + w) - 254 + (w < LEAST_FAST ? 8 : 0), half = e >> 1;
+  return x * float_of(static_cast<u32>(half + 127) << 23) * float_of(static_cast<u32>(e - half + 127) << 23);
+}
+
+// The row of the weight that row `local` of workgroup `place` is.
+INLINE int weight_row(int n, int place, int local) {
+  return GATED == 2 ? row_of_weight(n, place, local) : place * ROWS_OF_ALL + local;
+}
+
+// What the warps have of a row of A and of the weight, and the bias.
+INLINE float sum_of_warps(const Arguments& p, const Group& group, int place, int m, int local) {
+  const float* of_warp = sums + local / ROWS * WARPS_K * SHARED + m * PITCH + local % ROWS;
+  float sum = 0.f;
+#pragma unroll
+  for (int i = 0; i < WARPS_K; i++) sum += of_warp[i * SHARED];
+  if (group.expert < 0) return 0.f;
+  if (p.bias) {
+    const int n = weight_row(p.n, place, local);
+    sum += load_float(p.bias, group.expert * p.bias_expert + n * p.bias_column, p.bias_type);
+  }
+  return is_absent(p.routing, group, m) ? float_of(0x7FC00000u) : sum;
+}
+
+#if GATED
+INLINE void store_results(const Arguments& p, int place, const Group& group) {
+  const int lane = threadIdx.x & 31;
+  const int gate_at = GATED == 1 ? 2 * lane : lane, up_at = GATED == 1 ? 2 * lane + 1 : 32 + lane;
+#pragma unroll 1
+  for (int m = threadIdx.x >> 5; m < group.count; m += WARPS) {
+    const float gate = sum_of_warps(p, group, place, m, gate_at), up = sum_of_warps(p, group, place, m, up_at);
+    const float value = gated(Gate{p.alpha, p.limit, p.offset}, gate, up);
+#if QUANTISES
+    const i64 row = target_of(p.routing, group, m);
+    quantise_and_store(p.out + row * p.out_row, p.out_scales + row * (p.n >> 6), place, value);
+#else
+    store_float(p.out, target_of(p.routing, group, m) * p.out_row + (place * 32 + lane) * p.out_column, p.out_type, value);
+#endif
+  }
+}
+#else
+// One sum a lane and turn: code that runs once takes the time to fetch it.
+INLINE void store_results(const Arguments& p, int place, const Group& group) {
+#pragma unroll 1
+  for (int z = threadIdx.x; z < ROWS_OF_ALL * group.count; z += THREADS) {
+    const int local = z % ROWS_OF_ALL, m = z / ROWS_OF_ALL, n = place * ROWS_OF_ALL + local;
+    if (n < p.n)
+      store_float(p.out, target_of(p.routing, group, m) * p.out_row + n * p.out_column, p.out_type,
+                  sum_of_warps(p, group, place, m, local));
+  }
+}
+#endif

@@ -1,0 +1,12 @@
+// What grouped products take from a GPU beyond sm90.h.
+#pragma once
+#include "sm90.h"
+
+INLINE u32 lanes_where(bool x) { return __ballot_sync(0xFFFFFFFFu, x); }
+INLINE u32 lanes_with(u32 x) { return __match_any_sync(0xFFFFFFFFu, x); }  // those whose value is this lane's
+INLINE int count_bits(u32 x) { return __popc(x); }
+INLINE float power_of_two(float x) {  // relative error below 2^-22
+  float r;
+  asm("ex2.approx.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}

@@ -1,0 +1,205 @@
+"""Route ``w4_mma`` of grouped products: up to 32 rows of an expert a workgroup on Hopper, in CUDA C++.
+
+Workgroups take tiles of a list, or, of few pairs, find them by the ids as the router gave them: then nothing sorts.
+Very many pairs are sorted by a launch of the route ``triton``, which also lists what offsets say. Launches
+overlap: each waits for what it reads, and weights are on their way before the launch ahead has ended.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from mxgemm import workspace
+from mxgemm.cuda.operands import ARCH, FORMATS
+from mxgemm.device import Machine
+from mxgemm.errors import Refusal
+from mxgemm.experts import mma as grouped_mma
+from mxgemm.experts import mma_around as around
+from mxgemm.experts.lazy import Lazy
+from mxgemm.experts.mma import FEW_PAIRS, MAX_ROUTED, GroupedConfig, config_for, grouped_refusal
+from mxgemm.experts.problem import GroupedProblem, Operands, Routing, Tokens, tile_list_rows
+from mxgemm.experts.route import Combine, ExpertsRoute, Launch, LayerLaunches, Quantise, Sort, Sorted
+from mxgemm.experts.triton_gemm import TritonGrouped
+from mxgemm.mx.formats import BLOCK
+from mxgemm.mx.formats import FORMATS as ELEMENT_FORMATS
+
+_TRITON: Final = TritonGrouped()
+
+
+class GroupedMMA(ExpertsRoute):
+    """Decode an expert's weight, multiply by ``mma.sync``, add the warps' sums, activate and quantise: one kernel."""
+
+    name = "w4_mma"
+    takes = "MXFP4 weights on Hopper, e2m1, e4m3 or bf16 activations"
+    reads_fragments = True
+
+    def missing(self, machine: Machine) -> Refusal | None:
+        """A Hopper GPU, a compiler for it, and Triton."""
+        if machine.arch != ARCH:
+            return Refusal("arch", machine.arch, f"{ARCH}: its bf16 arithmetic and mma.sync", "machine")
+        from mxgemm.hip.build import compiler_refusal
+
+        lacking = compiler_refusal(machine.arch)
+        if lacking:
+            return Refusal("compiler", "missing", str(lacking), "installation")
+        return _TRITON.missing(machine)
+
+    def can_implement(self, problem: GroupedProblem) -> Refusal | None:
+        """See :func:`mxgemm.experts.mma.grouped_refusal`."""
+        return grouped_refusal(problem)
+
+    def block_rows(self, problem: GroupedProblem) -> int:
+        """Rows of a tile."""
+        return self.config(problem).rows
+
+    def config(self, problem: GroupedProblem) -> GroupedConfig:
+        """Return how a product is computed."""
+        return config_for(problem)
+
+    def bind(self, problem: GroupedProblem) -> Launch:
+        """Build the kernel, unless it is in the cache, and return the launcher, which lists tiles first."""
+        config = self.config(problem)
+        main, rows = self.launcher(problem, config, None, early=False), config.rows
+        listed = _TRITON.bind_list(problem, rows)
+        nbytes = 12 * tile_list_rows(problem.rows, problem.experts, rows)
+
+        def launch(o: Operands) -> None:
+            with workspace.take(nbytes, o.out.device) as arena:
+                tiles = arena.memory.view(torch.int32)
+                listed(o.offsets, tiles)
+                main(o._replace(tiles=tiles))
+
+        return launch
+
+    few = FEW_PAIRS
+    """Pairs that every warp sorts by itself."""
+
+    def bind_layer(
+        self, problems: tuple[GroupedProblem, GroupedProblem], routing: Routing, tokens: Tokens | None
+    ) -> LayerLaunches:
+        """Return the launches of a layer: of few pairs without a sort."""
+        quantise = None if tokens is None or tokens.a_format == "bf16" else self.bind_quantise(tokens, routing.machine)
+        # Without a launch of ours ahead, what wrote the ids may not have ended when this one begins.
+        early, few = quantise is not None, routing.pairs <= self.few
+        one, two = (self.config(p) for p in problems)
+        first = self.launcher(problems[0], one, routing if few else None, early=few and early)
+        second = self.launcher(problems[1], two, routing if few else None, early=True)
+        assert few or one.rows == two.rows, "one tile list serves both products"
+        if few:
+            sort: Sort = ids_alone
+        elif max(routing.pairs, routing.experts) <= MAX_ROUTED:
+            sort = self.bind_route(routing, one.rows, early=early)
+        else:
+            sort = self.bind_sort(routing, one.rows)
+        return LayerLaunches(sort, (first, second), self.bind_combine(routing), quantise)
+
+    def launcher(
+        self, problem: GroupedProblem, config: GroupedConfig, routing: Routing | None, *, early: bool
+    ) -> Launch:
+        """Return the launcher of a product with a configuration; by ids with a routing.
+
+        Args:
+            problem: the product.
+            config: how.
+            routing: of pairs that the kernel finds itself, or None: it reads offsets.
+            early: what they are found by was written before the launch before this one began.
+
+        Raises:
+            BuildError: the compiler refuses the source; the message has its output.
+        """
+        by_ids = routing is not None
+        launch = Lazy(
+            problem.machine,
+            (grouped_mma.SOURCE, grouped_mma.KERNEL),
+            grouped_mma.defines(problem, config, by_ids=by_ids, early=early),
+            (grouped_mma.grid(problem, config, by_ids), grouped_mma.block(config)),
+            grouped_mma.POINTERS,
+            grouped_mma.constants(problem, config, routing),
+            grouped_mma.shared_bytes(config),
+        )
+        return lambda o: launch(o.out.device, *addresses(o))
+
+    def bind_sort(self, routing: Routing, block_rows: int) -> Sort:
+        """Return Triton's sort."""
+        return _TRITON.bind_sort(routing, block_rows)
+
+    def bind_quantise(self, tokens: Tokens, machine: Machine) -> Quantise:
+        """Return the launch that quantises a layer's tokens."""
+        return _quantise(tokens, machine)
+
+    def bind_route(self, routing: Routing, rows: int, *, early: bool) -> Sort:
+        """Return the launch that sorts pairs and lists tiles of so many rows."""
+        launch = Lazy(
+            routing.machine,
+            (around.ROUTE_SOURCE, around.ROUTE_KERNEL),
+            around.route_defines(rows, early=early),
+            ((1, 1, 1), (around.ROUTE_THREADS, 1, 1)),
+            around.ROUTE_POINTERS,
+            around.route_constants(routing),
+            around.ROUTE_SHARED_BYTES,
+        )
+        most = tile_list_rows(routing.pairs, routing.experts, rows)
+
+        def sort(ids: Tensor, expert_map: Tensor | None) -> Sorted:
+            places = torch.empty(routing.pairs, dtype=torch.int32, device=ids.device)
+            tiles = torch.empty((most, 3), dtype=torch.int32, device=ids.device)
+            table = 0 if expert_map is None else expert_map.data_ptr()
+            launch(ids.device, places.data_ptr(), tiles.data_ptr(), ids.data_ptr(), table)
+            return Sorted(places, tiles, tiles)
+
+        return sort
+
+    def bind_combine(self, routing: Routing) -> Combine:
+        """Return the launch that adds up, Triton's for many pairs a token."""
+        if routing.top_k > around.MAX_TOP_K:
+            return _TRITON.bind_combine(routing)
+        launch = Lazy(
+            routing.machine,
+            (around.SUM_SOURCE, around.SUM_KERNEL),
+            around.sum_defines(routing),
+            (around.sum_grid(routing), (around.THREADS, 1, 1)),
+            around.SUM_POINTERS,
+            around.sum_constants(routing),
+        )
+
+        def combine(y: Tensor, ids: Tensor, weights: Tensor, expert_map: Tensor | None, out: Tensor) -> None:
+            table = 0 if expert_map is None else expert_map.data_ptr()
+            launch(out.device, y.data_ptr(), weights.data_ptr(), out.data_ptr(), ids.data_ptr(), table)
+
+        return combine
+
+
+def _quantise(tokens: Tokens, machine: Machine) -> Quantise:
+    t, fmt = tokens, ELEMENT_FORMATS[tokens.a_format]
+    assert t.a_format in FORMATS
+    launch = Lazy(
+        machine,
+        (around.QUANTISE_SOURCE, around.QUANTISE_KERNEL),
+        around.quantise_defines(t),
+        (around.quantise_grid(t), (around.THREADS, 1, 1)),
+        around.QUANTISE_POINTERS,
+        around.quantise_constants(t),
+    )
+
+    def quantise(x: Tensor) -> tuple[Tensor, Tensor]:
+        data = torch.empty((t.tokens, t.hidden // fmt.pack), dtype=torch.uint8, device=x.device)
+        scales = torch.empty((t.tokens, t.hidden // BLOCK), dtype=torch.uint8, device=x.device)
+        launch(x.device, x.data_ptr(), data.data_ptr(), scales.data_ptr())
+        return data, scales
+
+    return quantise
+
+
+def ids_alone(ids: Tensor, expert_map: Tensor | None) -> Sorted:
+    """Pass ids and map on, for launches that find their pairs by them."""
+    return Sorted(expert_map, ids, None)
+
+
+def addresses(o: Operands) -> tuple[int, ...]:
+    """Return where the operands are, in the order of ``mma.POINTERS``: ids are where offsets would be."""
+    found = o.offsets if o.tiles is None else o.tiles
+    given = (o.a, o.a_scales, o.w, o.w_scales, o.bias, o.out, o.out_scales, found, o.places)
+    return tuple(0 if tensor is None else tensor.data_ptr() for tensor in given)
