@@ -26,7 +26,8 @@ import torch
 
 import mxgemm
 from bench.hopper import WEIGHTS
-from bench.w4_wgmma import UNITS, build_all
+from bench.w4_kernels import Instance, build_all
+from bench.w4_wgmma import UNITS
 from mxgemm.cuda.w4_wgmma import WgmmaConfig
 from mxgemm.device import KNOWN_MACHINES, machine_of
 from mxgemm.measure import output
@@ -39,6 +40,7 @@ from mxgemm.mx.formats import ActivationFormat
 from mxgemm.mx.tensor import MXTensor
 from mxgemm.problem import Problem
 from mxgemm.routes import ROUTES
+from mxgemm.routes.w4_wgmma import instances
 from mxgemm.routing.router import choose
 
 KIND = "mxgemm-forms"
@@ -94,14 +96,14 @@ def main() -> None:
     sys.exit(int(not all(row["passed"] for row in rows)))
 
 
-def instances_of(ms: Sequence[int]) -> Iterator[tuple[Problem, WgmmaConfig]]:
-    """Yield what the router gives to w4_wgmma, on an H200 whose weights all fold."""
+def instances_of(ms: Sequence[int]) -> Iterator[Instance]:
+    """Yield what is built for what the router gives to w4_wgmma, on an H200 whose weights all fold."""
     machine = replace(KNOWN_MACHINES["sm_90"], cu_count=UNITS)
     for (n, k), m, (form, a_format) in itertools.product(WEIGHTS, ms, VARIANTS):
         problem = Problem.of(m, n, k, machine, derived=KINDS[form], a_format=a_format)
         config = choose(problem, tables=()).config
         if isinstance(config, WgmmaConfig):
-            yield problem, config
+            yield from ((source, tuple(sorted(macros.items()))) for source, macros in instances(problem, config))
 
 
 def timed(n: int, k: int, ms: Sequence[int], effort: Effort, device: torch.device) -> Iterator[dict[str, Any]]:

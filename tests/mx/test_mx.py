@@ -306,7 +306,7 @@ def test_prepare_keeps_the_values_and_to_rebuilds_it() -> None:
     assert odd.prepared is not None
     assert odd.prepared.kind == ""
     with pytest.raises(ValueError, match="prepare: got shape"):
-        mxgemm.quantize(torch.ones(2, 2, 32)).prepare()
+        mxgemm.quantize(torch.ones(2, 2, 2, 32)).prepare()
 
 
 def test_dequantize_dtypes() -> None:

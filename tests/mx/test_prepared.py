@@ -14,6 +14,7 @@ from torch import Tensor
 
 import mxgemm
 from mxgemm.device import KNOWN_MACHINES
+from mxgemm.experts.forms import STACK_FRAGMENTS
 from mxgemm.mx import prepared
 from mxgemm.mx.formats import FORMATS
 from mxgemm.mx.layouts import ROW_MAJOR, Layout, preshuffle_weight, shuffle_scales
@@ -124,7 +125,7 @@ def test_where_no_form_is_wanted_nothing_is_let_go() -> None:
 
 
 def test_every_form_is_named_by_a_route_and_made_for_an_architecture_that_is_known() -> None:
-    named = {form for route in ROUTES.values() for form in route.forms}
+    named = {form for route in ROUTES.values() for form in route.forms} | {STACK_FRAGMENTS}
     assert named == set(prepared._forms.values())
     for form in named:
         assert set(form.archs) <= set(KNOWN_MACHINES)
