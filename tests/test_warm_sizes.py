@@ -59,6 +59,7 @@ def kernels(problem: Problem) -> Iterator[object]:
         (2880, 512, "e2m1", "fp8_fold"),
         (2880, 512, "e2m1", ""),
         (7168, 2048, "e2m1", "fp8_fold"),
+        (1024, 2048, "e2m1", "fp8_fold"),
         (2112, 7168, "e2m1", ""),
         (4096, 8192, "bf16", "bf16"),
         (64, 96, "e4m3", ""),
