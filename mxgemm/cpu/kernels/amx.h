@@ -70,14 +70,16 @@ static inline void tiles_begin(void) {
 }
 static inline void tiles_end(void) { amx_release(); }
 
-// Decode a block to the place of one that was loaded, while the unit multiplies.
+// Decode a block to the place of one that was loaded, while the unit multiplies. With one tile of rows that is faster
+// than after all of them; with two, whose loads it is between, slower.
 static inline void decode_beside(struct tile_source *next, tile_element *panel) {
     __asm__ volatile("" : : : "memory");  // no earlier than that
     if (next && next->decoded < next->blocks) decode_next(next, panel);
 }
 
 // Add the products of `rows` rows of A, in tiles `a_step` elements apart, with a panel's blocks to `sums`, or put them
-// there. Whole tiles are written. With `next` no other rows will read the panel: its blocks are decoded to their places.
+// there. Whole tiles are written. With `next` no other rows will read the panel: its blocks may be decoded to their
+// places.
 static __attribute__((noinline)) void multiply_tiles(const tile_element *a, int64_t a_step, int64_t rows,
                                                      tile_element *w, int64_t blocks, int add, float *sums,
                                                      struct tile_source *next) {
@@ -106,7 +108,6 @@ static __attribute__((noinline)) void multiply_tiles(const tile_element *a, int6
             amx_multiply(1, 4, 7);
             amx_multiply(2, 5, 6);
             amx_multiply(3, 5, 7);
-            decode_beside(next, panel);
         }
         amx_store(2, below, SUMS_ROW);
         amx_store(3, below + 16, SUMS_ROW);

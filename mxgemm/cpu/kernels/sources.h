@@ -64,12 +64,13 @@ static void find_blocks(const struct mx_call *c, int64_t n, int64_t first, int64
         for (int64_t r = 0; r < TILE_N; r++) __builtin_prefetch(s->scale_rows[r] + scales_ahead);
 }
 
-// Fetch what is decoded a source later than the next block, for LANES rows; its line holds LINE_BLOCKS of them.
+// Fetch what is decoded a source later than the next block, for LANES rows; its line holds LINE_BLOCKS of them. No nearer
+// than L2: of L1 it may be gone again before many rows are through.
 static inline void fetch_ahead(const struct tile_source *s, int v) {
     int64_t at = s->offset + s->decoded * s->step + s->ahead;
     if (s->ahead)
         for (int64_t r = v * LANES + s->decoded % LINE_BLOCKS; r < (v + 1) * LANES; r += LINE_BLOCKS)
-            __builtin_prefetch(s->rows[r] + at);
+            __builtin_prefetch(s->rows[r] + at, 0, 2);
 }
 
 static inline vbytes scales_of_next(const struct tile_source *s, int v, int *i) {
