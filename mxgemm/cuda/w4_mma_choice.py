@@ -171,7 +171,8 @@ def estimate_us(p: Problem, c: MmaConfig) -> float:
     issue_us = waves * c.warps / _SCHEDULERS * clocks / CLOCKS_A_US
     lookups = LOOKUPS_SHARED if c.a_slots or c.a_codes else LOOKUPS[c.a_before] * min(p.m, TILE_M) / TILE_M
     lookup_us = waves * c.warps * of_warp * rows_of_a * lookups / CLOCKS_A_US
-    loads_us = -(-of_warp // c.depth) * LATENCY_US[ordered] * (1.0 if c.a_ahead else 1.0 + BEHIND)
+    rounds = of_warp if c.a_slots else -(-of_warp // c.depth)  # A's chunks come one by one
+    loads_us = rounds * LATENCY_US[ordered] * (1.0 if c.a_ahead else 1.0 + BEHIND)
     chain_us = -(-workgroups // (units * resident)) * (loads_us + clocks / CLOCKS_A_US)
     weight = p.n * p.k * 17 / 32
     memory_us = weight / MEMORY_BYTES_A_US * max(1.0, 0.75 * waves * units / workgroups)
