@@ -38,6 +38,7 @@ import mxgemm
 from bench.soak_model import Decoder, Sizes
 from mxgemm.measure import output
 from mxgemm.measure.environment import clocks, describe_environment
+from mxgemm.nn.config import ModelReport
 
 KIND: Final = "mxgemm-soak"
 BATCHES: Final = (1, 2, 4, 8, 16, 32)
@@ -304,15 +305,17 @@ def main() -> None:
     options = parser.parse_args()
     keep = output.json_file(options, KIND)
     device = torch.device(options.device)
-    document = run(device, CPU if options.small or device.type == "cpu" else GPU, options)
+    document = run(device, CPU if options.small or device.type == "cpu" else GPU, options, keep)
     print(json.dumps({name: document[name] for name in ("mxfp4", "bf16", "wrong_total", "grew_mb")}, indent=1))
-    keep(document)
     raise SystemExit(1 if document["wrong_total"] or document["grew"] else 0)
 
 
-def run(device: torch.device, sizes: Sizes, options: argparse.Namespace) -> dict[str, Any]:
-    """Return the document."""
+def run(
+    device: torch.device, sizes: Sizes, options: argparse.Namespace, keep: Callable[[dict[str, Any]], object]
+) -> dict[str, Any]:
+    """Serve; return the document, which is kept after each window from the settled ones on, lest a kill lose it all."""
     torch.manual_seed(0)
+    began = time.monotonic()
     plain = Decoder(sizes).to(device, torch.bfloat16).requires_grad_(False).eval()
     packed = Decoder(sizes).to(device, torch.bfloat16).requires_grad_(False).eval()
     packed.load_state_dict(plain.state_dict())
@@ -322,12 +325,30 @@ def run(device: torch.device, sizes: Sizes, options: argparse.Namespace) -> dict
     gc.collect()
     crew, memory = Crew(options.threads), Memory(device)
     memory.thread.start()
-    for window in range(WINDOWS):
+    print(f"ready after {time.monotonic() - began:.0f} s", flush=True)
+    for window in range(1, WINDOWS + 1):
         served["mxfp4"].serve(crew, options.seconds / WINDOWS, window)
         served["bf16"].serve(crew, options.plain_seconds / WINDOWS, window)
         memory.idle()
-    memory.ended.set()
-    memory.thread.join()
+        if window == WINDOWS:
+            memory.ended.set()
+            memory.thread.join()
+        if window >= SETTLED:
+            document = described(device, sizes, options, report, served, memory)
+            keep(document)
+        print(f"window {window} of {WINDOWS} after {time.monotonic() - began:.0f} s", flush=True)
+    return document
+
+
+def described(
+    device: torch.device,
+    sizes: Sizes,
+    options: argparse.Namespace,
+    report: ModelReport,
+    served: dict[str, Served],
+    memory: Memory,
+) -> dict[str, Any]:
+    """Return the document of what was served so far."""
     grew = memory.growth()
     results = {name: one.summary() for name, one in served.items()}
     return {
@@ -338,6 +359,7 @@ def run(device: torch.device, sizes: Sizes, options: argparse.Namespace) -> dict
         "method": " ".join((__doc__ or "").split("\n\n", 2)[2].split()),
         "note": options.note,
         "threads": options.threads,
+        "windows": [len(memory.between), WINDOWS],
         "model": {
             **{name: getattr(sizes, name) for name in ("width", "inner", "layers", "words", "tokens", "prompts")},
             "batches": BATCHES,

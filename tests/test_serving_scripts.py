@@ -28,7 +28,8 @@ def tiny(soak):
 
 def test_a_model_is_served_and_every_logit_compared(soak) -> None:
     options = argparse.Namespace(seconds=0.1, plain_seconds=0.05, threads=2, note="a test")
-    document = soak.run(torch.device("cpu"), tiny(soak), options)
+    kept: list[dict] = []
+    document = soak.run(torch.device("cpu"), tiny(soak), options, kept.append)
     json.dumps(document)
     assert document["wrong_total"] == 0
     for name in ("mxfp4", "bf16"):
@@ -38,6 +39,8 @@ def test_a_model_is_served_and_every_logit_compared(soak) -> None:
         assert sum(step["count"] for step in found["step_us"].values()) == 2 * found["requests"]
         assert all(step["p50"] <= step["p99"] for step in found["step_us"].values() if step["count"])
     assert len(document["memory"]["between_windows_mb"]) == 2
+    assert [one["windows"] for one in kept] == [[1, 2], [2, 2]]
+    assert kept[-1] == document
     assert document["note"] == "a test"
 
 
