@@ -111,9 +111,12 @@ class W4MMA(Route):
 def _ranked(problem: Problem) -> Sequence[MmaConfig]:
     """Return :func:`candidates`, which tuning asks for twice in a row, so that they overlap what comes before.
 
-    That is quicker wherever it was measured but for some launches that round A, and up to a fifth of a short call.
+    That is quicker wherever it was measured but for some launches that round A, and up to a fifth of a short call. They
+    are ranked for the next power of two of rows, at least two, so that few kernels do for all M.
     """
-    return [replace(config, overlap=True) for config in candidates(problem)]
+    ranked = replace(problem, m=max(2, 1 << (problem.m - 1).bit_length()))
+    found = [replace(config, overlap=True) for config in candidates(ranked)]
+    return [config for config in found if mma_refusal(problem, config) is None]
 
 
 class _Launch:
