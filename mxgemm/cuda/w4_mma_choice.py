@@ -94,10 +94,9 @@ CLUSTERED_ALONG_K: Final = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)
 
 
 def candidates(p: Problem) -> Sequence[MmaConfig]:
-    """Return legal configurations, the one that should be fastest first: the same for all M up to a power of two."""
+    """Return legal configurations, the one that should be fastest first."""
     legal = [c for c in itertools.chain(_considered(p), _in_clusters(p)) if mma_refusal(p, c) is None]
-    most = replace(p, m=1 << (p.m - 1).bit_length())  # or an M that no warm-up has seen would compile a kernel
-    return sorted(legal, key=lambda c: (estimate_us(most, c), c.depth, c.warps_n))
+    return sorted(legal, key=lambda c: (estimate_us(p, c), c.depth, c.warps_n))
 
 
 def _considered(p: Problem) -> Iterator[MmaConfig]:
