@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -84,6 +85,14 @@ def test_quantised_rows_strided_operands_and_out(route: str) -> None:
     assert torch.equal(out, want)
 
 
+def numpys_rows_stand_alone() -> bool:
+    """Say whether a row of numpy's product has the same bits wherever it stands; its library chooses by the CPU."""
+    random = np.random.default_rng(0)
+    a, b = (random.standard_normal(shape, dtype=np.float32) for shape in ((64, 128), (128, 64)))
+    order = random.permutation(64)
+    return np.array_equal(a[order] @ b, (a @ b)[order])
+
+
 @pytest.mark.parametrize("route, most", [(CPU_ROUTES[0], 70), pytest.param("triton", 48, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("a_format", ["e2m1", "bf16"])
 def test_a_row_does_not_depend_on_the_others(route: str, most: int, a_format: str) -> None:
@@ -94,6 +103,10 @@ def test_a_row_does_not_depend_on_the_others(route: str, most: int, a_format: st
     need(route)
     if route == "reference":
         pytest.skip("torch's own product adds in another order for another number of rows")
+    if route == "triton" and not numpys_rows_stand_alone():
+        pytest.skip(
+            "numpy's own product, which the interpreter takes, has another order for a row in another place here"
+        )
     w, a = stack(3, 72, 352), spread(most, 352, torch.bfloat16, octaves=3)
 
     def product(rows: torch.Tensor) -> torch.Tensor:
