@@ -169,7 +169,7 @@ def _run(requests: Sequence[Request], tell: Tell, keep: Callable[[dict[str, Any]
         "environment": describe_environment(device),
         "clocks": {"start": clocks(device)},
         "method": {**METHOD[device.type], **COMMON_METHOD},
-        "gates": {"norm": NORM_GATE, "element": "32 + K / 64; 4 at 13 bits"},
+        "gates": {"norm": NORM_GATE, "element": "32 + K / 64; 32 at 13 bits"},
         "a_formats": list(dict.fromkeys(request.a_format for request in requests)),
         "forms": list(dict.fromkeys(request.form for request in requests)),
         "roof": {**asdict(roof), "bandwidth_gb_per_s": roof.bandwidth, "rate_tflop_per_s": roof.rate},

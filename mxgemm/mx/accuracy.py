@@ -34,9 +34,10 @@ def element_gate(k: int, accumulate_bits: int = 24) -> float:
 
     Matrix units add blocks of 16 or more elements and truncate rather than round, so the error grows with K. The worst
     of 27,552 cases on an H200 (bench/results/gpu_matrix_h200.json): 23 at K = 512, 63 at 2880, 93 at 7168. Hopper's fp8
-    units keep 13 bits of fraction: there roundoffs are 2**-13, and 4 of them do for every K that was tried.
+    units keep 13 bits of fraction of the largest of 32 products and the sum so far, which goes to fp32 every 128: there
+    roundoffs are 2**-13, and 32 of them do, for each product may lose one (docs/numbers.md).
     """
-    return 32.0 + k / 64.0 if accumulate_bits == 24 else 4.0
+    return 32.0 + k / 64.0 if accumulate_bits == 24 else 32.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,10 +27,9 @@ _ALIGN: Final = 256
 class FoldChain:
     """The chain for one problem: scratch offsets and kernels bound once."""
 
-    def __init__(self, problem: Problem, fast: bool) -> None:
-        """Bind; ``fast`` lets the tensor core keep its sums for all of K."""
+    def __init__(self, problem: Problem) -> None:
+        """Bind."""
         p = self.problem = problem
-        self.fast = fast
         self.compact = p.derived == FP8_FOLD_COMPACT.kind
         fnuz = p.derived == FP8_FOLD_FNUZ.kind
         self.fp8 = torch.float8_e4m3fnuz if fnuz else torch.float8_e4m3fn
@@ -120,7 +119,7 @@ class FoldChain:
         p, device = self.problem, operands.a.device
         n, bias = round_up(p.n, FOLD_ROWS), operands.bias
         bias_dtype = p.bias_dtype if self.vendor_adds_bias else None
-        vendor = VendorProduct(p.m, n, p.k, self.fp8, self.product_dtype, bias_dtype, fast=self.fast)
+        vendor = VendorProduct(p.m, n, p.k, self.fp8, self.product_dtype, bias_dtype, fast=False)
         try:
             bases = self._bases(operands.derived)  # held until they have been read
             step = self._step(vendor, device, SCRATCH, bases)
@@ -185,7 +184,7 @@ class FoldChain:
         with plain_products(data.device.type):
             torch._scaled_mm(
                 data, weight.t(), scale_a=left[1].view(-1, 1), scale_b=right[1].view(1, -1), bias=bias,
-                out_dtype=out.dtype, use_fast_accum=self.fast, out=out,
+                out_dtype=out.dtype, use_fast_accum=False, out=out,
             )  # fmt: skip
 
 

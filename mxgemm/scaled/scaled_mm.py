@@ -18,7 +18,6 @@ from mxgemm.errors import Refusal
 from mxgemm.scaled.formats import FORMATS
 from mxgemm.scaled.problem import Operands, QuantProblem
 from mxgemm.scaled.route import Launch, QuantRoute
-from mxgemm.scaled.tile import FAST_ACCUMULATION_K
 
 WHOLE: Final[dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(("sm_89", "sm_90", "sm_100", "sm_103", "sm_120", "gfx950"), ("e4m3", "e5m2")),
@@ -107,7 +106,6 @@ class ScaledMM(QuantRoute):
         assert a_dtype is not None
         assert b_dtype is not None
         blocks = s.a_kind == "group" or s.b_kind == "group"
-        fast = p.k <= FAST_ACCUMULATION_K and not blocks and p.arch.startswith("sm_")
 
         def launch(operands: Operands) -> Tensor:
             a, a_scales, b, b_scales, bias, out, _ = operands
@@ -123,7 +121,7 @@ class ScaledMM(QuantRoute):
             with plain_products("cuda"):
                 return torch._scaled_mm(
                     a.view(a_dtype), b.view(b_dtype).t(), scale_a=left, scale_b=right, bias=bias,
-                    out_dtype=p.out_dtype, use_fast_accum=fast,
+                    out_dtype=p.out_dtype, use_fast_accum=False,
                 )  # fmt: skip
 
         return launch

@@ -23,9 +23,6 @@ NATIVE: Final[dict[str, tuple[str, ...]]] = {
 }
 """fp8 formats that an architecture's matrix unit multiplies; all others are multiplied as bf16, which holds them."""
 
-FAST_ACCUMULATION_K: Final = 2880
-"""Past it sums of full fp8 operands left to sm_90's short accumulators miss the norm gate (2.04e-3 at K = 4096)."""
-
 
 @dataclass(frozen=True, slots=True)
 class Tile:

@@ -12,7 +12,6 @@ from mxgemm.errors import Refusal
 from mxgemm.scaled.problem import Operands, QuantProblem
 from mxgemm.scaled.route import Launch, QuantRoute
 from mxgemm.scaled.tile import (
-    FAST_ACCUMULATION_K,
     Tile,
     dot_of,
     group_block,
@@ -127,7 +126,7 @@ def step_constants(problem: QuantProblem, tile: Tile) -> dict[str, Any]:
     """Return the constants that every kernel begins with, in their order."""
     p, s, dot = problem, problem.scheme, dot_of(problem)
     whole = s.a_kind != "group" and s.b_kind != "group"
-    short = p.arch == "sm_90" and dot != "bf16" and whole and p.k > FAST_ACCUMULATION_K
+    short = p.arch == "sm_90" and dot != "bf16" and whole  # else 14 bits for all of K, too few for terms of one sign
     return {
         "A_TYPE": p.a_format,
         "B_TYPE": p.b_format,
