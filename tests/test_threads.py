@@ -37,6 +37,7 @@ from tests import aiter_double, torch_mx_double
 from tests.cases import Case, cpu_route, make, run_route, skip_without_kernels
 from tests.experts.cases import layer_of_two_experts, two_experts
 from tests.marks import EXHAUSTIVE
+from tests.scaled.cases import unpacked_product
 
 pytestmark = pytest.mark.slow
 
@@ -111,10 +112,9 @@ FORMS = {
     "quant_gemm_mx": Form("quant_gemm_mx", routed("quant_gemm_mx")),
     "quant_gemm_mx, split": Form("quant_gemm_mx", routed("quant_gemm_mx", config=SPLIT), launches=3),
     "scaled_mm": Form("scaled_mm", routed("scaled_mm", machine=KNOWN_MACHINES["gfx950"]), (3, 32, 256)),
+    "quant_gemm, unpacked": Form("quant_gemm", unpacked_product, launches=3),
     "experts, a product": Form("experts", two_experts),
-    "experts, a layer": Form(
-        "experts", layer_of_two_experts, (3, 64, 256), launches=1
-    ),  # memory of its own between them
+    "experts, a layer": Form("experts", layer_of_two_experts, (3, 64, 256), launches=1),  # memory of its own in between
     "ck_gemm, padded pick": Form("ck_gemm", on_aiter("ck_gemm", CKGemmConfig("", "triton")), AITER, aiter="filled"),
 }
 LONG = {"experts, a layer"}
@@ -123,8 +123,9 @@ ONE_LAUNCH_ROUTES = {"reference", "hip_fused", "hip_mx"}
 """Operations of torch's on memory of the call; one HIP launch, its scratch of the call; one behind quant_gemm_mx's."""
 ON_A_GPU_ALONE = {"w4_mma", "w4_wgmma"}
 """Nothing here runs them: bench/w4_mma.py calls the first from threads, on an H200; the second takes scratch alike."""
-ELSEWHERE = {"workspace", "cpu/elements", "native/module", "scaled/triton_gemm"}
-"""The pool; conversions on a CPU and mxgemm.quant_gemm, one launch each; the steady calls in C, on a GPU alone."""
+ELSEWHERE = {"workspace", "cpu/elements", "native/module", "scaled/triton_gemm", "experts/w4_mma", "experts/w4_wgmma"}
+"""The pool; conversions on a CPU and mxgemm.quant_gemm, one launch each; on a GPU alone the steady calls in C and
+experts by the two kernels before."""
 COMPUTING = {
     getattr(torch.ops.aten, name)
     for name in ("empty", "mm", "_scaled_mm", "copy_", "_to_copy", "add_", "ones", "constant_pad_nd")
@@ -260,11 +261,12 @@ def test_whole_calls_between_torchs_operations(form: Form, monkeypatch: pytest.M
             return result
 
     # A call that a mode looks at is one operator, which hides what is inside; here the inside is meant.
-    for module in ("gemm", "experts.grouped", "experts.moe"):
+    for module in ("gemm", "scaled.gemm", "experts.grouped", "experts.moe"):
         monkeypatch.setattr(sys.modules[f"mxgemm.{module}"], "is_observed", lambda *_: False)
     with Mode():
         got = call()
-    assert bool(run.got) is (form.route != "cpu_native")  # whose result is not made by way of torch's dispatcher
+    hidden = "cpu_native", "quant_gemm"  # whose results are not made by way of torch's dispatcher
+    assert bool(run.got) is (form.route not in hidden)
     assert torch.equal(got, want)
     assert all(torch.equal(results[0], wanted) for results in run.got)
 
@@ -353,14 +355,15 @@ def test_a_launch_that_raises_leaves_nothing_behind(form: Form, monkeypatch: pyt
 
 
 def test_no_route_and_no_user_of_scratch_is_forgotten() -> None:
-    covered = {form.route for form in FORMS.values()} - {"experts"}
+    covered = {form.route for form in FORMS.values()} - {"experts", "quant_gemm"}
     assert covered | ONE_LAUNCH_ROUTES | ON_A_GPU_ALONE == set(ROUTES)
     package = Path(mxgemm.__file__).parent
     sources = {path.relative_to(package).as_posix(): path.read_text(encoding="utf-8") for path in package.rglob("*.py")}
     users = {name.removesuffix(".py") for name, source in sources.items() if "workspace.take(" in source}
-    shared = dict.fromkeys(("a16wfp4", "w4a16", "gemm_mx"), "routes/triton_gemm") | {"cpu_native": "cpu/launch"}
+    shared = dict.fromkeys(("a16wfp4", "w4a16", "gemm_mx"), "routes/triton_gemm")
+    shared |= {"cpu_native": "cpu/launch", "fp8_fold": "routes/fold_chain"}
     with_scratch = (covered | ON_A_GPU_ALONE | {"hip_fused"}) - {"reference"}
-    assert users - ELSEWHERE == {"experts/triton_gemm"} | {
+    assert users - ELSEWHERE == {"experts/triton_gemm", "scaled/unpack_mm"} | {
         shared.get(route, f"routes/{route}") for route in with_scratch
     }
     assert users >= ELSEWHERE

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+import mxgemm
 from mxgemm.mx import oracle as mx_oracle
 from mxgemm.mx.accuracy import Accuracy, compare
 from mxgemm.scaled import ABBlock, ABlock, BBlock, QuantTensor, RowCol, TensorWise, oracle
@@ -178,3 +181,12 @@ def problems(pair: tuple[Scheme, str, str]) -> list[Case]:
     """Problems of their own sizes: empty, tiny and larger ones."""
     sizes = ((1, 1, 32), (0, 40, 64), (33, 72, 288), (5, 16, 96), (70, 130, 416))
     return [make(pair, *size, seed=i) for i, size in enumerate(sizes)]
+
+
+def unpacked_product(case: Any) -> Callable[[], Tensor]:
+    """fp4 by fp4, both made e4m3 by a launch each, then multiplied."""
+    a, b = (
+        mxgemm.quantize_for(x, mxgemm.ABBlock(), side, format="e2m1")
+        for side, x in (("a", case.a), ("b", case.weight.dequantize()))
+    )
+    return lambda: mxgemm.quant_gemm(a, b, scheme=mxgemm.ABBlock(), route="unpack_mm")
