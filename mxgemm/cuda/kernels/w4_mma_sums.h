@@ -5,6 +5,7 @@
 // all their warps, so that few bytes pass from one multiprocessor to another.
 #pragma once
 #include "cluster.h"
+#include "floats.h"
 #include "w4_operands.h"
 
 constexpr int WARPS = WARPS_N * WARPS_M * WARPS_K, ROWS = 16 * TILES, COLUMNS = 8 * MT;
@@ -32,18 +33,6 @@ struct Arguments {
   i64 bias_stride, out_row, out_column;
   int m, n, k, bias_type, out_type, unused;
 };
-
-INLINE float load_float(const u8* p, i64 at, int type) {
-  return type == FP32 ? float_of(load_u32(p + 4 * at)) : type == FP16 ? float_of_f16(load_u16(p + 2 * at))
-                                                                      : float_of(load_u16(p + 2 * at) << 16);
-}
-
-INLINE void store_float(u8* p, i64 at, int type, float x) {
-  if (type == FP32)
-    store_f32(p + 4 * at, x);
-  else
-    store_u16(p + 2 * at, type == FP16 ? f16_of(x) : bf16x2_of(x, 0.f) & 0xFFFFu);
-}
 
 // Results of a lane and turn. Where there are few turns one is enough: code that runs once takes the time to fetch it.
 constexpr int TURNS = WARPS_N * ROWS * COLUMNS * WARPS_M / (32 * WARPS), COUNT = TURNS >= 4 ? 4 : 1;

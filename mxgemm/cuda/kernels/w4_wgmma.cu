@@ -8,6 +8,7 @@
 // Macros: those of w4_operands.h, of which TILES is here the tiles of 64 rows of a warpgroup; COLUMNS, rows of A of a
 // workgroup; WN, WK; STAGES of the ring; DEPTH, chunks of the weight in flight; SPLITS, workgroups that share K, a
 // cluster; OUT_VECTOR, four results of a row are 4 elements side by side, aligned.
+#include "floats.h"
 #include "w4_wgmma.h"
 #include "wgmma.h"
 
@@ -34,16 +35,6 @@ struct Arguments {
   int m, n, k, bias_type, out_type, unused;
 };
 
-INLINE float load_float(const u8* p, i64 at, int type) {
-  return type == FP32 ? float_of(load_u32(p + 4 * at)) : type == FP16 ? float_of_f16(load_u16(p + 2 * at))
-                                                                      : float_of(load_u16(p + 2 * at) << 16);
-}
-INLINE void store_float(u8* p, i64 at, int type, float x) {
-  if (type == FP32)
-    store_f32(p + 4 * at, x);
-  else
-    store_u16(p + 2 * at, type == FP16 ? f16_of(x) : bf16x2_of(x, 0.f) & 0xFFFFu);
-}
 INLINE void store_four(u8* p, i64 at, int type, const float4& v) {
   if (type == FP32)
     store_16(p + 4 * at, make_uint4(bits_of(v.x), bits_of(v.y), bits_of(v.z), bits_of(v.w)));

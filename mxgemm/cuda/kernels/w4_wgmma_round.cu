@@ -6,6 +6,7 @@
 //
 // Macros: those of round_block.h; COLUMNS; A_VECTOR, loads of 16 bytes are aligned and contiguous; OVERLAP, launched so
 // that it may begin before earlier launches have ended.
+#include "load_values.h"
 #include "w4_wgmma.h"
 
 constexpr int LANES = 128;  // of a workgroup
@@ -17,24 +18,6 @@ struct RoundArguments {
   i64 a_row, a_column;
   int m, k;
 };
-
-// Eight values of a row.
-INLINE void load_eight(const u8* p, i64 stride, float (&v)[8]) {
-#pragma unroll
-  for (int i = 0; i < A_BYTES / 2; i++) {
-    u32 w[4];
-#if A_VECTOR
-    words_of(load_16(p + 16 * i), w);
-#else
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-      const u8* at = p + (4 * i + j) * (4 / A_BYTES) * stride;
-      w[j] = A_BYTES == 4 ? load_u32(at) : load_u16(at) | load_u16(at + stride) << 16;
-    }
-#endif
-    floats_of_words(w, v, i);
-  }
-}
 
 // All that bf16 holds of a block's values over 2^DOWN_A: everything of e2m1, and of e4m3 from 2^-132 on.
 INLINE void round_down(float (&v)[8]) {
@@ -58,7 +41,7 @@ extern "C" __global__ void __launch_bounds__(LANES) round_slabs(const RoundArgum
   const int chunks = (p.k + 127) >> 7, eighth = static_cast<int>(blockIdx.x) * LANES + static_cast<int>(threadIdx.x);
   const int m = eighth / (16 * chunks), at = eighth % (16 * chunks);  // a row's eighths of values
   float v[8] = {};
-  if (m < p.m && 8 * at < p.k) load_eight(p.a + (m * p.a_row + 8 * at * p.a_column) * A_BYTES, p.a_column * A_BYTES, v);
+  if (m < p.m && 8 * at < p.k) load_values(p.a + (m * p.a_row + 8 * at * p.a_column) * A_BYTES, p.a_column * A_BYTES, v);
   round_down(v);
   u32 x[4];
   pack(v, x);
