@@ -6,7 +6,8 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,6 +69,23 @@ class KernelCall:
         return self.kernel, tensors[0].device, self.dtypes, integers, pointers, constants, options
 
 
+_heard: list[KernelCall] | None = None
+
+
+@contextmanager
+def described() -> Iterator[list[KernelCall]]:
+    """Give a list that holds, behind the block, what the launchers made in it launch: for whoever compiles ahead.
+
+    One thread of a process at a time, and no block within another.
+    """
+    global _heard
+    heard = _heard = list[KernelCall]()
+    try:
+        yield heard
+    finally:
+        _heard = None
+
+
 _compiled: set[Hashable] = set()
 """What has been launched in this process, so that the same for another M compiles nothing."""
 
@@ -82,6 +100,8 @@ class Launcher:
     __slots__ = ("_call", "_launched", "_run", "_tail")
 
     def __init__(self, call: KernelCall) -> None:
+        if _heard is not None:
+            _heard.append(call)
         self._call = call
         self._tail = (*call.scalars, *call.constants.values())
         self._run: Callable[..., None] | None = None
