@@ -53,6 +53,8 @@ ROUTES = ("w4_mma", "w4_wgmma", "fp8_fold", "dequant_mm")
 SCREEN, AGAIN = 0.004, 0.012
 """Seconds for each candidate, and for each of the finalists, twice."""
 FINALISTS = 3
+SAME = ("mxgemm", "torch", "cuda", "triton", "device", "compute_units")
+"""What the runs of one file share."""
 
 
 def main() -> None:
@@ -81,16 +83,18 @@ def main() -> None:
     old = None if arguments.anew else before(arguments.output, environment, arguments.patience)
     heat()
     run: dict[str, Any] = {
+        "environment": environment,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "table": hashlib.sha256((shipped_folder() / f"{ARCH}.json").read_bytes()).hexdigest()[:16],
         "clocks": {"start": clocks(device)},
     }
     document: dict[str, Any] = {
-        **{"kind": KIND, "version": VERSION, "environment": environment},
+        **{"kind": KIND, "version": VERSION},
         "method": " ".join((__doc__ or "").split("\n\n", 2)[2].split()),
         **{"patience": arguments.patience, "drawn": arguments.count},
         "runs": [*(old["runs"] if old else []), run],
         "rows": list(old["rows"]) if old else [],
+        "failures": [],
     }
     held = Held(device)
     go(document, tasks, lambda task: measured(task, device, held, arguments.patience), keep, arguments.budget)
@@ -110,7 +114,9 @@ def before(path: Path, environment: dict[str, Any], patience: int) -> dict[str, 
         return None
     try:
         old = read_json(path)
-        same = (old["version"], old["environment"], old["patience"]) == (VERSION, environment, patience)
+        runs = [{name: run["environment"][name] for name in SAME} for run in old["runs"]]
+        now = {name: environment[name] for name in SAME}
+        same = (old["version"], old["patience"]) == (VERSION, patience) and all(one == now for one in runs)
     except (FileError, KeyError):
         same = False
     print("goes on" if same else f"{path}: of another release, machine or patience: begun anew", flush=True)
@@ -133,7 +139,12 @@ def go(
         start = clock()
         if start - begin > budget:
             break
-        row = measure(task)
+        try:
+            row = measure(task)
+        except RuntimeError as error:  # what was the quickest, or the router's choice, cannot be run again
+            document["failures"].append({"task": str(task), "error": str(error)})
+            print(f"{task}: {error}", flush=True)
+            continue
         document["rows"].append(row | {"run": len(document["runs"]) - 1})
         losses = [one["loss"] for one in document["rows"]]
         document |= {"median_loss": statistics.median(losses), "worst_loss": max(losses)}
@@ -164,7 +175,7 @@ def loss_of(row: dict[str, Any], route: str, config: dict[str, Any]) -> float | 
     """
 
     def is_meant(one: dict[str, Any]) -> bool:
-        return one["route"] == route and one["config"].items() <= config.items()
+        return bool(one["route"] == route and one["config"].items() <= config.items())
 
     if is_meant(row["routed"]):
         return float(row["loss"])
