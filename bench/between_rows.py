@@ -73,7 +73,7 @@ def main() -> None:
         sys.exit(told(read_json(arguments.output)["rows"]))
     tasks = list(drawn(ARCH, arguments.count))
     if arguments.jobs:
-        built = building.build(tasks, KNOWN_MACHINES[ARCH], ROUTES, 1 + arguments.patience, arguments.jobs)
+        built = building.build(tasks, KNOWN_MACHINES[ARCH], ROUTES, 2 * arguments.patience, arguments.jobs)
         print(f"built for {built.bound} configurations", *built.failures, sep="\n", flush=True)
     if arguments.build_only:
         return
