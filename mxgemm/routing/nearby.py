@@ -90,6 +90,12 @@ def of_one_weight(problem: Problem, found: Found) -> list[Found]:
     ]
 
 
+def is_near(problem: Problem, row: Row) -> bool:
+    """Say whether a row is for the same weight, and for an M so near that it speaks by itself."""
+    same = (row.n, row.k) == (problem.n, problem.k)
+    return same and _octaves(row.m, problem.m) <= NEAREST_M_OCTAVES
+
+
 def us_at(points: Sequence[tuple[int, float]], m: int) -> float:
     """Return what a route takes at M by its rows at others.
 
