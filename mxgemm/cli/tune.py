@@ -6,7 +6,7 @@ import os
 import time
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import product
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from mxgemm.cli.model_sizes import model_sizes
 from mxgemm.cli.sizes import device_for, fitting, sizes_of
 from mxgemm.cli.terminal import progress, say, say_table
 from mxgemm.device import Machine, machine_named, machine_of
-from mxgemm.measure import again, building, text, tuned, tuner, unfinished, workers
+from mxgemm.measure import again, building, settled, text, tuned, tuner, unfinished, workers
 from mxgemm.measure.search import Candidate, ordered
 from mxgemm.measure.tune import Task, Timing, candidates
 from mxgemm.routing import tables
@@ -61,6 +61,7 @@ def run(options: Namespace) -> int:
     if not any(timing.us for timing in found.timings):
         say("nothing was measured: no route that was asked for took a shape and passed")
         return 1
+    _settle(path, machine, {task.shape[1:] for task in tasks})
     say(f"{len(found.timings)} configurations measured; wrote {path}{_how_to_use(options)}")
     return 0
 
@@ -104,9 +105,20 @@ def _merge(options: Namespace) -> int:
     first = tables.load(options.merge[0])
     path = _output(options, first.arch)
     table = tuned.merge(path, options.merge, force=options.force)
+    machine = machine_named(first.arch)
+    if machine is not None and _settle(path, machine, set(table.by_weight)):
+        table = tables.load(path)
     say(f"{len(options.merge)} tables merged: {len(table.rows)} rows for {table.arch}; wrote {path}"
         f"{_how_to_use(options)}")  # fmt: skip
     return 0
+
+
+def _settle(path: Path, machine: Machine, weights: Collection[tuple[int, int]]) -> int:
+    """Take out what contradicts, say it, and return how many rows that were."""
+    found = settled.settle(path, machine, weights)
+    for one in found:
+        say(f"left out of the table: {one}")
+    return len(found)
 
 
 def _dry_run(options: Namespace) -> int:
