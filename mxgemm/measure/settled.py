@@ -33,8 +33,8 @@ MOST_CHANGES: Final = 3
 _FINER: Final = 4
 """Steps an octave at which the choice is looked at, beside every warmed size and every row's M."""
 
-Kind = tuple[int, int, str, str, str | None, int]
-"""N, K, formats of A and B, form of the weight, compute units: rows that are compared."""
+Kind = tuple[int, int, str, str, str | None, int, str | None]
+"""N, K, formats of A and B, form of the weight, compute units, kind of CPU: rows that are compared."""
 
 
 class Dropped(NamedTuple):
@@ -89,7 +89,7 @@ def settle(path: Path, machine: Machine, weights: Collection[tuple[int, int]] | 
 
 def kind_of(row: Row) -> Kind:
     """Return what a row is compared by."""
-    return row.n, row.k, row.a_format, row.b_format, row.derived, row.cu_count
+    return row.n, row.k, row.a_format, row.b_format, row.derived, row.cu_count, row.cpu
 
 
 Points = Mapping[str, Mapping[int, Row]]
@@ -101,7 +101,7 @@ class _Rows:
 
     def __init__(self, rows: Sequence[Row], kind: Kind, machine: Machine) -> None:
         self._kind, self._machine = kind, machine
-        self._rows = [row for row in rows if row.route in ROUTES and kind_of(row) in (kind, (*kind[:4], None, kind[5]))]
+        self._rows = [row for row in rows if row.route in ROUTES and _is_beside(kind_of(row), kind)]
         self._every = _points(self._rows)
         self._ms = _grid([row.m for row in self._rows])
         self._usable = {m: [name for name in self._every if _takes(name, self._problem(m))] for m in self._ms}
@@ -185,11 +185,17 @@ class _Rows:
         return found
 
     def _problem(self, m: int) -> Problem:
-        n, k, a_format, _, derived, _ = self._kind
+        n, k, a_format, _, derived, _, _ = self._kind
         return _problem(m, n, k, self._machine, a_format, derived)
 
     def _may_go(self, row: Row) -> bool:
         return kind_of(row) == self._kind
+
+
+def _is_beside(one: Kind, kind: Kind) -> bool:
+    """Say whether rows of one kind speak for another too: they are its, or for any form or CPU."""
+    wider = all(a in (None, b) for a, b in ((one[4], kind[4]), (one[6], kind[6])))
+    return wider and (*one[:4], one[5]) == (*kind[:4], kind[5])
 
 
 @cache
@@ -216,7 +222,7 @@ def _config(row: Row) -> tuple[tuple[str, object], ...]:
 def _points(rows: Iterable[Row]) -> dict[str, dict[int, Row]]:
     """Sort rows by route and M; one that names the form goes before one for any."""
     found: dict[str, dict[int, Row]] = {}
-    for row in sorted(rows, key=lambda row: row.derived is None):
+    for row in sorted(rows, key=lambda row: (row.derived is None) + (row.cpu is None)):
         found.setdefault(row.route, {}).setdefault(row.m, row)
     return found
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 import torch
 
 from mxgemm.arguments import as_int, as_path, check_bool, check_type, shown
+from mxgemm.cpu import variants
 from mxgemm.device import KNOWN_MACHINES, Machine, default_device, device_of, machine_named, machine_of
 from mxgemm.errors import Refused, by_reason
 from mxgemm.mx.formats import BLOCK, E2M1, ActivationFormat
@@ -63,6 +64,7 @@ class Explanation:
     def __str__(self) -> str:
         machine = self.problem.machine
         units = f", {machine.cu_count} compute units" if machine.cu_count else ""
+        units += f", {variants.kind()}" if machine.arch == "cpu" and variants.kind() else ""
         lines = [
             f"{self.problem} ({machine.name}{units})",
             f"  weight    {self.weight}",
