@@ -5,8 +5,8 @@
 Of every size, format of A and form of the weight of which a file, or several files together, have the times of two
 routes and more: what the router takes now against the best of them. Times of different runs on a GPU are compared by
 their ratios to torch.mm of the same run; a route's best configuration counts. Choices whose route was not measured are
-said and not judged. Left out are files that a later one of the same machine replaces, times on a CPU whose quartiles
-lie a factor of 1.5 apart, and fp8_fold up to K = 4096 in files of before its sums were in fp32. Exit status 1 where a
+said and not judged. Left out are files that a later one of the same machine replaces, sizes on a CPU where the quartiles
+of a time lie a factor of 1.5 apart, and fp8_fold up to K = 4096 in files of before its sums were in fp32. Exit status 1 where a
 choice takes more than --most of the best.
 """
 
@@ -118,7 +118,7 @@ def measured(paths: Iterable[Path]) -> Times:
     for path in paths:
         document = read_json(path)
         kind = document.get("kind")
-        rows: Iterator[tuple[Case, str, float]] = iter(())
+        rows: Iterable[tuple[Case, str, float]] = ()
         if kind == BENCH and document["environment"]["arch"] in KNOWN_MACHINES:
             rows = _of_bench(document)
         elif kind in _BESIDE_TORCH:
@@ -206,7 +206,8 @@ def _between(document: dict[str, Any], run: str) -> Iterator[tuple[Case, str, fl
             yield case, screened["route"], screened["us"]
 
 
-def _of_cpu(document: dict[str, Any], run: str) -> Iterator[tuple[Case, str, float]]:
+def _of_cpu(document: dict[str, Any], run: str) -> list[tuple[Case, str, float]]:
+    found, disturbed = list[tuple[Case, str, float]](), set[Case]()
     features = frozenset(document["features"])
     named = {one["name"].split()[0] for one in document["results"]}
     known = [one for one in variants.VARIANTS if one.needs <= features or one.name in named]
@@ -214,18 +215,16 @@ def _of_cpu(document: dict[str, Any], run: str) -> Iterator[tuple[Case, str, flo
     for one in document["results"]:
         name, method = [*one["name"].split(), ""][:2]
         variant = one.get("run") or known[0].name
-        disturbed = one.get("high", 0.0) > DISTURBED * one.get("low", 1.0)
-        if (
-            disturbed
-            or "n" not in one
-            or name not in (variant, "cpu_dequant_mm", "reference", "rows", "panels", "tiles")
-        ):
+        if "n" not in one or name not in (variant, "cpu_dequant_mm", "reference", "rows", "panels", "tiles"):
             continue
         where = f"{run}, {one['threads']} thread{'s' if one['threads'] > 1 else ''}"
         forced = variant if variant != known[0].name else ""
         case = Case("cpu", one["m"], one["n"], one["k"], one.get("a_format", "e2m1"), "", features, forced, where)
+        if one.get("high", 0.0) > DISTURBED * one.get("low", 1.0):
+            disturbed.add(case)
         ours = name == variant or (not method and name in ("rows", "panels", "tiles"))
-        yield case, "cpu_native" if ours else name, one["us"]
+        found.append((case, "cpu_native" if ours else name, one["us"]))
+    return [one for one in found if one[0] not in disturbed]
 
 
 if __name__ == "__main__":
