@@ -5,9 +5,9 @@
 Of every size, format of A and form of the weight of which a file, or several files together, have the times of two
 routes and more: what the router takes now against the best of them. Times of different runs on a GPU are compared by
 their ratios to torch.mm of the same run; a route's best configuration counts. Choices whose route was not measured are
-said and not judged. Left out are files that a later one of the same machine replaces, sizes on a CPU where the quartiles
-of a time lie a factor of 1.5 apart, and fp8_fold up to K = 4096 in files of before its sums were in fp32. Exit status 1 where a
-choice takes more than --most of the best.
+said and not judged. Left out are files that a later one of the same machine replaces, sizes on a CPU where quartiles of
+a time lie a factor of 1.5 apart, and fp8_fold up to K = 4096 in files of before its sums were in fp32. Exit status 1
+where a choice takes more than --most of the best.
 """
 
 from __future__ import annotations

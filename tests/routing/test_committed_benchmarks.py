@@ -17,7 +17,7 @@ ACCEPTED = {
     # With two threads cpu_native is the faster one there, and the rows of that CPU are of those.
     ("cpu", 256, 2112, 7168, "e2m1", "cpu_native_xeon_beside, 1 thread"),
 }
-KINDS = {"cpu": 90, "sm_90": 200}
+KINDS = {"cpu": 60, "sm_90": 100}
 """By architecture, at least so many choices that can be judged."""
 
 
