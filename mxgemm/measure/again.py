@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from mxgemm.measure.tune import Task
@@ -69,10 +70,14 @@ def again(table: Table, source: str, routes: Sequence[str] = ()) -> Again:
 
 
 def before(rows: Iterable[Row], old: Table | None) -> dict[Place, float]:
-    """Return the times that a table had in the places of rows."""
+    """Return the times that a table had in the places of rows, or had there for any CPU."""
     had = {place_of_row(row): row.us for row in old.rows if row.us is not None} if old else {}
-    places = (place_of_row(row) for row in rows)
-    return {place: us for place in places if (us := had.get(place)) is not None}
+    found = {}
+    for row in rows:
+        us = had.get(place_of_row(row), had.get(place_of_row(replace(row, cpu=None))))
+        if us is not None:
+            found[place_of_row(row)] = us
+    return found
 
 
 def changes(rows: Iterable[Row], had: Mapping[Place, float]) -> list[Change]:

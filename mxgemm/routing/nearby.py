@@ -184,12 +184,12 @@ def _reaches(row: Row, m: int, octaves: float, spans: Mapping[str, tuple[int, in
 
 
 def _reason(problem: Problem, row: Row) -> str:
-    grade = f"{row.grade} (on {row.cpu})" if row.cpu else row.grade
+    on = f", on {row.cpu}" if row.cpu else ""
     if (row.n, row.k) != (problem.n, problem.k):
-        return f"{grade} row for the nearest size (M, N, K) = ({row.m}, {row.n}, {row.k})"
+        return f"{row.grade} row for the nearest size (M, N, K) = ({row.m}, {row.n}, {row.k}){on}"
     if row.m == problem.m:
-        return f"{grade} row for exactly this size"
-    return f"{grade} row for the same weight at the nearest M = {row.m}"
+        return f"{row.grade} row for exactly this size{on}"
+    return f"{row.grade} row for the same weight at the nearest M = {row.m}{on}"
 
 
 def _octaves(a: int, b: int) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from mxgemm.cpu import variants
 from mxgemm.measure import again, trial, tuned
 from mxgemm.measure.tune import Task
 from mxgemm.routes import ROUTES
@@ -27,7 +28,7 @@ def delayed(monkeypatch: pytest.MonkeyPatch) -> Delayed:
 
 
 def row(m: int, source: str, us: float | None, route: str = "delayed", **more: Any) -> Row:
-    return Row(m, 32, 64, route, source, "measured", us, **{"derived": "", **more})
+    return Row(m, 32, 64, route, source, "measured", us, **{"derived": "", "cpu": variants.kind() or None, **more})
 
 
 def table(path: Path, *rows: Row, arch: str = "cpu") -> Path:
@@ -48,6 +49,16 @@ def test_the_rows_of_a_source_are_measured_and_their_times_compared(delayed: Del
     kept = {(9, "delayed"): 7.0, (3, "reference"): 198.0, (11, "reference"): 5.0}
     assert found == {(3, "delayed"): 20.0, (5, "delayed"): 20.0, **kept}
     assert {m for m, _ in delayed.bound} == {3, 5}
+
+
+def test_times_for_any_cpu_are_compared_and_stay(delayed: Delayed, tmp_path: Path) -> None:
+    """A table of before rows named a kind of CPU."""
+    if not variants.kind():
+        pytest.skip("no kind of CPU is known here")
+    path = table(tmp_path / "t.json", row(3, "june", 10.0, cpu=None))
+    said = output("tune", "--again", "june", "--device", "cpu", "-o", path)
+    assert "delayed: 1 rows that the table had take 2.000 of their times" in said
+    assert {(one.cpu, one.us) for one in tables.load(path).rows} == {(None, 10.0), (variants.kind(), 20.0)}
 
 
 def test_without_a_route_those_of_the_rows_are_measured(tmp_path: Path) -> None:

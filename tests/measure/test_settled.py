@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from mxgemm.cpu import variants
 from mxgemm.device import KNOWN_MACHINES
 from mxgemm.measure import settled, trial, tuned
 from mxgemm.measure.settled import contradictions, settle
@@ -141,7 +142,8 @@ def test_the_tuner_and_a_merge_leave_no_contradiction(tmp_path: Path, monkeypatc
     noisy = Noisy("noisy", {m: share * m for m, share in zip(ms, shares, strict=True)})
     for route in (steady, noisy):
         monkeypatch.setitem(ROUTES, route.name, route)
-    rows = [Row(m, 32, 64, name, "old", "measured", 1e6, derived="") for m in ms for name in ("steady", "noisy")]
+    here: dict[str, Any] = {"derived": "", "cpu": variants.kind() or None}
+    rows = [Row(m, 32, 64, name, "old", "measured", 1e6, **here) for m in ms for name in ("steady", "noisy")]
     path = tmp_path / "t.json"
     tuned.write(path, "cpu", {"old": {"title": "old"}}, rows)
     said = output("tune", "--again", "old", "--device", "cpu", "-o", path)
@@ -151,7 +153,7 @@ def test_the_tuner_and_a_merge_leave_no_contradiction(tmp_path: Path, monkeypatc
         (m, "noisy"): float(share * m) for m, share in zip(ms, shares, strict=True) if m != 4
     }
     back = tmp_path / "back.json"
-    tuned.write(back, "cpu", {"new": {}}, [Row(4, 32, 64, "noisy", "new", "measured", 396.0, derived="")])
+    tuned.write(back, "cpu", {"new": {}}, [Row(4, 32, 64, "noisy", "new", "measured", 396.0, **here)])
     said = output("tune", "--merge", back, "-o", path)
     assert "left out of the table: 4,32,64 e2m1 noisy" in said
     assert "1 tables merged: 9 rows" in said

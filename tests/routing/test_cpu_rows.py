@@ -97,7 +97,7 @@ def test_rows_of_another_kind_do_not_count_and_those_of_the_kind_go_first(
         **{"avx2": "reference", KINDS["zen"]: "cpu_dequant_mm"},
         **{KINDS["xeon"]: "cpu_native", "": "cpu_native"},
     }
-    assert found["avx2"].reason == "measured (on avx2) row for exactly this size"
+    assert found["avx2"].reason == "measured row for exactly this size, on avx2"
     assert found["avx2"].row == rows[0]
     assert found[""].reason == "measured row for exactly this size"
 
@@ -162,7 +162,7 @@ def test_doctor_and_explain_name_the_kind(monkeypatch: pytest.MonkeyPatch) -> No
     assert facts["routing tables"] == f"cpu.json ({len(shipped.rows)} rows, {others} of them for other CPUs)"
     answer = str(mxgemm.explain(16, 2112, 7168, device="cpu", a_format="bf16", tables=[]))
     assert "(CPU, avx2)" in answer
-    assert "measured (on avx2) row for exactly this size" in answer
+    assert "measured row for exactly this size, on avx2" in answer
     on(monkeypatch, frozenset())
     assert "rows that name a kind do not count" in dict(examine().facts)["kind of CPU"]
 
