@@ -36,7 +36,7 @@ from mxgemm.routing.nearby import (
     title_of,
     us_at,
 )
-from mxgemm.routing.tables import Row, Scope, Table, from_user, of_user, shipped
+from mxgemm.routing.tables import Row, Rule, Scope, Table, from_user, of_user, shipped
 
 LAST_RESORT: Final = "reference"
 """The route that takes everything, slowly."""
@@ -92,16 +92,24 @@ class _Search:
             yield from sorted(found, key=lambda found: found.scope != "call")
 
     @cached_property
-    def rule(self) -> Choice | None:
-        """What the first rule that applies, and whose route can be taken, chooses."""
+    def first_rule(self) -> tuple[Route, Rule, Table] | None:
+        """The first rule that applies and whose route can be taken."""
         p = self.problem
         for table in self.tables:
             for rule in table.rules:
                 if rule.applies(p.m, p.n, p.k, p.a_format, kept_as(p)):
                     route = self.usable(rule.route)
                     if route:
-                        return self.configured(route, f"rule: {rule}", title_of(table, rule.source), table)
+                        return route, rule, table
         return None
+
+    @cached_property
+    def rule(self) -> Choice | None:
+        """What that rule chooses."""
+        if self.first_rule is None:
+            return None
+        route, rule, table = self.first_rule
+        return self.configured(route, f"rule: {rule}", title_of(table, rule.source), table)
 
     def is_partial(self, found: Found) -> bool:
         """Say whether a shipped row of another size speaks for routes that were never compared with the rule's.
@@ -111,9 +119,10 @@ class _Search:
         What a user has measured stands.
         """
         row, p = found.row, self.problem
-        if self.rule is None or (row.m, row.n, row.k) == (p.m, p.n, p.k) or self.is_own(found.table):
+        if (row.m, row.n, row.k) == (p.m, p.n, p.k) or self.is_own(found.table) or self.first_rule is None:
             return False
-        return all(other.row.route != self.rule.route.name for other in self.beside(found))
+        named = self.first_rule[0].name
+        return all(other.row.route != named for other in self.beside(found))
 
     def beside(self, found: Found) -> list[Found]:
         """Return the rows that can be compared with one, the nearest first."""
@@ -190,7 +199,7 @@ class _Search:
         """
         m = self.problem.m
         first = min(points, key=lambda name: us_at(list(points[name].items()), m))
-        named = self.rule.route.name if self.rule else first
+        named = self.first_rule[0].name if self.first_rule else first
         return named if named in points and max(points[named]) < m < min(points[first]) else first
 
     def guessed(self, route: Route, found: Found, why: str) -> Choice:
