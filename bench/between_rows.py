@@ -39,6 +39,8 @@ from mxgemm.measure.held import Held
 from mxgemm.measure.search import Candidate, Search
 from mxgemm.measure.tune import Bench, Task
 from mxgemm.mx.formats import ActivationFormat
+from mxgemm.routes import ROUTES as EVERY
+from mxgemm.routes import Route
 from mxgemm.routing.explain import problem_of
 from mxgemm.routing.router import choose
 from mxgemm.routing.tables import shipped, shipped_folder
@@ -48,8 +50,17 @@ VERSION = 2
 ARCH = "sm_90"
 SEED = 40
 MEDIAN, WORST = 0.10, 0.25
-ROUTES = ("w4_mma", "w4_wgmma", "fp8_fold", "dequant_mm")
-"""Those that are the quickest somewhere on Hopper; Triton's, which compile for seconds, are not."""
+SLOW = ("a16wfp4", "w4a16", "gemm_mx", "quant_gemm_mx", "reference")
+"""The quickest nowhere on Hopper; Triton's compile for seconds."""
+
+
+def is_for_hopper(route: Route) -> bool:
+    """Say whether a route is for such a machine, whatever is installed here."""
+    missing = route.missing(KNOWN_MACHINES[ARCH])
+    return missing is None or missing.about == "installation"
+
+
+ROUTES = tuple(name for name, route in EVERY.items() if name not in SLOW and is_for_hopper(route))
 SCREEN, AGAIN = 0.004, 0.012
 """Seconds for each candidate, and for each of the finalists, twice."""
 FINALISTS = 3

@@ -87,6 +87,8 @@ def test_a_size_is_tuned_and_the_routers_choice_timed_beside_the_quickest(
 
 def test_the_sizes_are_the_same_in_every_run_and_those_of_the_file() -> None:
     between = script("between_rows")
+    assert {"w4_mma", "w4_wgmma", "fp8_fold", "dequant_mm"} <= set(between.ROUTES)
+    assert not {"cpu_native", "hip_mx", "scaled_mm", "a16wfp4"} & set(between.ROUTES)
     drawn = list(between.drawn("sm_90", 40))
     assert drawn == list(between.drawn("sm_90", 40))
     found = json.loads((between.Path(between.__file__).parent / "results" / "between_rows_h200.json").read_text())
