@@ -112,14 +112,13 @@ class _Search:
         return self.configured(route, f"rule: {rule}", title_of(table, rule.source), table)
 
     def is_partial(self, found: Found) -> bool:
-        """Say whether a shipped row of another size speaks for routes that were never compared with the rule's.
+        """Say whether a shipped row speaks for routes that were never compared with the rule's.
 
         A table grows route by route. Of a weight that has no row of the route that a rule names here, the rows say
         nothing of that route, and what was measured at many rows of A would reach down to where the rule knows better.
         What a user has measured stands.
         """
-        row, p = found.row, self.problem
-        if (row.m, row.n, row.k) == (p.m, p.n, p.k) or self.is_own(found.table) or self.first_rule is None:
+        if self.is_own(found.table) or self.first_rule is None:
             return False
         named = self.first_rule[0].name
         return all(other.row.route != named for other in self.beside(found))
