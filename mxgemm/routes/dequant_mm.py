@@ -142,8 +142,9 @@ class _Launch:
                 steps.append(self.round.step((a, left), (A, SCRATCH + self.left_at)))
             if not self.decoded:
                 right = self._right_in(arena.memory, self.problem.n)
-                places = fixed(b.data_ptr()), *(fixed(b_scales.data_ptr()),) * 2, SCRATCH
-                steps.append(self.decode[self.problem.n].step((b, b_scales, b_scales, right), places))
+                scales = fixed(b_scales.data_ptr())
+                places = fixed(b.data_ptr()), scales, scales, SCRATCH, scales
+                steps.append(self.decode[self.problem.n].step((b, b_scales, b_scales, right, b_scales), places))
         return joined((*steps, product), scratch_bytes=nbytes, hooks=hooks() if steps else ())
 
     def _product(self, device: torch.device) -> ProductStep | None:
@@ -175,7 +176,7 @@ class _Launch:
 
     def _right(self, b: Tensor, b_scales: Tensor, rows: int, memory: Tensor) -> Tensor:
         right = self._right_in(memory, rows)
-        self.decode[rows](b, b_scales, b_scales, right)
+        self.decode[rows](b, b_scales, b_scales, right, b_scales)
         return right
 
     def _right_in(self, memory: Tensor, rows: int) -> Tensor:

@@ -17,7 +17,6 @@ from mxgemm.triton.kernels.quantize_block import (
 )
 
 NO_BLOCK = tl.constexpr(512)  # above every exponent byte
-E4M3_NAN = tl.constexpr(0x7F)
 
 
 # Two bf16 in a word -> two e4m3 in half a word, relative to a row's base, on sm_89 and newer. In order: to the block's
@@ -85,15 +84,28 @@ def quantize_fold_kernel(
     ADDEND: tl.constexpr, PAIRS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, EVEN: tl.constexpr,
     WIDE: tl.constexpr, FNUZ: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
-    """Quantise rows of ``x[M, K]`` to MXFP4 and fold them: e4m3 bytes ``folded[M, K]``, fp32 ``base[M]``.
+    """Quantise rows of ``x[M, K]`` to MXFP4 and fold them: see ``quantize_fold_rows``. Grid: ``cdiv(M, BLOCK_M)``."""
+    quantize_fold_rows(
+        tl.program_id(0), x, folded, base, unfolded, M, K, stride_xm, stride_xk,
+        ADDEND, PAIRS, BLOCK_M, BLOCK_K, EVEN, WIDE, FNUZ, INTERPRETED,
+    )  # fmt: skip
+
+
+@triton.jit
+def quantize_fold_rows(
+    tile, x, folded, base, unfolded, M, K, stride_xm, stride_xk,
+    ADDEND: tl.constexpr, PAIRS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, EVEN: tl.constexpr,
+    WIDE: tl.constexpr, FNUZ: tl.constexpr, INTERPRETED: tl.constexpr,
+):  # fmt: skip
+    """``BLOCK_M`` rows of ``x`` from ``tile * BLOCK_M``: e4m3 bytes ``folded[M, K]``, fp32 ``base[M]``.
 
     ``unfolded[m]`` becomes 1 for a row that does not fold (its bytes are then meaningless), else 0. The base of a row
-    with a NaN or an infinity is NaN: every column of it is. Grid: ``cdiv(M, BLOCK_M)`` programs, each holds whole rows
-    in registers. ``PAIRS``: bf16 rows of words, in packed arithmetic. ``EVEN``: no masks are needed. ``WIDE``: 64-bit
-    offsets. ``FNUZ``: gfx942's bytes, which are worth half, and twice the base.
+    with a NaN or an infinity is NaN: every column of it is. Whole rows are held in registers. ``PAIRS``: bf16 rows of
+    words, in packed arithmetic. ``EVEN``: no masks are needed. ``WIDE``: 64-bit offsets. ``FNUZ``: gfx942's bytes,
+    which are worth half, and twice the base.
     """
     GROUPS: tl.constexpr = BLOCK_K // BLOCK
-    row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    row = tile * BLOCK_M + tl.arange(0, BLOCK_M)
     rows = row.to(tl.int64) if WIDE else row
     if PAIRS:
         column = tl.arange(0, BLOCK_K // 2)
@@ -138,48 +150,6 @@ def quantize_fold_kernel(
     tl.store(unfolded + row, is_unfolded.reshape(BLOCK_M), mask=row < M)
     row_scale = base_bits.to(tl.float32, bitcast=True).reshape(BLOCK_M)
     tl.store(base + row, row_scale * 2.0 if FNUZ else row_scale, mask=row < M)
-
-
-@triton.jit
-def decode_fold_kernel(
-    b, b_scales, base, folded, N, K, stride_bn, stride_bk, stride_sn, stride_sk,
-    PRESHUFFLED: tl.constexpr, SCALE_ORDER: tl.constexpr, TO_FP8: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr, EVEN_N: tl.constexpr, EVEN_K: tl.constexpr, WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
-):  # fmt: skip
-    """Decode e2m1 weights to contiguous ``folded[N, K]``: e4m3 relative to ``base`` (exponent bytes), or bf16.
-
-    Grid: ``(cdiv(N, BLOCK_N), cdiv(K, BLOCK_K))``. A NaN scale gives NaN.
-    """
-    pn = tl.program_id(0)
-    k = tl.program_id(1) * BLOCK_K
-    COLUMNS: tl.constexpr = BLOCK_K // 32
-    TAIL: tl.constexpr = not EVEN_K
-    packed = load_packed(b, pn, k, N, K, stride_bn, stride_bk, PRESHUFFLED, 2, BLOCK_N, BLOCK_K, EVEN_N, TAIL, WIDE, "")
-    scale = load_scales(
-        b_scales, pn, k, N, K, stride_sn, stride_sk, SCALE_ORDER, BLOCK_N, BLOCK_K, EVEN_N, TAIL, WIDE, ""
-    )
-    code = tl.join(packed & 15, packed >> 4).reshape(BLOCK_N, COLUMNS, 32).to(tl.int32)
-    # A code is a tiny float: at the top of an fp16 it is worth 2**-14 of itself, and never an fp32 subnormal.
-    half = (((code & 7) << 9) | ((code & 8) << 12)).to(tl.int16).to(tl.float16, bitcast=True)
-    exponent = scale.to(tl.int32).reshape(BLOCK_N, COLUMNS, 1)
-    bad = exponent == 255
-    row = pn * BLOCK_N + tl.arange(0, BLOCK_N)
-    column = k + tl.arange(0, BLOCK_K)
-    inside = (row < N)[:, None] & (column < K)[None, :]
-    pointers = folded + row.to(tl.int64)[:, None] * K + column[None, :]
-    if TO_FP8:
-        base_byte = tl.load(base + row, mask=row < N, other=127).to(tl.int32)[:, None, None]
-        shift = tl.minimum(tl.maximum(exponent - base_byte, -100), 6)
-        factor = ((shift + 14 + 127) << 23).to(tl.float32, bitcast=True)
-        element = to_e4m3(half.to(tl.float32) * factor, INTERPRETED)
-        element = tl.where(bad, E4M3_NAN, element).to(tl.uint8)
-        tl.store(pointers, element.reshape(BLOCK_N, BLOCK_K), mask=inside)
-    else:
-        # 2**14 first: byte 0 is a subnormal power of two, and its factor would be one too
-        element = half.to(tl.float32) * 16384.0 * power_of_two(exponent)
-        nan = tl.full((1, 1, 1), 0x7FC00000, tl.int32).to(tl.float32, bitcast=True)
-        element = round_to(tl.where(bad, nan, element), tl.bfloat16, INTERPRETED)
-        tl.store(pointers, element.reshape(BLOCK_N, BLOCK_K), mask=inside)
 
 
 @triton.jit
