@@ -53,7 +53,7 @@ def quantize_fold_call(problem: Problem) -> KernelCall:
 
 
 def fold_both_call(problem: Problem, rows: int) -> KernelCall:
-    """Describe the launch of that and of ``decode_call`` for ``rows`` rows of a compact weight: its tensors, then those."""
+    """Describe the launch of that and of ``decode_call`` for rows of a compact weight: its tensors, then those."""
     from mxgemm.triton.kernels.fold_weight import fold_both_kernel
 
     left = quantize_fold_call(problem)

@@ -21,8 +21,8 @@ def decode_fold_kernel(
 ):  # fmt: skip
     """Decode e2m1 weights to contiguous ``folded[N, K]``: e4m3 relative to ``base`` (exponent bytes), or bf16.
 
-    Grid: ``(cdiv(N, BLOCK_N), cdiv(K, BLOCK_K))``. A NaN scale gives NaN. To e4m3, ``factors`` get the bases in fp32, and
-    1 for the rows up to whole sixteens. ``WORDS``: to e4m3, of rows of 64-bit words and of scales that are contiguous.
+    Grid: ``(cdiv(N, BLOCK_N), cdiv(K, BLOCK_K))``. A NaN scale gives NaN. To e4m3, ``factors`` get the bases in fp32,
+    and 1 for the rows up to whole sixteens. ``WORDS``: to e4m3, of rows of 64-bit words and of contiguous scales.
     """
     decode_fold_tile(
         tl.program_id(0), tl.program_id(1), b, b_scales, base, folded, factors, N, K,

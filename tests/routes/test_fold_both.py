@@ -1,0 +1,170 @@
+"""A compact weight in e4m3: what one launch makes of both operands, byte for byte, and its arithmetic."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import mxgemm
+from mxgemm.device import machine_of
+from mxgemm.mx import fold, layouts
+from mxgemm.problem import Options, Problem, Strides
+from mxgemm.routes import decode, fold_calls
+from mxgemm.triton.launch import KernelCall, Launcher
+from tests.cases import DEVICES, skip_without_kernels, spread, stored_scales
+
+pytest.importorskip("triton")
+
+NAN = 0x7F
+SHAPES = [(1, 16, 32), (5, 50, 96), (3, 72, 544), (9, 33, 1536), (2, 130, 64)]
+
+
+def compact(n: int, k: int, device: str) -> tuple[mxgemm.MXTensor, Tensor]:
+    """A weight of every span up to 14, NaN blocks and negative zeros among them, and its bases."""
+    weight = mxgemm.quantize(spread(n, k, octaves=3))
+    generator = torch.Generator().manual_seed(n * k)
+    top = torch.randint(14, 240, (n, 1), generator=generator)
+    scales = top - torch.randint(0, 15, weight.scales.shape, generator=generator)
+    scales[torch.rand(scales.shape, generator=generator) < 0.1] = 255
+    weight.scales.copy_(scales.to(torch.uint8))
+    weight.data[n // 2, :16] = 0x08  # zeros of both signs, in a block that could not fold
+    weight.scales[n // 2, 0] = 0
+    base, folds = fold.row_bases(weight)
+    assert folds.all()
+    return weight.to(device), base.to(device)
+
+
+def problem_of(a: Tensor, weight: mxgemm.MXTensor, layout: tuple[str, str], *, aligned: bool = True) -> Problem:
+    data, scales = stored(weight, layout)
+    strides = Strides(a=a.stride(), b=data.stride(), b_scales=scales.stride(), out=(len(data), 1))  # type: ignore[arg-type]
+    options = Options(derived="fp8_fold_compact", weight_layout=layout[0], scale_layout=layout[1])
+    m, k = a.shape
+    return Problem(m, len(data), k, machine_of(a.device), options, a_dtype=a.dtype, strides=strides, aligned=aligned)
+
+
+def stored(weight: mxgemm.MXTensor, layout: tuple[str, str]) -> tuple[Tensor, Tensor]:
+    data = layouts.preshuffle_weight(weight.data) if layout[0] == "preshuffled" else weight.data
+    return data, stored_scales(weight, layout[1])
+
+
+def poisoned(m: int, n: int, k: int, device: str) -> tuple[Tensor, ...]:
+    """A in e4m3, its bases, its flags, the weight in e4m3, its bases: with room that nobody is to write behind them."""
+    rows = -(-n // 16) * 16
+    sizes = (m * k, torch.uint8), (m, torch.float32), (m, torch.int32), (n * k, torch.uint8), (rows, torch.float32)
+    return tuple(torch.full((size + 64,), 77, dtype=dtype, device=device) for size, dtype in sizes)
+
+
+def launch(call: KernelCall, *tensors: Tensor) -> None:
+    Launcher(call)(*tensors)
+
+
+def e4m3(data: Tensor) -> Tensor:
+    """Bytes, those of NaN as one of them."""
+    return torch.where(data & NAN == NAN, NAN, data)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("words", [True, False], ids=["words", "bytes"])
+@pytest.mark.parametrize("m, n, k", SHAPES)
+def test_a_decoded_weight_is_what_prepare_makes(m: int, n: int, k: int, words: bool, device: str) -> None:
+    skip_without_kernels(device)
+    weight, base = compact(n, k, device)
+    want, factors = fold.fold(weight, base)
+    problem = problem_of(torch.zeros(m, k, device=device), weight, ("row_major", "row_major"), aligned=words)
+    call = decode.decode_call(problem, n, to_fp8=True)
+    assert call.constants["WORDS"] == words
+    *_, got, got_factors = poisoned(m, n, k, device)
+    launch(call, weight.data, weight.scales, base, got, got_factors)
+    assert torch.equal(e4m3(got[: n * k].view(n, k)), e4m3(want[:n]))
+    assert torch.equal(got_factors[: len(factors)], factors)
+    assert got[n * k :].eq(77).all()
+    assert got_factors[len(factors) :].eq(77).all()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    "layout", [("row_major", "row_major"), ("row_major", "shuffled"), ("preshuffled", "row_major")]
+)
+@pytest.mark.parametrize("a_dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("m, n, k", [(2, 16, 64), (37, 80, 576)])
+def test_one_launch_makes_what_two_make(
+    m: int, n: int, k: int, a_dtype: torch.dtype, layout: tuple[str, str], device: str
+) -> None:
+    skip_without_kernels(device)
+    weight, base = compact(n, k, device)
+    a = spread(m, k, a_dtype, octaves=2).to(device)
+    a[0, :32] *= 2.0**20  # does not fold
+    a[-1, 1] = torch.nan
+    problem, (data, scales) = problem_of(a, weight, layout), stored(weight, layout)
+    apart, together = poisoned(m, n, k, device), poisoned(m, n, k, device)
+    launch(fold_calls.quantize_fold_call(problem), a, *apart[:3])
+    launch(decode.decode_call(problem, n, to_fp8=True), data, scales, base, *apart[3:])
+    launch(fold_calls.fold_both_call(problem, n), a, *together[:3], data, scales, base, *together[3:])
+    for one, other in zip(apart, together, strict=True):
+        assert torch.equal(one.view(torch.uint8), other.view(torch.uint8))
+    assert apart[2][0] == 1
+    assert apart[1][m - 1].isnan()
+
+
+def executed(text: str, inputs: dict[str, int], outputs: tuple[str, ...]) -> list[int]:
+    """Run the few instructions of PTX that unpacking is made of."""
+    registers = dict(inputs)
+
+    def value(name: str) -> int:
+        return registers[name] if name in registers else int(name, 0)
+
+    for line in re.findall(r"^\s*([a-z].*?);", text, re.MULTILINE):
+        what, _, rest = line.partition(" ")
+        names = [name.strip() for name in re.sub(r"[{}]", "", rest).split(",")]
+        if what == "mov.b64" and rest.startswith("{"):
+            registers[names[0]], registers[names[1]] = value(names[2]) & 0xFFFFFFFF, value(names[2]) >> 32
+        elif what == "mov.b64":
+            registers[names[0]] = value(names[1]) | value(names[2]) << 32
+        else:
+            registers[names[0]] = _OPERATIONS[what](*map(value, names[1:])) & 0xFFFFFFFF
+    return [registers[name] for name in outputs]
+
+
+def _permuted(low: int, high: int, selector: int) -> int:
+    """PRMT in its default mode, by the ISA's text: a selector's top bit spreads the sign of the byte."""
+    found, source = 0, low | high << 32
+    for i in range(4):
+        choice = selector >> 4 * i & 15
+        byte = source >> 8 * (choice & 7) & 0xFF
+        found |= ((0xFF if byte & 0x80 else 0) if choice & 8 else byte) << 8 * i
+    return found
+
+
+def _looked_up(a: int, b: int, c: int, table: int) -> int:
+    found = 0
+    for bit in range(32):
+        found |= (table >> ((a >> bit & 1) << 2 | (b >> bit & 1) << 1 | c >> bit & 1) & 1) << bit
+    return found
+
+
+_OPERATIONS: dict[str, Any] = {
+    "mov.b32": lambda a: a,
+    "and.b32": lambda a, b: a & b,
+    "shr.u32": lambda a, b: a >> b,
+    "shl.b32": lambda a, b: a << b,
+    "prmt.b32": _permuted,
+    "lop3.b32": _looked_up,
+}
+
+
+def test_the_instructions_choose_the_bytes() -> None:
+    """Every code at each of the sixteen places, beside codes of the other sign."""
+    from mxgemm.triton.kernels.expand import EXPAND_E2M1
+
+    table = bytes((0x00, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x7C))
+    low, high = (int.from_bytes(table[i : i + 4], "little") for i in (0, 4))
+    for shift in range(16):
+        codes = [(place * 5 + shift) % 16 for place in range(16)]
+        word = sum(code << 4 * place for place, code in enumerate(codes))
+        made = executed(EXPAND_E2M1.value, {"$2": word, "$3": low, "$4": high}, ("$0", "$1"))
+        want = [table[code & 7] | (code & 8) << 4 for code in codes]
+        assert b"".join(value.to_bytes(8, "little") for value in made) == bytes(want)
