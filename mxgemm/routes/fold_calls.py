@@ -142,3 +142,30 @@ def finish_call(problem: Problem, columns: int, dtype: torch.dtype, *, has_bias:
         {"num_warps": 4},
         (-(-p.m // _FINISH_M) * -(-columns // _FINISH_N), 1, 1),
     )
+
+
+def finish_folded_call(problem: Problem, dtype: torch.dtype, *, has_bias: bool) -> KernelCall:
+    """Describe the launch of both for a whole weight in e4m3: unfolded, product, a, weight, its bases, bias, out.
+
+    Args:
+        problem: the whole one.
+        dtype: of the product, contiguous with whole sixteens of columns.
+        has_bias: the bias is added to the product here.
+    """
+    from mxgemm.triton.kernels.fold import finish_folded_kernel
+
+    p, s = problem, problem.strides
+    assert s is not None
+    wide = wide_rows_call(p)
+    unfolded, a, folded, base, bias, out = wide.dtypes
+    sizes = {"FINISH_M": _FINISH_M, "FINISH_N": _FINISH_N}
+    first = {"ADDEND": wide.constants["ADDEND"], "HAS_BIAS": p.has_bias, "ADDS_BIAS": has_bias, **sizes}
+    finishing = -(-p.m // _FINISH_M) * -(-p.n // _FINISH_N)
+    return KernelCall(
+        finish_folded_kernel,
+        (unfolded, dtype, a, folded, base, bias, out),
+        (p.m, p.n, p.k, round_up(p.n, FOLD_ROWS), *s.a, *s.out, s.bias),
+        {**first, **{name: value for name, value in wide.constants.items() if name not in first}},
+        wide.options,
+        (finishing + wide.grid[0] * wide.grid[1], 1, 1),
+    )

@@ -17,11 +17,18 @@ from mxgemm.notices import say_once
 from mxgemm.problem import Problem
 from mxgemm.routes.base import Operands
 from mxgemm.routes.decode import decode_call, weight_slices
-from mxgemm.routes.fold_calls import finish_call, fold_both_call, quantize_fold_call, wide_rows_call
+from mxgemm.routes.fold_calls import (
+    finish_call,
+    finish_folded_call,
+    fold_both_call,
+    quantize_fold_call,
+    wide_rows_call,
+)
 from mxgemm.routes.fold_forms import FP8_FOLD_COMPACT, FP8_FOLD_FNUZ
 from mxgemm.triton.launch import Launcher, hooks
 
 _ALIGN: Final = 256
+_FEW_A_UNIT: Final = 4
 
 
 class FoldChain:
@@ -50,13 +57,17 @@ class FoldChain:
         self.quantize = Launcher(fold_both_call(p, first) if self.compact else quantize_fold_call(p))
         later = {stop - start for start, stop in self.slices[1:]}
         self.decode = {rows: Launcher(decode_call(p, rows, to_fp8=True)) for rows in later}
-        self.finish = {
-            rows: Launcher(finish_call(p, rows, self.product_dtype, has_bias=bias_after))
-            for rows in sizes
-            if not self.direct
-        }
-        self.packed = len(self.slices) > 1  # or all of the weight is in e4m3 when its last launch begins
-        self.wide_rows = Launcher(wide_rows_call(p, packed=self.packed))
+        self.packed = len(self.slices) > 1  # or all of the weight is in e4m3 when the last launch begins
+        finish = {rows: finish_call(p, rows, self.product_dtype, has_bias=bias_after) for rows in sizes}
+        # One launch finishes and recomputes rows where its programs, whose registers are many, all start soon.
+        few = finish[first].grid[0] <= _FEW_A_UNIT * max(p.machine.cu_count, 1)
+        self.finishes_last = few and not self.direct and not self.packed
+        apart = not self.direct and not self.finishes_last
+        self.finish = {rows: Launcher(call) for rows, call in finish.items()} if apart else {}
+        if self.finishes_last:
+            self.last = Launcher(finish_folded_call(p, self.product_dtype, has_bias=bias_after))
+        else:
+            self.last = Launcher(wide_rows_call(p, packed=self.packed))
 
         most = round_up(max(sizes), FOLD_ROWS)
         self.base_at = round_up(p.m * p.k, _ALIGN)
@@ -84,9 +95,13 @@ class FoldChain:
             columns, some = out[:, start:stop], None if bias is None else bias[start:stop]
             product = out if self.direct else self._product_in(memory, stop - start)
             self._multiply((folded, base), right, some, product)
-            if not self.direct:
+            if self.finish:
                 self.finish[stop - start](product, columns if some is None else some, columns)
-        self.wide_rows(wide, a, *((b, b_scales) if self.packed else right), out if bias is None else bias, out)
+        added = out if bias is None else bias
+        if self.packed:
+            self.last(wide, a, b, b_scales, added, out)
+        else:
+            self.last(wide, *((product,) if self.finishes_last else ()), a, *right, added, out)
 
     def program(self, operands: Operands) -> Program | None:
         """Describe the launches, where the weight is multiplied whole and the vendor's product gives torch's bits."""
@@ -111,12 +126,15 @@ class FoldChain:
             decoded = (*map(_place, (b, b_scales, derived[0])), weight_at, factors_at) if self.compact else ()
             places = (A, SCRATCH, base_at, wide_at, *decoded)
             steps: list[Step | None] = [self.quantize.step(self._quantized(operands, arena.memory), places), product]
-            if not self.direct:
-                sums = self._product_in(arena.memory, n)
-                steps.append(self.finish[n].step((sums, added, out), (SCRATCH + self.product_at, added_at, OUT)))
             read = self._right(derived, n, arena.memory)
             read_at = (weight_at, factors_at) if self.compact else map(_place, read)
-            steps.append(self.wide_rows.step((wide, a, *read, added, out), (wide_at, A, *read_at, added_at, OUT)))
+            sums = () if self.direct else (self._product_in(arena.memory, n),)
+            sums_at = () if self.direct else (SCRATCH + self.product_at,)
+            if self.finish:
+                steps.append(self.finish[n].step((*sums, added, out), (*sums_at, added_at, OUT)))
+                sums, sums_at = (), ()
+            last = (wide, *sums, a, *read, added, out), (wide_at, *sums_at, A, *read_at, added_at, OUT)
+            steps.append(self.last.step(*last))
         return joined(steps, scratch_bytes=nbytes, hooks=hooks(), owned=(bases,))
 
     def _vendor_product(self, operands: Operands) -> VendorProduct | Literal[False]:

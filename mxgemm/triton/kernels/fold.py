@@ -180,7 +180,7 @@ def wide_rows_kernel(
     no such row.
     """
     recompute_rows(
-        multiply_packed,
+        tl.program_id(0), tl.program_id(1), tl.num_programs(1), multiply_packed,
         (b, b_scales, stride_bn, stride_bk, stride_sn, stride_sk, PRESHUFFLED, SCALE_ORDER, EVEN_N),
         unfolded, a, b, bias, out, M, N, K, stride_am, stride_ak, stride_om, stride_on, stride_bias,
         ADDEND, False, HAS_BIAS, BLOCK_M, BLOCK_N, BLOCK_K, WIDE, INTERPRETED,
@@ -195,30 +195,66 @@ def wide_rows_folded_kernel(
 ):  # fmt: skip
     """The same from a folded weight: e4m3 ``folded[>= N, K]`` times fp32 ``base[>= N]``; bf16 holds both operands."""
     recompute_rows(
-        multiply_folded, (folded, FNUZ), unfolded, a, base, bias, out, M, N, K, stride_am, stride_ak, stride_om,
-        stride_on, stride_bias, ADDEND, True, HAS_BIAS, BLOCK_M, BLOCK_N, BLOCK_K, WIDE, INTERPRETED,
+        tl.program_id(0), tl.program_id(1), tl.num_programs(1), multiply_folded, (folded, FNUZ),
+        unfolded, a, base, bias, out, M, N, K, stride_am, stride_ak, stride_om, stride_on, stride_bias,
+        ADDEND, True, HAS_BIAS, BLOCK_M, BLOCK_N, BLOCK_K, WIDE, INTERPRETED,
     )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["M"])
+def finish_folded_kernel(
+    unfolded, product, a, folded, base, bias, out, M, N, K, stride_pm, stride_am, stride_ak, stride_om, stride_on,
+    stride_bias, ADDEND: tl.constexpr, HAS_BIAS: tl.constexpr, ADDS_BIAS: tl.constexpr, FINISH_M: tl.constexpr,
+    FINISH_N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, WIDE: tl.constexpr,
+    FNUZ: tl.constexpr, INTERPRETED: tl.constexpr,
+):  # fmt: skip
+    """``finish_kernel`` for rows that fold and ``wide_rows_folded_kernel`` for the others, in one launch.
+
+    ``ADDS_BIAS``: ``product[M, >= N]`` lacks the bias. Grid: ``cdiv(M, FINISH_M) * cdiv(N, FINISH_N)`` programs that
+    finish tiles, then a multiple of ``cdiv(M, BLOCK_M)`` that recompute rows.
+    """
+    program, across = tl.program_id(0), tl.cdiv(N, FINISH_N)
+    finishing = tl.cdiv(M, FINISH_M) * across
+    if program < finishing:
+        pm = program // across
+        rows = pm * FINISH_M + tl.arange(0, FINISH_M)
+        column = (program - pm * across) * FINISH_N + tl.arange(0, FINISH_N)
+        chosen = (tl.load(unfolded + rows, mask=rows < M, other=1) == 0) & (rows < M)
+        far = rows.to(tl.int64)
+        inside = chosen[:, None] & (column < N)[None, :]
+        value = tl.load(product + far[:, None] * stride_pm + column[None, :], mask=inside, other=0.0)
+        store_chosen(
+            widen(value, INTERPRETED), chosen, bias, out, far, column, N, stride_om, stride_on, stride_bias,
+            ADDS_BIAS, WIDE, INTERPRETED,
+        )  # fmt: skip
+    else:
+        tiles = tl.cdiv(M, BLOCK_M)
+        recompute_rows(
+            (program - finishing) % tiles, (program - finishing) // tiles, (tl.num_programs(0) - finishing) // tiles,
+            multiply_folded, (folded, FNUZ),
+            unfolded, a, base, bias, out, M, N, K, stride_am, stride_ak, stride_om, stride_on, stride_bias,
+            ADDEND, True, HAS_BIAS, BLOCK_M, BLOCK_N, BLOCK_K, WIDE, INTERPRETED,
+        )  # fmt: skip
 
 
 @triton.jit
 def recompute_rows(
-    step: tl.constexpr, weight, unfolded, a, base, bias, out, M, N, K, stride_am, stride_ak, stride_om, stride_on,
-    stride_bias, ADDEND: tl.constexpr, HAS_BASE: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
+    pm, first, programs, step: tl.constexpr, weight, unfolded, a, base, bias, out, M, N, K, stride_am, stride_ak,
+    stride_om, stride_on, stride_bias, ADDEND: tl.constexpr, HAS_BASE: tl.constexpr, HAS_BIAS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
-    """Compute and store a row tile's chosen rows, if it has any.
+    """Compute and store the chosen rows of row tile ``pm``, if it has any, in every ``programs``-th block of columns.
 
     ``step`` returns the sums ``acc[BLOCK_M, BLOCK_N]`` with the block of K added that starts at ``k``; ``weight`` are
     its own parameters, its last ones, and ``weight_rows`` the tile's rows of a row-major weight, none past the last.
     ``HAS_BASE``: columns of the sums are then multiplied by ``base[>= N]``.
     """
-    pm = tl.program_id(0)
     row = pm * BLOCK_M + tl.arange(0, BLOCK_M)
     chosen = tl.load(unfolded + row, mask=row < M, other=0) != 0
     if tl.max(chosen.to(tl.int32), axis=0) != 0:
         rows = clamped_rows(pm, M, BLOCK_M, False, WIDE)
         inner = tl.arange(0, BLOCK_K)
-        for pn in range(tl.program_id(1), tl.cdiv(N, BLOCK_N), tl.num_programs(1)):
+        for pn in range(first, tl.cdiv(N, BLOCK_N), programs):
             weight_rows = clamped_rows(pn, N, BLOCK_N, False, True)
             acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
             for k in range(0, K, BLOCK_K):
