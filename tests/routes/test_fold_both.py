@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from typing import Any
 
@@ -108,6 +109,32 @@ def test_one_launch_makes_what_two_make(
         assert torch.equal(one.view(torch.uint8), other.view(torch.uint8))
     assert apart[2][0] == 1
     assert apart[1][m - 1].isnan()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("bias", [None, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("wide", [[], [0, 3, 69], list(range(70))])
+def test_one_launch_finishes_what_two_finish(wide: list[int], bias: torch.dtype | None, device: str) -> None:
+    skip_without_kernels(device)
+    m, n, k = 70, 100, 96
+    weight, base = compact(n, k, device)
+    folded, factors = fold.fold(weight, base)
+    a = spread(m, k, torch.bfloat16).to(device)
+    problem = problem_of(a, weight, ("row_major", "row_major"))
+    strides = dataclasses.replace(problem.strides, bias=1) if bias else problem.strides
+    problem = dataclasses.replace(problem, has_bias=bias is not None, bias_dtype=bias or torch.float32, strides=strides)
+    flags = torch.zeros(m, dtype=torch.int32, device=device)
+    flags[wide] = 1
+    dtype = torch.bfloat16 if bias is None else torch.float32
+    product = torch.randn(m, 112, device=device).to(dtype)
+    apart, together = (torch.full((m, n), torch.nan, dtype=torch.bfloat16, device=device) for _ in range(2))
+    added = None if bias is None else torch.randn(n, device=device).to(bias)
+    has_bias, some = bias is not None, apart if added is None else added
+    launch(fold_calls.finish_call(problem, n, dtype, has_bias=has_bias), product, some, apart)
+    launch(fold_calls.wide_rows_call(problem), flags, a, folded, factors, some, apart)
+    finished = fold_calls.finish_folded_call(problem, dtype, has_bias=has_bias)
+    launch(finished, flags, product, a, folded, factors, together if added is None else added, together)
+    assert torch.equal(apart.view(torch.int16), together.view(torch.int16))
 
 
 def executed(text: str, inputs: dict[str, int], outputs: tuple[str, ...]) -> list[int]:
