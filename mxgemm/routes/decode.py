@@ -74,7 +74,7 @@ def decode_call(problem: Problem, rows: int, *, to_fp8: bool, warps: int = 4) ->
         (rows, p.k, *s.b, *s.b_scales),
         constants,
         {"num_warps": warps},
-        (-(-rows // block_n), -(-p.k // block_k), 1),
+        (-(-rows // block_n) * -(-p.k // block_k), 1, 1),
     )
 
 

@@ -70,7 +70,7 @@ def fold_both_call(problem: Problem, rows: int) -> KernelCall:
         (*left.scalars, rows, *right.scalars[2:]),
         constants,
         left.options,
-        (left.grid[0] + right.grid[0] * right.grid[1], 1, 1),
+        (left.grid[0] + right.grid[0], 1, 1),
     )
 
 

@@ -29,10 +29,7 @@ def round_and_decode_kernel(
             EMAX, ADDEND, BLOCK_M, A_BLOCK_K, WIDE, INTERPRETED,
         )  # fmt: skip
     else:
-        along = tl.cdiv(K, BLOCK_K)
-        pn = (program - tiles) // along
         decode_fold_tile(
-            pn, program - tiles - pn * along, b, b_scales, base, decoded, factors, N, K,
-            stride_bn, stride_bk, stride_sn, stride_sk,
+            program - tiles, b, b_scales, base, decoded, factors, N, K, stride_bn, stride_bk, stride_sn, stride_sk,
             PRESHUFFLED, SCALE_ORDER, TO_FP8, WORDS, BLOCK_N, BLOCK_K, EVEN_N, EVEN_K, WIDE, INTERPRETED,
         )  # fmt: skip

@@ -21,12 +21,12 @@ def decode_fold_kernel(
 ):  # fmt: skip
     """Decode e2m1 weights to contiguous ``folded[N, K]``: e4m3 relative to ``base`` (exponent bytes), or bf16.
 
-    Grid: ``(cdiv(N, BLOCK_N), cdiv(K, BLOCK_K))``. A NaN scale gives NaN. To e4m3, ``factors`` get the bases in fp32,
-    and 1 for the rows up to whole sixteens. ``WORDS``: to e4m3, of rows of 64-bit words and of contiguous scales.
+    Grid: ``cdiv(N, BLOCK_N) * cdiv(K, BLOCK_K)``, along K first. A NaN scale gives NaN. To e4m3, ``factors`` get the
+    bases in fp32, and 1 for the rows up to whole sixteens. ``WORDS``: to e4m3, of rows of 64-bit words and of
+    contiguous scales.
     """
     decode_fold_tile(
-        tl.program_id(0), tl.program_id(1), b, b_scales, base, folded, factors, N, K,
-        stride_bn, stride_bk, stride_sn, stride_sk,
+        tl.program_id(0), b, b_scales, base, folded, factors, N, K, stride_bn, stride_bk, stride_sn, stride_sk,
         PRESHUFFLED, SCALE_ORDER, TO_FP8, WORDS, BLOCK_N, BLOCK_K, EVEN_N, EVEN_K, WIDE, INTERPRETED,
     )  # fmt: skip
 
@@ -50,10 +50,8 @@ def fold_both_kernel(
             ADDEND, PAIRS, BLOCK_M, A_BLOCK_K, EVEN, WIDE, False, INTERPRETED,
         )  # fmt: skip
     else:
-        along = tl.cdiv(K, BLOCK_K)
-        pn = (program - tiles) // along
         decode_fold_tile(
-            pn, program - tiles - pn * along, b, b_scales, b_base, b_folded, b_factors, N, K,
+            program - tiles, b, b_scales, b_base, b_folded, b_factors, N, K,
             stride_bn, stride_bk, stride_sn, stride_sk,
             PRESHUFFLED, SCALE_ORDER, True, WORDS, BLOCK_N, BLOCK_K, EVEN_N, EVEN_K, WIDE, INTERPRETED,
         )  # fmt: skip
@@ -61,12 +59,15 @@ def fold_both_kernel(
 
 @triton.jit
 def decode_fold_tile(
-    pn, pk, b, b_scales, base, folded, factors, N, K, stride_bn, stride_bk, stride_sn, stride_sk,
+    tile, b, b_scales, base, folded, factors, N, K, stride_bn, stride_bk, stride_sn, stride_sk,
     PRESHUFFLED: tl.constexpr, SCALE_ORDER: tl.constexpr, TO_FP8: tl.constexpr, WORDS: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, EVEN_N: tl.constexpr, EVEN_K: tl.constexpr, WIDE: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):  # fmt: skip
-    """A tile of ``decode_fold_kernel``: rows from ``pn * BLOCK_N``, elements from ``pk * BLOCK_K``."""
+    """A tile of ``decode_fold_kernel``, which are counted along K first: memory then reads and writes long runs."""
+    along = tl.cdiv(K, BLOCK_K)
+    pn = tile // along
+    pk = tile - pn * along
     if WORDS:
         expand_words(
             pn, pk, b, b_scales, base, folded, N, K, stride_bn, stride_sn, BLOCK_N, BLOCK_K, EVEN_N, EVEN_K, INTERPRETED
