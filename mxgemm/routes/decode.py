@@ -15,9 +15,8 @@ SLICE_BYTES: Final = 1 << 28
 """Scratch for the decoded rows of a weight that was not decoded beforehand."""
 _BLOCK_N: Final = 16
 _BLOCK_K: Final = 256
-_WORDS_K: Final = 512
-"""Elements along K of a tile that is decoded by words: a row of it is a warp's loads of 64 bits."""
 _ROWS_A_WARP: Final = 4
+"""Of a tile that is decoded by words, one a lane."""
 _SLICE_ROWS: Final = 256  # slices start where scale tiles and weight tiles do
 
 
@@ -54,8 +53,8 @@ def decode_call(problem: Problem, rows: int, *, to_fp8: bool, warps: int = 4) ->
 
     p, s = problem, problem.strides
     assert s is not None
-    words = to_fp8 and _in_words(p)
-    block_n, block_k = (max(_BLOCK_N, warps * _ROWS_A_WARP), _WORDS_K) if words else (_BLOCK_N, _BLOCK_K)
+    words = _in_words(p)
+    block_n, block_k = (max(_BLOCK_N, warps * _ROWS_A_WARP), 512 if to_fp8 else 256) if words else (_BLOCK_N, _BLOCK_K)
     constants = {
         "PRESHUFFLED": p.weight_layout == "preshuffled",
         "SCALE_ORDER": p.scale_layout,
@@ -83,4 +82,4 @@ def _in_words(problem: Problem) -> bool:
     p, s = problem, problem.strides
     assert s is not None
     plain = p.weight_layout == p.scale_layout == "row_major" and s.b[1] == s.b_scales[1] == 1
-    return plain and p.aligned and s.b[0] % 8 == 0
+    return plain and p.aligned and s.b[0] % 8 == 0 and (p.arch.startswith("sm_") or interpreting())

@@ -87,6 +87,29 @@ def test_a_decoded_weight_is_what_prepare_makes(m: int, n: int, k: int, words: b
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("words", [True, False], ids=["words", "bytes"])
+@pytest.mark.parametrize("m, n, k", SHAPES)
+def test_a_weight_decoded_to_bf16(m: int, n: int, k: int, words: bool, device: str) -> None:
+    """Of every scale: what is subnormal, what is infinite and what is NaN in bf16 among them."""
+    skip_without_kernels(device)
+    weight, _ = compact(n, k, "cpu")
+    extremes = torch.tensor([0, 1, 2, 252, 253, 254, 255, 127])
+    weight.scales.view(-1)[: len(extremes)] = extremes[: weight.scales.numel()].to(torch.uint8)
+    weight.data.view(-1, 16)[: len(extremes)] = torch.arange(16, dtype=torch.uint8) * 16 + torch.arange(15, -1, -1)
+    want = weight.dequantize(dtype=torch.bfloat16).to(device)
+    weight = weight.to(device)
+    problem = problem_of(torch.zeros(m, k, device=device), weight, ("row_major", "row_major"), aligned=words)
+    call = decode.decode_call(problem, n, to_fp8=False)
+    assert call.constants["WORDS"] == words
+    got = torch.full((n * k + 64,), 77, dtype=torch.bfloat16, device=device)
+    launch(call, weight.data, weight.scales, weight.scales, got, weight.scales)
+    made = got[: n * k].view(n, k)
+    assert torch.equal(made.isnan(), want.isnan())
+    assert torch.equal(made.nan_to_num(7).view(torch.int16), want.nan_to_num(7).view(torch.int16))
+    assert got[n * k :].eq(77).all()
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
     "layout", [("row_major", "row_major"), ("row_major", "shuffled"), ("preshuffled", "row_major")]
 )
@@ -195,3 +218,16 @@ def test_the_instructions_choose_the_bytes() -> None:
         made = executed(EXPAND_E2M1.value, {"$2": word, "$3": low, "$4": high}, ("$0", "$1"))
         want = [table[code & 7] | (code & 8) << 4 for code in codes]
         assert b"".join(value.to_bytes(8, "little") for value in made) == bytes(want)
+
+
+def test_the_instructions_choose_pairs_of_bytes() -> None:
+    from mxgemm.triton.kernels.expand import EXPAND_TO_BF16
+
+    table = [0x0000, 0x1122, 0x2233, 0x3344, 0x4455, 0x5566, 0x6677, 0x7F80]
+    words = {f"${3 + i}": table[2 * i] | table[2 * i + 1] << 16 for i in range(4)}
+    for shift in range(16):
+        codes = [(place * 3 + shift) % 16 for place in range(8)]
+        word = sum(code << 4 * place for place, code in enumerate(codes))
+        made = executed(EXPAND_TO_BF16.value, {"$2": word, **words}, ("$0", "$1"))
+        want = [table[code & 7] | (code & 8) << 12 for code in codes]
+        assert [value >> 16 * i & 0xFFFF for value in made for i in range(4)] == want

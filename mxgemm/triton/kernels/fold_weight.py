@@ -5,7 +5,7 @@ import triton.language as tl
 
 from mxgemm.triton.kernels.convert import power_of_two, to_e4m3
 from mxgemm.triton.kernels.epilogue import round_to
-from mxgemm.triton.kernels.expand import expand_e2m1, magnitudes
+from mxgemm.triton.kernels.expand import expand_e2m1, expand_to_bf16, magnitudes, magnitudes_bf16
 from mxgemm.triton.kernels.fold import quantize_fold_rows
 from mxgemm.triton.kernels.load_operand import load_packed, load_scales
 
@@ -22,8 +22,8 @@ def decode_fold_kernel(
     """Decode e2m1 weights to contiguous ``folded[N, K]``: e4m3 relative to ``base`` (exponent bytes), or bf16.
 
     Grid: ``cdiv(N, BLOCK_N) * cdiv(K, BLOCK_K)``, along K first. A NaN scale gives NaN. To e4m3, ``factors`` get the
-    bases in fp32, and 1 for the rows up to whole sixteens. ``WORDS``: to e4m3, of rows of 64-bit words and of
-    contiguous scales.
+    bases in fp32, and 1 for the rows up to whole sixteens. ``WORDS``: of rows of whole words and of
+    contiguous scales, on NVIDIA.
     """
     decode_fold_tile(
         tl.program_id(0), b, b_scales, base, folded, factors, N, K, stride_bn, stride_bk, stride_sn, stride_sk,
@@ -70,8 +70,9 @@ def decode_fold_tile(
     pk = tile - pn * along
     if WORDS:
         expand_words(
-            pn, pk, b, b_scales, base, folded, N, K, stride_bn, stride_sn, BLOCK_N, BLOCK_K, EVEN_N, EVEN_K, INTERPRETED
-        )
+            pn, pk, b, b_scales, base, folded, N, K, stride_bn, stride_sn,
+            TO_FP8, BLOCK_N, BLOCK_K, EVEN_N, EVEN_K, INTERPRETED,
+        )  # fmt: skip
     else:
         decode_bytes(
             pn, pk * BLOCK_K, b, b_scales, base, folded, N, K, stride_bn, stride_bk, stride_sn, stride_sk,
@@ -86,35 +87,46 @@ def decode_fold_tile(
 
 @triton.jit
 def expand_words(
-    pn, pk, b, b_scales, base, folded, N, K, stride_bn, stride_sn,
-    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, EVEN_N: tl.constexpr, EVEN_K: tl.constexpr, INTERPRETED: tl.constexpr,
+    pn, pk, b, b_scales, base, folded, N, K, stride_bn, stride_sn, TO_FP8: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, EVEN_N: tl.constexpr, EVEN_K: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
-    """Words of sixteen codes to words of eight e4m3: a lane reads 8 bytes where it writes 16, so neither moves on."""
+    """Words of codes to twice 64 bits each: a lane writes all that it makes of what it reads, so nothing moves on."""
     # In one dimension, so that no version of the compiler has an order to choose.
-    WORDS: tl.constexpr = BLOCK_K // 16
+    CODES: tl.constexpr = 16 if TO_FP8 else 8
+    WORDS: tl.constexpr = BLOCK_K // CODES
     place = tl.arange(0, BLOCK_N * WORDS)
     made = tl.arange(0, 2 * BLOCK_N * WORDS)
     row, word = pn * BLOCK_N + place // WORDS, pk * WORDS + place % WORDS
     made_row, made_word = pn * BLOCK_N + made // (2 * WORDS), pk * (2 * WORDS) + made % (2 * WORDS)
     rows = row.to(tl.int64)
-    source = b.to(tl.pointer_type(tl.int64), bitcast=True) + rows * (stride_bn // 8) + word
-    # Said to be aligned no better, so that a lane loads one word and not two, and what it makes is one store's.
-    source = tl.multiple_of(source, 8)
-    scale = b_scales + rows * stride_sn + word // 2
-    target = folded.to(tl.pointer_type(tl.int64), bitcast=True) + made_row.to(tl.int64) * (K // 8) + made_word
+    kind: tl.constexpr = tl.int64 if TO_FP8 else tl.int32
+    source = b.to(tl.pointer_type(kind), bitcast=True) + rows * (stride_bn // (CODES // 2)) + word
+    # Said to be aligned no better, so that a lane loads one word and not several, and what it makes is one store's.
+    source = tl.multiple_of(source, CODES // 2)
+    scale = b_scales + rows * stride_sn + word // (32 // CODES)
+    across = K // (CODES // 2)
+    target = folded.to(tl.pointer_type(tl.int64), bitcast=True) + made_row.to(tl.int64) * across + made_word
     if EVEN_N and EVEN_K:
-        words, exponent, of_row = tl.load(source), tl.load(scale), tl.load(base + row)
+        words, exponent = tl.load(source), tl.load(scale).to(tl.int32)
     else:
-        inside = (row < N) & (word < K // 16)
-        words, exponent = tl.load(source, mask=inside, other=0), tl.load(scale, mask=inside, other=0)
-        of_row = tl.load(base + row, mask=row < N, other=127)
-    low, high = magnitudes(exponent.to(tl.int32), of_row.to(tl.int32))
-    first, second = expand_e2m1(words, low, high, INTERPRETED)
+        inside = (row < N) & (word < K // CODES)
+        words = tl.load(source, mask=inside, other=0)
+        exponent = tl.load(scale, mask=inside, other=0).to(tl.int32)
+    if TO_FP8:
+        if EVEN_N:
+            of_row = tl.load(base + row)
+        else:
+            of_row = tl.load(base + row, mask=row < N, other=127)
+        low, high = magnitudes(exponent, of_row.to(tl.int32))
+        first, second = expand_e2m1(words, low, high, INTERPRETED)
+    else:
+        halves, ones, twos, fours = magnitudes_bf16(exponent)
+        first, second = expand_to_bf16(words, halves, ones, twos, fours, INTERPRETED)
     elements = tl.join(first, second).reshape(2 * BLOCK_N * WORDS)
     if EVEN_N and EVEN_K:
         tl.store(target, elements)
     else:
-        tl.store(target, elements, mask=(made_row < N) & (made_word < K // 8))
+        tl.store(target, elements, mask=(made_row < N) & (made_word < across))
 
 
 @triton.jit
