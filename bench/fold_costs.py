@@ -37,7 +37,7 @@ COMPACT = ((5120, 2880), (2880, 4096), (7168, 2048), (7168, 16384), (10240, 8192
 COMPACT_M = 256
 WIDE = (1024, 7168, 2048)
 SHARES = (0.0, 1 / 1024, 0.01, 0.1, 1.0)
-EFFORT = Effort(seconds=0.2)
+EFFORT = Effort(seconds=0.05)
 
 
 def main() -> None:
