@@ -49,7 +49,7 @@ TILE_M: Final = 8
 """Its columns, here rows of A."""
 LANES: Final = KNOWN_MACHINES[ARCH].wave_size
 TILES: Final = (1, 2, 3, 4, 5, 6)
-MAX_WARPS: Final = 16
+MAX_WARPS: Final = 24
 MAX_DEPTH: Final = 4
 MAX_CHUNKS: Final = 64
 """Of a warp: a bit each says whether it is left to the kernel's second loop."""
@@ -73,6 +73,8 @@ _ROUNDING_SHARED: Final = 26
 _LEAST_REGISTERS: Final = 72
 """The second loop's, and what it takes more where K has a tail."""
 _TAIL: Final = 4
+MAX_BARRIERS: Final = 15
+"""Barriers of some warps that a workgroup has."""
 MAX_RESIDENT: Final = 8
 MAX_SLOTS: Final = 8
 MAX_SPLITS: Final = 8
@@ -169,8 +171,8 @@ def _config_clauses(p: Problem, c: MmaConfig) -> Iterator[Refusal]:
     if not 0 <= c.a_slots <= MAX_SLOTS:
         yield Refusal("a_slots", c.a_slots, f"0 to {MAX_SLOTS}")
         return
-    if c.a_slots and c.warps_n not in (1, 2, 4):
-        yield Refusal("warps_n", c.warps_n, "1, 2 or 4, which share the chunks of A in shared memory")
+    if c.a_slots and c.warps_n > 1 and c.warps // c.warps_n > MAX_BARRIERS:
+        yield Refusal("warps_n", c.warps_n, f"1, or at most {MAX_BARRIERS} groups of warps that share A's chunks")
     if c.a_slots and (c.a_before or not c.a_ahead or p.a_dtype != torch.bfloat16 or not a_vector(p)):
         yield Refusal("a_slots", c.a_slots, "a_ahead, not a_before, and aligned contiguous rows of A in bfloat16")
     if c.prefetch and not fragments(p):
@@ -238,9 +240,9 @@ def shared_bytes(p: Problem, c: MmaConfig) -> int:
     cluster's other workgroups.
     """
     of_warp = tiles_m(p) // c.warps_m * TILE_M
-    sums, of_a = 4 * of_warp * (TILE_N * c.tiles + 4), 2 * CHUNK * of_warp * c.a_slots // c.warps_n
+    sums, of_a = 4 * of_warp * (TILE_N * c.tiles + 4), 2 * CHUNK * of_warp * c.a_slots
     received = 4 + round_up(TILE_N * c.tiles * c.warps_n * p.m, 4 * c.splits) if c.splits > 1 else 0
-    return c.warps * max(sums, of_a) + 4 * received
+    return c.warps * max(sums, round_up(-(-of_a // c.warps_n), 16)) + 4 * received
 
 
 def rounded_bytes(p: Problem, c: MmaConfig) -> int:
@@ -273,6 +275,7 @@ def defines(p: Problem, c: MmaConfig) -> dict[str, int | str]:
         "A_SLOTS": c.a_slots,
         "A_WHOLE": int(c.a_slots > 0 and chunks(p) <= c.a_slots * c.along_k),
         "PREFETCH": int(c.prefetch),
+        "ONCE": int(chunks(p) <= c.along_k * c.depth),
     }
 
 

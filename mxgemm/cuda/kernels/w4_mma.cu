@@ -15,6 +15,9 @@
 // A are copied to shared memory by whole rows and rounded there, A_WHOLE, these are all; A_VECTOR, W_VECTOR, loads of 16 bytes are aligned and contiguous; TAIL, K % 128 != 0;
 // OVERLAP, launched so that it may begin before earlier launches have ended.
 #include "w4_mma_sums.h"
+#ifndef A_FIRST
+#define A_FIRST (A_FORMAT == BF16)
+#endif
 
 constexpr float UP = A_CODES ? 1ull << 2 * DOWN : 1ull << DOWN;  // what sums are too small by: see round_block.h
 
@@ -113,8 +116,8 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
   // Of a chunk a warp copies two rows at a time, a lane piece lane % 16 of one; and a lane reads block t of the rows g.
   const u32 copied = lane & 15, area = shared_address(sums + sides * WARPS_N * SHARED);
   const int copied_row = 2 * side + (lane >> 4), rows_left = p.m - m0 - copied_row;
-  const u8* const copied_from = p.a + (m0 + copied_row) * p.a_row * A_BYTES + copied * 16;
-  const u32 copied_to = area + place_of(copied_row, copied);
+  const u8* copied_from = p.a + (m0 + copied_row) * p.a_row * A_BYTES + copied * 16;
+  u32 copied_to = area + place_of(copied_row, copied);
   u32 places[4];
 #pragma unroll
   for (int i = 0; i < 4; i++) places[i] = area + place_of(g, 4 * t + i);
@@ -184,9 +187,10 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
     if (chunk < end) {
       const bool real = !TAIL || 4 * chunk + (copied >> 2) < blocks;
 #pragma unroll
-      for (int j = 0; j < 4 * MT / WARPS_N; j++)
-        copy_16(copied_to + to + j * (512 * WARPS_N), copied_from + j * (2 * WARPS_N * A_BYTES * p.a_row) + chunk * 256,
-                real && 2 * WARPS_N * j < rows_left ? 16 : 0);
+      for (int j = 0; j < (4 * MT + WARPS_N - 1) / WARPS_N; j++)
+        if (4 * MT % WARPS_N == 0 || side + WARPS_N * j < 4 * MT)
+          copy_16(copied_to + to + j * (512 * WARPS_N), copied_from + j * (2 * WARPS_N * A_BYTES * p.a_row) + chunk * 256,
+                  real && 2 * WARPS_N * j < rows_left ? 16 : 0);
     }
     end_group_of_copies();
   };
@@ -216,7 +220,7 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
   // Adds a chunk, or says that it has to be left. Another one, if there is one, is called for as soon as there is room.
   auto add_chunk = [&](Weights& w, Part (&part)[MT], int round, int ahead) {
     const int then = ahead + DEPTH * ALONG_K;
-    const bool more = round + then < end;
+    const bool more = !ONCE && round + then < end;
     if (!A_AHEAD || A_SLOTS) load_a(part, round, ahead);
     Opened opened[MT];
     bool odd = false;
@@ -273,11 +277,19 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
 
   Weights weights[DEPTH];
   Part parts[DEPTH][MT];
+  // Where loads begin is computed before the wait, not behind it.
+#if FRAGMENTS
+#pragma unroll
+  for (int i = 0; i < PLACES; i++) keep_as_it_is(codes_place[i]), keep_as_it_is(scales_place[i]);
+#endif
+#if A_SLOTS
+  keep_as_it_is(copied_from), keep_as_it_is(copied_to);
+#endif
 #if OVERLAP && !A_BEFORE
   wait_for_earlier_launches();
 #endif
   let_later_launches_begin();  // no earlier: they would take places on some multiprocessors and leave others without work
-#if A_SLOTS && A_FORMAT == BF16  // what is rounded first comes second: measured
+#if A_SLOTS && A_FIRST
   copy_a(0, first);
 #endif
 #pragma unroll
@@ -291,7 +303,10 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
 #endif
 #if A_SLOTS
 #pragma unroll
-  for (int i = A_FORMAT == BF16; i < A_SLOTS; i++) copy_a(i * SLOT, first + i * ALONG_K);
+  for (int i = A_FIRST; i < A_SLOTS; i++) copy_a(i * SLOT, first + i * ALONG_K);
+#if ONCE && A_FIRST
+  end_group_of_copies();
+#endif
 #else
   if (A_AHEAD)
 #pragma unroll
@@ -308,7 +323,7 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
         meet_on_a();
 #endif
         if (!add_chunk(weights[d], parts[d], round, d * ALONG_K)) left |= 1ull << ((round - first) / ALONG_K + d);
-#if A_SLOTS
+#if A_SLOTS && !ONCE
 #if A_WHOLE
         end_group_of_copies();
         slot += SLOT;
@@ -317,10 +332,12 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
         copy_a(slot, round + (d + A_SLOTS) * ALONG_K);
         slot = slot == (A_SLOTS - 1) * SLOT ? 0 : slot + SLOT;
 #endif
-#else
-        if (A_AHEAD && round + (DEPTH + d) * ALONG_K < end) load_a(parts[d], round, (DEPTH + d) * ALONG_K);
+#elif !A_SLOTS
+        if (A_AHEAD && !ONCE && round + (DEPTH + d) * ALONG_K < end)
+          load_a(parts[d], round, (DEPTH + d) * ALONG_K);
 #endif
       }
+    if (ONCE) break;
     next_round();
   }
 
