@@ -242,7 +242,7 @@ def shared_bytes(p: Problem, c: MmaConfig) -> int:
     of_warp = tiles_m(p) // c.warps_m * TILE_M
     sums, of_a = 4 * of_warp * (TILE_N * c.tiles + 4), 2 * CHUNK * of_warp * c.a_slots
     received = 4 + round_up(TILE_N * c.tiles * c.warps_n * p.m, 4 * c.splits) if c.splits > 1 else 0
-    return c.warps * max(sums, round_up(-(-of_a // c.warps_n), 16)) + 4 * received
+    return c.warps * max(sums, round_up(-(-of_a // c.warps_n), 64)) + 4 * received
 
 
 def rounded_bytes(p: Problem, c: MmaConfig) -> int:

@@ -118,9 +118,7 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
   const int copied_row = 2 * side + (lane >> 4), rows_left = p.m - m0 - copied_row;
   const u8* copied_from = p.a + (m0 + copied_row) * p.a_row * A_BYTES + copied * 16;
   u32 copied_to = area + place_of(copied_row, copied);
-  u32 places[4];
-#pragma unroll
-  for (int i = 0; i < 4; i++) places[i] = area + place_of(g, 4 * t + i);
+  const u32 place = area + place_of(g, 4 * t);  // of its first piece; piece i is at 16 i in other bits of the address
   u32 slot = 0;  // what of A is multiplied next, in bytes
 #else
   const u8* a[MT];
@@ -200,7 +198,7 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
     for (int i = 0; i < MT; i++) {
 #if A_SLOTS
 #pragma unroll
-      for (int j = 0; j < 4; j++) part[i].at[j] = places[j] + slot + i * TILE_BYTES;
+      for (int j = 0; j < 4; j++) part[i].at[j] = (place + slot ^ 16 * j) + i * TILE_BYTES;
 #elif A_BEFORE
       const u8* at = p.rounded + rounded_at[i] * 16ull + ahead * (STEP * 16);
 #endif
@@ -226,7 +224,9 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
     bool odd = false;
 #if A_SLOTS && A_FORMAT != BF16
 #pragma unroll 2
-    for (int i = side; i < MT; i += WARPS_N) odd |= !round_in_place(places, slot + i * TILE_BYTES);
+    for (int j = 0; j < (MT + WARPS_N - 1) / WARPS_N; j++)
+      if (MT % WARPS_N == 0 || side + j * WARPS_N < MT)
+        odd |= !round_in_place(part[0].at, (side + j * WARPS_N) * TILE_BYTES);
     if (WARPS_N > 1) odd = any_of_warps(1 + sides, 32 * WARPS_N, odd);
 #endif
 #pragma unroll

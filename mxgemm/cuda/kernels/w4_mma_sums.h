@@ -11,8 +11,8 @@
 constexpr int WARPS = WARPS_N * WARPS_M * WARPS_K, ROWS = 16 * TILES, COLUMNS = 8 * MT;
 constexpr int ALONG_K = WARPS_K * SPLITS;  // warps that share K
 constexpr int PITCH = ROWS + 4;            // of a row of sums in shared memory: the quads of a warp meet different banks
-// Words of shared memory of a warp: A's, a multiple of 4, the same as the sums'.
-constexpr int OF_A = (A_SLOTS * MT * 8 * 256 / 16 + WARPS_N - 1) / WARPS_N * 4;
+// Words of shared memory of a warp, 64 bytes at a time: A's, the same as the sums'.
+constexpr int OF_A = (A_SLOTS * MT * 8 * 256 / 64 + WARPS_N - 1) / WARPS_N * 16;
 constexpr int SHARED = COLUMNS * PITCH > OF_A ? COLUMNS * PITCH : OF_A;
 
 // [WARPS_M][WARPS_K][WARPS_N][SHARED], of that [COLUMNS][PITCH]; then, in a cluster, a barrier and [SPLITS][its results].
