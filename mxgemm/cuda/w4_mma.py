@@ -62,19 +62,22 @@ MAX_REGISTERS: Final = 255
 GRAIN: Final = 8
 """Registers of a lane are handed out by so many."""
 _OTHER_REGISTERS: Final = 20
-"""Decoded weights, counters, constants; this and the next three were seen in compiled code without spills."""
+"""Decoded weights, counters, constants; this and the next five were seen in compiled code without spills."""
 _STRIDES: Final = 16
 """Strides of weights as they lie, and what they are multiplied into, twice that for more than so many tiles."""
 _FEW_TILES: Final = 4
 _ROUNDING: Final = 6
 """Of A in registers."""
 _ROUNDING_SHARED: Final = 26
-"""And of a block in shared memory."""
+"""And of a block in shared memory, beside a weight as it lies; beside one in fragment order of four tiles of rows."""
+_ROUNDING_FOUR: Final = 12
+_BESIDE_SLOTS: Final = 30
+"""What a weight in fragment order and A in shared memory need beside sums and codes, without what grows with tiles; and
+where no warp has a second chunk."""
+_AT_ONCE: Final = 25
 _LEAST_REGISTERS: Final = 72
 """The second loop's, and what it takes more where K has a tail."""
 _TAIL: Final = 4
-MAX_BARRIERS: Final = 15
-"""Barriers of some warps that a workgroup has."""
 MAX_RESIDENT: Final = 8
 MAX_SLOTS: Final = 8
 MAX_SPLITS: Final = 8
@@ -171,8 +174,6 @@ def _config_clauses(p: Problem, c: MmaConfig) -> Iterator[Refusal]:
     if not 0 <= c.a_slots <= MAX_SLOTS:
         yield Refusal("a_slots", c.a_slots, f"0 to {MAX_SLOTS}")
         return
-    if c.a_slots and c.warps_n > 1 and c.warps // c.warps_n > MAX_BARRIERS:
-        yield Refusal("warps_n", c.warps_n, f"1, or at most {MAX_BARRIERS} groups of warps that share A's chunks")
     if c.a_slots and (c.a_before or not c.a_ahead or p.a_dtype != torch.bfloat16 or not a_vector(p)):
         yield Refusal("a_slots", c.a_slots, "a_ahead, not a_before, and aligned contiguous rows of A in bfloat16")
     if c.prefetch and not fragments(p):
@@ -204,9 +205,21 @@ def tiles_m(p: Problem) -> int:
     return next(tiles for tiles in (1, 2, 4) if TILE_M * tiles >= min(p.m, MAX_M))
 
 
+def at_once(p: Problem, c: MmaConfig) -> bool:
+    """Say whether all chunks are in flight at once: no warp comes back for more."""
+    return chunks(p) <= c.along_k * c.depth
+
+
 def registers_needed(p: Problem, c: MmaConfig) -> int:
     """Return a bound of the registers of a lane: sums, what is in flight, A's words, places, decoded weights."""
     of_warp = tiles_m(p) // c.warps_m
+    least = _LEAST_REGISTERS + (_TAIL if p.k % CHUNK else 0)
+    if fragments(p) and c.a_slots and c.depth == 1:
+        held = (9 + 4 * of_warp) * c.tiles
+        if at_once(p, c):
+            return max(least, held + _AT_ONCE + 2 * of_warp)
+        rounding = _ROUNDING_FOUR if of_warp > 2 and p.a_format != "bf16" else 0
+        return max(least, held + _BESIDE_SLOTS + 3 * c.tiles + 4 * of_warp + rounding)
     weights = 9 * c.tiles if fragments(p) else 10 * c.tiles
     block = 5 if c.a_codes else 0 if c.a_slots else 16 if c.a_before else 8 * p.a_dtype.itemsize
     if c.a_slots:
@@ -222,7 +235,6 @@ def registers_needed(p: Problem, c: MmaConfig) -> int:
         + (0 if c.a_before else _ROUNDING)
     )
     sums = 4 * c.tiles * of_warp
-    least = _LEAST_REGISTERS + (_TAIL if p.k % CHUNK else 0)
     return max(least, sums + c.depth * flight + opened + places + other)
 
 
@@ -275,7 +287,7 @@ def defines(p: Problem, c: MmaConfig) -> dict[str, int | str]:
         "A_SLOTS": c.a_slots,
         "A_WHOLE": int(c.a_slots > 0 and chunks(p) <= c.a_slots * c.along_k),
         "PREFETCH": int(c.prefetch),
-        "ONCE": int(chunks(p) <= c.along_k * c.depth),
+        "ONCE": int(at_once(p, c)),
     }
 
 

@@ -304,7 +304,7 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
 #if A_SLOTS
 #pragma unroll
   for (int i = A_FIRST; i < A_SLOTS; i++) copy_a(i * SLOT, first + i * ALONG_K);
-#if ONCE && A_FIRST
+#if ONCE && DEPTH == 1 && A_FIRST
   end_group_of_copies();
 #endif
 #else
@@ -323,7 +323,7 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
         meet_on_a();
 #endif
         if (!add_chunk(weights[d], parts[d], round, d * ALONG_K)) left |= 1ull << ((round - first) / ALONG_K + d);
-#if A_SLOTS && !ONCE
+#if A_SLOTS && (DEPTH > 1 || !ONCE)
 #if A_WHOLE
         end_group_of_copies();
         slot += SLOT;

@@ -10,6 +10,7 @@
 
 constexpr int WARPS = WARPS_N * WARPS_M * WARPS_K, ROWS = 16 * TILES, COLUMNS = 8 * MT;
 constexpr int ALONG_K = WARPS_K * SPLITS;  // warps that share K
+static_assert(!A_SLOTS || WARPS_N == 1 || WARPS_K * WARPS_M < 16, "warps that share A have a barrier of their own");
 constexpr int PITCH = ROWS + 4;            // of a row of sums in shared memory: the quads of a warp meet different banks
 // Words of shared memory of a warp, 64 bytes at a time: A's, the same as the sums'.
 constexpr int OF_A = (A_SLOTS * MT * 8 * 256 / 64 + WARPS_N - 1) / WARPS_N * 16;
