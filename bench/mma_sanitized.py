@@ -3,8 +3,9 @@
     PYTORCH_NO_CUDA_MEMORY_CACHING=1 PYTHONPATH=. compute-sanitizer --tool memcheck python bench/mma_sanitized.py
     PYTORCH_NO_CUDA_MEMORY_CACHING=1 PYTHONPATH=. compute-sanitizer --tool racecheck python bench/mma_sanitized.py
 
-Operands are made on the CPU and results judged there, so that next to nothing else runs on the GPU; without torch's pool of
-memory each of them is an allocation of its own, whose bounds the sanitizer knows. Exit status 1 if a result is wrong.
+Operands are made on the CPU and results judged there, so that next to nothing else runs on the GPU; without torch's
+pool of memory each of them is an allocation of its own, whose bounds the sanitizer knows. Exit status 1 if a result is
+wrong.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 
 import mxgemm
-from bench.mma_cases import Case, judged, make
+from bench.mma_cases import Case, described, judged, make
 from bench.w4_kernels import build_all
 from bench.w4_mma import instances
 from mxgemm.cuda.w4_mma import MmaConfig
@@ -92,8 +93,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build-only", action="store_true", help="fill the cache of kernels, which needs no GPU")
     only = parser.parse_args().build_only
-    from bench.mma_cases import described
-
     build_all(one for case in cases() for one in instances(described(case), case.config))
     if only:
         return
