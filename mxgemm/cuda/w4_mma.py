@@ -107,6 +107,8 @@ class MmaConfig(Config):
         prefetch: a workgroup calls all that it reads of the weight to L2 before anything else, also before it waits for
             earlier launches; of a weight in fragment order.
         splits: workgroups that share K, a cluster; each adds the sums of all for an equal part of results.
+        in_turn: warps call for their first chunks four at a time, so that the first ones' come before the last ones'
+            and are multiplied meanwhile.
     """
 
     tiles: int = 1
@@ -122,6 +124,7 @@ class MmaConfig(Config):
     a_slots: int = 0
     prefetch: bool = False
     splits: int = 1
+    in_turn: bool = False
 
     @property
     def warps(self) -> int:
@@ -178,6 +181,8 @@ def _config_clauses(p: Problem, c: MmaConfig) -> Iterator[Refusal]:
         yield Refusal("a_slots", c.a_slots, "a_ahead, not a_before, and aligned contiguous rows of A in bfloat16")
     if c.prefetch and not fragments(p):
         yield Refusal("prefetch", True, "a weight in fragment order: what a workgroup reads lies together")
+    if c.in_turn and (c.warps_n > 1 or c.a_before or not c.a_ahead):
+        yield Refusal("in_turn", True, "a_ahead, not a_before, and one warp along N, whose barriers others would be")
     if c.warps > MAX_WARPS:
         yield Refusal("warps", c.warps, f"at most {MAX_WARPS} of a workgroup")
     if not 1 <= c.depth <= MAX_DEPTH:
@@ -288,6 +293,7 @@ def defines(p: Problem, c: MmaConfig) -> dict[str, int | str]:
         "A_WHOLE": int(c.a_slots > 0 and chunks(p) <= c.a_slots * c.along_k),
         "PREFETCH": int(c.prefetch),
         "ONCE": int(at_once(p, c)),
+        "IN_TURN": int(c.in_turn),
     }
 
 

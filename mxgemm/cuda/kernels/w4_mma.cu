@@ -12,12 +12,13 @@
 // them; A_BEFORE, a launch of round_a.cu comes before, which this one overlaps, A_CODES, it makes e2m1 codes; RESIDENT,
 // workgroups for which a multiprocessor's registers must do, 0 if no matter how many; SPLITS, workgroups that share K, a
 // cluster; FRAGMENTS, the weight is in the order of mxgemm.mx.fragments; PREFETCH, all that a workgroup reads of it is called to L2 first; A_SLOTS, so many chunks of
-// A are copied to shared memory by whole rows and rounded there, A_WHOLE, these are all; A_VECTOR, W_VECTOR, loads of 16 bytes are aligned and contiguous; TAIL, K % 128 != 0;
+// A are copied to shared memory by whole rows and rounded there, A_WHOLE, these are all; ONCE, no warp comes back for
+// another round; IN_TURN, warps call for what they read four at a time; A_VECTOR, W_VECTOR, loads of 16 bytes are aligned and contiguous; TAIL, K % 128 != 0;
 // OVERLAP, launched so that it may begin before earlier launches have ended.
 #include "w4_mma_sums.h"
-#ifndef A_FIRST
-#define A_FIRST (A_FORMAT == BF16)
-#endif
+
+// Slots of A that are copied before weights are called for: what is rounded is waited for first.
+#define A_FIRST (A_FORMAT == BF16 || (ONCE && DEPTH > 1) ? 1 : A_SLOTS)
 
 constexpr float UP = A_CODES ? 1ull << 2 * DOWN : 1ull << DOWN;  // what sums are too small by: see round_block.h
 
@@ -116,7 +117,7 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
   // Of a chunk a warp copies two rows at a time, a lane piece lane % 16 of one; and a lane reads block t of the rows g.
   const u32 copied = lane & 15, area = shared_address(sums + sides * WARPS_N * SHARED);
   const int copied_row = 2 * side + (lane >> 4), rows_left = p.m - m0 - copied_row;
-  const u8* copied_from = p.a + (m0 + copied_row) * p.a_row * A_BYTES + copied * 16;
+  const u8* const copied_from = p.a + (m0 + copied_row) * p.a_row * A_BYTES + copied * 16;
   u32 copied_to = area + place_of(copied_row, copied);
   const u32 place = area + place_of(g, 4 * t);  // of its first piece; piece i is at 16 i in other bits of the address
   u32 slot = 0;  // what of A is multiplied next, in bytes
@@ -181,13 +182,18 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
 #if A_SLOTS
   constexpr u32 SLOT = MT * TILE_BYTES;
   auto meet_on_a = [&] { WARPS_N == 1 ? warp_barrier() : warps_barrier(1 + sides, 32 * WARPS_N); };
-  auto copy_a = [&](u32 to, int chunk) {  // rows and blocks past the end are 0
+  constexpr int COPIES = (4 * MT + WARPS_N - 1) / WARPS_N;  // of a chunk, by a warp
+  auto copied_rows = [&](const u8* (&rows)[COPIES], int chunk) {
+#pragma unroll
+    for (int j = 0; j < COPIES; j++) rows[j] = copied_from + j * (2 * WARPS_N * A_BYTES * p.a_row) + chunk * 256;
+  };
+  auto copy_a = [&](u32 to, int chunk, const u8* (&rows)[COPIES], int ahead) {  // rows and blocks past the end are 0
     if (chunk < end) {
       const bool real = !TAIL || 4 * chunk + (copied >> 2) < blocks;
 #pragma unroll
-      for (int j = 0; j < (4 * MT + WARPS_N - 1) / WARPS_N; j++)
+      for (int j = 0; j < COPIES; j++)
         if (4 * MT % WARPS_N == 0 || side + WARPS_N * j < 4 * MT)
-          copy_16(copied_to + to + j * (512 * WARPS_N), copied_from + j * (2 * WARPS_N * A_BYTES * p.a_row) + chunk * 256,
+          copy_16(copied_to + to + j * (512 * WARPS_N), rows[j] + ahead * 256,
                   real && 2 * WARPS_N * j < rows_left ? 16 : 0);
     }
     end_group_of_copies();
@@ -283,28 +289,41 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
   for (int i = 0; i < PLACES; i++) keep_as_it_is(codes_place[i]), keep_as_it_is(scales_place[i]);
 #endif
 #if A_SLOTS
-  keep_as_it_is(copied_from), keep_as_it_is(copied_to);
+  const u8* rows[COPIES];
+  copied_rows(rows, first);
+#pragma unroll
+  for (int j = 0; j < COPIES; j++) keep_as_it_is(rows[j]);
+  keep_as_it_is(copied_to);
 #endif
 #if OVERLAP && !A_BEFORE
   wait_for_earlier_launches();
 #endif
   let_later_launches_begin();  // no earlier: they would take places on some multiprocessors and leave others without work
-#if A_SLOTS && A_FIRST
-  copy_a(0, first);
+#if IN_TURN
+  constexpr int WAVES = (WARPS + 3) / 4;
+  const int wave = warp >> 2;
+  auto lanes_of = [](int wave) { return WARPS % 4 ? 32 * (4 + min(4, WARPS - 4 * wave)) : 256; };  // and those before
+  if (wave) warps_barrier(wave, lanes_of(wave));
 #endif
+#if A_SLOTS
 #pragma unroll
-  for (int d = 0; d < DEPTH; d++)
+  for (int i = 0; i < A_FIRST; i++) copy_a(i * SLOT, first + i * ALONG_K, rows, i * ALONG_K);
+#endif
+  auto load_chunk = [&](int d) {
     if (first + d * ALONG_K < end) {
       load_scales(weights[d], first, d * ALONG_K);
       load_codes(weights[d], first, d * ALONG_K);
     }
+  };
+#pragma unroll
+  for (int d = 0; d < (ONCE ? 1 : DEPTH); d++) load_chunk(d);
 #if A_BEFORE
   wait_for_earlier_launches();  // not for the weight: what wrote that had ended before the launch that rounds A began
 #endif
 #if A_SLOTS
 #pragma unroll
-  for (int i = A_FIRST; i < A_SLOTS; i++) copy_a(i * SLOT, first + i * ALONG_K);
-#if ONCE && DEPTH == 1 && A_FIRST
+  for (int i = A_FIRST; i < A_SLOTS; i++) copy_a(i * SLOT, first + i * ALONG_K, rows, i * ALONG_K);
+#if ONCE && A_FIRST == A_SLOTS  // or loads of the weight are moved behind the wait for the copies
   end_group_of_copies();
 #endif
 #else
@@ -312,6 +331,9 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
 #pragma unroll
     for (int d = 0; d < DEPTH; d++)
       if (first + d * ALONG_K < end) load_a(parts[d], first, d * ALONG_K);
+#endif
+#if IN_TURN
+  if (wave + 1 < WAVES) arrive_at_barrier(wave + 1, lanes_of(wave + 1));
 #endif
 #pragma unroll 1
   for (int round = first; round < end; round += DEPTH * ALONG_K) {
@@ -322,6 +344,7 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
         wait_for_copies<A_SLOTS - 1>();
         meet_on_a();
 #endif
+        if (ONCE && d + 1 < DEPTH) load_chunk(d + 1);  // when this one has come: together they would come late
         if (!add_chunk(weights[d], parts[d], round, d * ALONG_K)) left |= 1ull << ((round - first) / ALONG_K + d);
 #if A_SLOTS && (DEPTH > 1 || !ONCE)
 #if A_WHOLE
@@ -329,7 +352,9 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
         slot += SLOT;
 #else
         meet_on_a();
-        copy_a(slot, round + (d + A_SLOTS) * ALONG_K);
+        const u8* next_rows[COPIES];
+        copied_rows(next_rows, round + (d + A_SLOTS) * ALONG_K);
+        copy_a(slot, round + (d + A_SLOTS) * ALONG_K, next_rows, 0);
         slot = slot == (A_SLOTS - 1) * SLOT ? 0 : slot + SLOT;
 #endif
 #elif !A_SLOTS
