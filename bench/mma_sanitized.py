@@ -23,6 +23,7 @@ from bench.mma_cases import Case, described, judged, make
 from bench.w4_kernels import build_all
 from bench.w4_mma import instances
 from mxgemm.cuda.w4_mma import MmaConfig
+from mxgemm.native.build import built
 from mxgemm.routes import ROUTES
 
 SLOTS = MmaConfig(3, 1, 2, 1, overlap=True, a_slots=2)
@@ -34,8 +35,9 @@ CONFIGS: tuple[tuple[int, str, MmaConfig], ...] = (
     (32, "e2m1", replace(BEFORE, a_codes=True)),
     *((11, a_format, SLOTS) for a_format in ("e2m1", "e4m3", "bf16")),
     (16, "e2m1", replace(SLOTS, tiles=5, a_slots=1)),
-    (16, "bf16", replace(SLOTS, warps_k=9, a_slots=1)),
-    (16, "e2m1", replace(SLOTS, warps_k=9, a_slots=1)),
+    *((16, a_format, replace(SLOTS, warps_k=9, a_slots=1, in_turn=True)) for a_format in ("e2m1", "bf16")),
+    *((16, a_format, replace(SLOTS, warps_k=5, depth=2)) for a_format in ("e2m1", "bf16")),
+    (11, "bf16", replace(SLOTS, warps_k=5, depth=2, in_turn=True)),
     (16, "e2m1", replace(SLOTS, warps_n=2, warps_m=2, tiles=1)),
     *((32, a_format, replace(SLOTS, warps_n=3, tiles=2)) for a_format in ("e2m1", "bf16")),
     *((11, a_format, CLUSTER) for a_format in ("e2m1", "bf16")),
@@ -91,10 +93,11 @@ def whole_calls(device: torch.device) -> list[str]:
 def main() -> None:
     """Run all, print what is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build-only", action="store_true", help="fill the cache of kernels, which needs no GPU")
+    parser.add_argument("--build-only", action="store_true", help="fill the caches, which needs no GPU")
     only = parser.parse_args().build_only
     build_all(one for case in cases() for one in instances(described(case), case.config))
     if only:
+        built()
         return
     device, wrong = torch.device("cuda", 0), 0
     for case in cases():

@@ -59,7 +59,8 @@ AT_ONCE: tuple[tuple[int, str, MmaConfig, int, int], ...] = (
     # M, a_format, configuration, K; instructions of the kernel: as counted
     (1, "e2m1", MmaConfig(3, 1, 23, 1, a_slots=1, prefetch=True, resident=1), 2880, 1872),
     (16, "bf16", MmaConfig(3, 1, 24, 1, a_slots=1, prefetch=True, resident=1), 2880, 1392),
-    (16, "e2m1", MmaConfig(3, 1, 24, 1, a_slots=1, prefetch=True, resident=1), 2880, 2096),
+    (16, "bf16", MmaConfig(3, 1, 24, 1, a_slots=1, prefetch=True, resident=1, in_turn=True), 2880, 1440),
+    (16, "e2m1", MmaConfig(3, 1, 20, 1, a_slots=1, prefetch=True, resident=1), 2496, 2096),
     (32, "bf16", MmaConfig(3, 2, 8, 1, a_slots=1, splits=2, resident=1), 2048, 2100),
 )
 QUICK = 11  # the one of FAMILIES that is built in every run of the tests
@@ -127,11 +128,12 @@ def test_what_is_done_at_once(
     assert code.kernel["HMMA.16816.F32.BF16"] == 8 * config.tiles * w4_mma.tiles_m(problem) + 8  # 8 for what is left
     assert code.count("HMMA") == 8
     names = list(code.names)
-    waited = next(i for i, name in enumerate(names) if name.startswith("DEPBAR"))
+    products = names.index("HMMA.16816.F32.BF16")
+    waited = max(i for i, name in enumerate(names[:products]) if name.startswith("DEPBAR"))
     begun = names[names.index("ACQBULK") : waited]
     assert begun.count("LDG.E.NA.128.CONSTANT") == 2 * config.tiles
     assert begun.count("LDGSTS.E.BYPASS.128") == -(-4 * w4_mma.tiles_m(problem) // config.warps_n)
-    assert len(begun) <= 150
+    assert len(begun) <= 165
     assert not {name for name in names if name.startswith(("LDL", "STL"))}
     assert code.registers <= w4_mma.registers_allowed(config)
     assert len(names) <= 1.05 * instructions
