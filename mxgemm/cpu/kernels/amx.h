@@ -3,8 +3,8 @@
 // With MX_EMULATED_AMX its instructions are functions here, which any CPU runs: for tests.
 #pragma once
 
-enum { TILE_M = 32, TILE_BLOCKS = 16 };
-enum { NARROW_BYTES = 512 << 10 };
+enum { TILE_M = 32, TILE_BLOCKS = 8 };
+enum { NARROW_BYTES = 1 << 20 };
 #include "bf16.h"
 
 #define MX_ENGINE "amx_bf16"

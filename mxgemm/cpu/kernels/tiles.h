@@ -221,7 +221,9 @@ static void tiles_task(const struct mx_call *c, const struct tiles *t, const str
         uint8_t *here = flags + at.i * TILE_N;
         float *to = sums + at.i * strip;
         if (at.first == 0) memset(here, 0, TILE_N);
-        if (at.i == 0) fill_tables(t->values + m0 / TILE_ROWS * a_step + at.first * TILE_ROWS * BLOCK, a_step, m1 - m0, blocks, tables);
+        if (at.i == 0)
+            fill_tables(t->values + m0 / TILE_ROWS * a_step + at.first * TILE_ROWS * BLOCK, a_step, m1 - m0, blocks,
+                        tables);
         if (source.extreme) note_extremes(c, at.n, at.first, blocks, here);
         struct tile_place later = place_after(then, together, t->blocks, end);
         if (more)
@@ -229,8 +231,9 @@ static void tiles_task(const struct mx_call *c, const struct tiles *t, const str
                         room, &source);
         for (int64_t m = m0 + (m1 - m0 - 1) / TILE_M * TILE_M; m >= m0; m -= TILE_M) {
             const tile_element *a = t->values + m / TILE_ROWS * a_step + at.first * TILE_ROWS * BLOCK;
+            const float *of_these = tables + (m - m0) * (tables_bytes(TILE_M) / (int64_t)sizeof(float) / TILE_M);
             multiply_tiles(a, a_step, smaller(TILE_M, m1 - m), panel, blocks, at.first != 0, to + (m - m0) * TILE_N,
-                           m == m0 && more ? &source : NULL, tables + (m - m0) * (tables_bytes(TILE_M) / 4 / TILE_M));
+                           m == m0 && more ? &source : NULL, of_these);
         }
         if (last) finish_tiles(c, t, m0, m1, at.n, here, to);
         if (more) decode_rest(&source, panel);
