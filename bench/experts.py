@@ -51,8 +51,10 @@ BANDWIDTH = 4.2e6
 class Mma(GroupedMMA):
     """The route w4_mma with changes to its configuration of the first product and of the second."""
 
-    def __init__(self, first: dict[str, Any], second: dict[str, Any] | None = None, few: int = FEW_PAIRS) -> None:
-        self.few, self.changes = few, (first, first if second is None else second)
+    def __init__(
+        self, first: dict[str, Any], second: dict[str, Any] | None = None, few: int = FEW_PAIRS, rounding: int = 0
+    ) -> None:
+        self.few, self.rounding, self.changes = few, rounding, (first, first if second is None else second)
 
     def config(self, problem: GroupedProblem) -> GroupedConfig:
         """Change the route's own configuration."""
@@ -70,28 +72,40 @@ class Wgmma(GroupedWgmma):
         return replace(wgmma.config_for(problem), **self.changes)
 
 
-_FOUR: dict[str, Any] = {"tiles": 4, "warps_n": 1, "resident": 3}
-_TWO: dict[str, Any] = {"tiles": 2, "warps_n": 2, "resident": 2}
+_TWO: dict[str, Any] = {"tiles": 2, "slots": 4}
 FEW: dict[str, ExpertsRoute] = {
     "w4_mma": Mma({}),
-    "w4_mma, depth 2": Mma({"depth": 2}),
-    "w4_mma, four tiles": Mma(_FOUR),
-    "w4_mma, four tiles, depth 2": Mma({**_FOUR, "depth": 2}),
-    "w4_mma, second of 64 rows": Mma({}, _TWO),
-    "w4_mma, second by eight warps along K": Mma({}, {"warps_k": 8, "resident": 2}),
+    "w4_mma, in registers": Mma({"slots": 0, "resident": 3, "ahead": True}),
+    "w4_mma, three slots": Mma({"slots": 3, "resident": 3}),
+    "w4_mma, three resident": Mma({"resident": 3}),
+    "w4_mma, five resident": Mma({"resident": 5}),
+    "w4_mma, second of two tiles": Mma({}, _TWO),
+    "w4_mma, second of two tiles, five resident": Mma({}, {"tiles": 2, "slots": 3, "resident": 5}),
+    "w4_mma, first leaves room": Mma({"launched": 3}, {}),
+    "w4_mma, first leaves room, second of two tiles": Mma({"launched": 3}, _TWO),
+    "w4_mma, both leave room": Mma({"launched": 3}),
     "w4_mma, listed": Mma({}, few=0),
-    "w4_mma, listed, four tiles": Mma(_FOUR, few=0),
+    "w4_mma, rounds": Mma({}, rounding=8),
+    "w4_mma, rounds, second of two tiles": Mma({}, _TWO, rounding=8),
+    "w4_mma, rounds, three slots": Mma({"slots": 3, "resident": 3}, rounding=8),
+    "w4_mma, rounds, in registers": Mma({"slots": 0, "resident": 3, "ahead": True}, rounding=8),
 }
 SOME: dict[str, ExpertsRoute] = {
     "w4_mma": Mma({}),
-    "w4_mma, depth 2": Mma({"depth": 2, "resident": 2}),
-    "w4_mma, four resident": Mma({"ahead": False, "resident": 4}),
-    "w4_mma, two resident": Mma({"resident": 2}),
-    "w4_mma, two tiles": Mma(_TWO),
-    "w4_mma, sixteen rows": Mma({"tiles_m": 2, "resident": 2}),
+    "w4_mma, in registers": Mma({"slots": 0, "ahead": False, "resident": 4}),
+    "w4_mma, three slots": Mma({"slots": 3, "resident": 3}),
+    "w4_mma, three resident": Mma({"resident": 3}),
+    "w4_mma, five resident": Mma({"resident": 5}),
+    "w4_mma, second of two tiles": Mma({}, _TWO),
+    "w4_mma, first leaves room": Mma({"launched": 3}, {}),
+    "w4_mma, both leave room": Mma({"launched": 3}),
+    "w4_mma, sixteen rows": Mma({"tiles_m": 2, "resident": 3}),
 }
 MANY: dict[str, ExpertsRoute] = {
     "w4_mma": Mma({}),
+    "w4_mma, slots": Mma({"slots": 2}),
+    "w4_mma, slots, two resident": Mma({"slots": 3, "resident": 2}),
+    "w4_mma, slots, four resident": Mma({"slots": 2, "resident": 4}),
     "w4_wgmma": Wgmma(),
     "w4_wgmma, 64 rows by 4": Wgmma(columns=64, tiles=1, groups=4),
     "w4_wgmma, 64 rows by 2 x 2": Wgmma(columns=64, tiles=2, groups=2),
@@ -104,7 +118,12 @@ def variants(p: Planned, fragments: bool) -> dict[str, ExpertsRoute]:
     """Return what is tried for a layer; as the weight lies the routes' own configurations alone."""
     per_expert = p.routing.pairs / p.routing.experts
     found = FEW if p.routing.pairs <= FEW_PAIRS else SOME if per_expert < 8 else MANY
-    return found if fragments else {name: route for name, route in found.items() if "," not in name}
+    rounds = p.tokens.a_format != "bf16"
+    return {
+        name: route
+        for name, route in found.items()
+        if ("," not in name) or (fragments and (rounds or "rounds" not in name))
+    }
 
 
 class Weight(NamedTuple):

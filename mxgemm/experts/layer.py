@@ -159,7 +159,7 @@ def _execute(
         table = None if expert_map is None else expert_map.contiguous()
         rows = x.reshape(tokens, -1)
         a: tuple[Tensor, Tensor | None]
-        if o.a_format == "bf16":
+        if o.a_format == "bf16" or steps.rounds:
             a = rows.resolve_neg(), None
         elif steps.quantise is None or rows.is_neg():
             a = encode(rows, o.a_format, o.scale_rounding)

@@ -11,13 +11,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+import torch
+
 from mxgemm.cuda.operands import CHUNK, DTYPES, FORMATS
 from mxgemm.errors import Refusal
 from mxgemm.experts.mma_around import routing_constants
 from mxgemm.experts.problem import GroupedProblem, Routing
 from mxgemm.hip.kernarg import Layout
+from mxgemm.mx.formats import BLOCK, scale_addend
 from mxgemm.mx.formats import FORMATS as ELEMENT_FORMATS
-from mxgemm.mx.formats import scale_addend
 
 SOURCE: Final = "grouped_mma.cu"
 KERNEL: Final = "grouped_mma"
@@ -38,6 +40,8 @@ MAX_CHUNKS: Final = 32
 MAX_K: Final = CHUNK * MAX_CHUNKS * WARPS_K
 MAX_EXPERTS: Final = 1024
 MAX_GRID: Final = (1 << 31) - 1
+SLOTS: Final = 2
+"""Chunks of a prepared weight that a warp has on their way through shared memory."""
 FEW_PAIRS: Final = LANES
 """Pairs of a token and an expert that every warp sorts by itself: one a lane."""
 MOST_A_TILE: Final = 3
@@ -58,6 +62,10 @@ class GroupedConfig:
         resident: workgroups that a multiprocessor holds: its registers must do for them.
         warps_k: warps that share K. The order of sums: one number for all calls whose bits are to agree.
         ahead: the next tile is begun before the last one's sums are stored.
+        slots: places in shared memory through which a warp's chunks of the weight pass; 0 for ``depth`` in registers.
+            For weights in fragment order alone.
+        launched: workgroups a multiprocessor that are launched at most; 0 for as many as it holds. Fewer leave room for
+            the next launch's, which then have their first chunks on the way.
     """
 
     tiles_m: int = 1
@@ -67,6 +75,8 @@ class GroupedConfig:
     resident: int = 3
     warps_k: int = WARPS_K
     ahead: bool = True
+    slots: int = 0
+    launched: int = 0
 
     @property
     def rows(self) -> int:
@@ -127,8 +137,15 @@ def config_for(p: GroupedProblem) -> GroupedConfig:
     """
     if p.rows > MOST_A_TILE * p.experts and p.rows > TILE_M:
         return GroupedConfig(2, resident=3 if p.a_format == "e2m1" else 2)
+    if takes_slots(p, SLOTS):
+        return GroupedConfig(1, resident=4, slots=SLOTS)
     few = p.rows <= FEW_PAIRS
     return GroupedConfig(1, resident=4 if p.fragments and not few else 3, ahead=few or not p.fragments)
+
+
+def takes_slots(p: GroupedProblem, slots: int) -> bool:
+    """Say whether chunks can pass through shared memory: a warp has at least as many of each tile, and none of nothing."""
+    return p.fragments and not p.zeros and -(-p.k // CHUNK) // WARPS_K >= slots
 
 
 def most_tiles(p: GroupedProblem, c: GroupedConfig) -> int:
@@ -137,15 +154,24 @@ def most_tiles(p: GroupedProblem, c: GroupedConfig) -> int:
     return groups + (p.rows - groups) // c.rows
 
 
-def programs(p: GroupedProblem, c: GroupedConfig, by_ids: bool) -> int:
-    """Return the workgroups: of few pairs one for each tile there may be, else as many as there is room for."""
-    most = -(-p.n // c.columns) * most_tiles(p, c)
-    return most if by_ids else min(most, max(1, p.machine.cu_count) * c.resident)
+def programs(p: GroupedProblem, c: GroupedConfig) -> int:
+    """Return the workgroups: one for each tile there may be, or as many as there is room for."""
+    return min(_most(p, c), max(1, p.machine.cu_count) * (c.launched or c.resident))
 
 
-def grid(p: GroupedProblem, c: GroupedConfig, by_ids: bool) -> tuple[int, int, int]:
+def _most(p: GroupedProblem, c: GroupedConfig) -> int:
+    return -(-p.n // c.columns) * most_tiles(p, c)
+
+
+def stride(p: GroupedProblem, c: GroupedConfig) -> int:
+    """Return how far a workgroup's next tile is: 0 where no workgroup has two."""
+    count = programs(p, c)
+    return count if count < _most(p, c) else 0
+
+
+def grid(p: GroupedProblem, c: GroupedConfig) -> tuple[int, int, int]:
     """Return the workgroups."""
-    return programs(p, c, by_ids), 1, 1
+    return programs(p, c), 1, 1
 
 
 def block(c: GroupedConfig) -> tuple[int, int, int]:
@@ -154,32 +180,36 @@ def block(c: GroupedConfig) -> tuple[int, int, int]:
 
 
 def shared_bytes(c: GroupedConfig) -> int:
-    """Return the shared memory of a workgroup: of each warp its sums."""
-    return 4 * c.warps_n * c.warps_k * c.rows * (TILE_N * c.tiles + 4)
+    """Return the shared memory of a workgroup: of each warp its sums, and its chunks to come."""
+    warps = c.warps_n * c.warps_k
+    slot = TILE_N * c.tiles * (CHUNK // 2 + CHUNK // BLOCK)
+    return warps * (4 * c.rows * (TILE_N * c.tiles + 4) + c.slots * slot)
 
 
 def defines(p: GroupedProblem, c: GroupedConfig, *, by_ids: bool, early: bool) -> dict[str, int | str]:
     """Return the macros of a class of problems and a configuration.
 
     Args:
-        p: the product.
+        p: the product; of floats beside a format of A, the kernel rounds them.
         c: how.
         by_ids: groups are those of pairs, found by their ids.
         early: what groups are found by was written before the launch before this one began.
     """
     s, quantised = p.strides, ELEMENT_FORMATS.get(p.out_format)
-    vector = p.a is not None or (s.a[1] == 1 and s.a[0] * p.a_dtype.itemsize % 16 == 0)
+    vector = p.a_dtype == torch.uint8 or (s.a[1] == 1 and s.a[0] * p.a_dtype.itemsize % 16 == 0)
     gated = 0 if p.activation is None else 1 if p.activation.interleaved else 2
     return {
-        "A_TYPE": 0 if p.a is not None else DTYPES[p.a_dtype],
+        "A_TYPE": DTYPES.get(p.a_dtype, 0),
+        "ROUNDS": int(p.a is not None and p.a_dtype != torch.uint8),
         "A_FORMAT": FORMATS[p.a_format],
         "A_VECTOR": int(vector),
-        "SCALE_ADDEND": 0 if quantised is None else scale_addend(quantised, p.scale_rounding),
+        "SCALE_ADDEND": 0 if p.a is None else scale_addend(p.a, p.scale_rounding),
         "MT": c.tiles_m,
         "TILES": c.tiles,
         "WARPS_N": c.warps_n,
         "WARPS_K": c.warps_k,
         "DEPTH": c.depth,
+        "SLOTS": c.slots,
         "FRAGMENTS": int(p.fragments),
         "TAIL": int(p.k % CHUNK != 0),
         "GATED": gated,
@@ -201,9 +231,9 @@ def constants(p: GroupedProblem, c: GroupedConfig, routing: Routing | None) -> b
     s, act = p.strides, p.activation
     if routing is None:
         flags = int(p.reads_index), int(p.writes_index)
-        found: tuple[int, ...] = (0, p.rows, p.experts, p.a_rows, p.divisor, *flags, programs(p, c, False), 0, 0, 0)
+        found: tuple[int, ...] = (0, p.rows, p.experts, p.a_rows, p.divisor, *flags, stride(p, c), 0, 0, 0)
     else:
-        found = routing_constants(routing, p.rows, p.a_rows, p.divisor)
+        found = routing_constants(routing, p.rows, p.a_rows, p.divisor, stride(p, c))
     return CONSTANTS.pack(
         *found,
         *(*s.a, s.a_scales[0], *s.w[:2], *s.w_scales[:2], *s.bias, *s.out),

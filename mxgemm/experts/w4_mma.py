@@ -7,6 +7,7 @@ overlap: each waits for what it reads, and weights are on their way before the l
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import torch
@@ -27,6 +28,8 @@ from mxgemm.mx.formats import BLOCK
 from mxgemm.mx.formats import FORMATS as ELEMENT_FORMATS
 
 _TRITON: Final = TritonGrouped()
+ROUNDED_TOKENS: Final = 2
+"""Tokens that the first product rounds by itself: a launch less, and instructions for each tile of the weight."""
 
 
 class GroupedMMA(ExpertsRoute):
@@ -76,12 +79,20 @@ class GroupedMMA(ExpertsRoute):
 
     few = FEW_PAIRS
     """Pairs that every warp sorts by itself."""
+    rounding = ROUNDED_TOKENS
+    """Tokens that the first product rounds by itself."""
 
     def bind_layer(
         self, problems: tuple[GroupedProblem, GroupedProblem], routing: Routing, tokens: Tokens | None
     ) -> LayerLaunches:
         """Return the launches of a layer: of few pairs without a sort."""
-        quantise = None if tokens is None or tokens.a_format == "bf16" else self.bind_quantise(tokens, routing.machine)
+        rounds = tokens is not None and tokens.tokens <= self.rounding and rounds_tokens(problems[0], tokens)
+        if rounds:
+            assert tokens is not None
+            strides = replace(problems[0].strides, a=tokens.strides, a_scales=(0, 0))
+            problems = replace(problems[0], a_dtype=tokens.dtype, strides=strides), problems[1]
+        none = rounds or tokens is None or tokens.a_format == "bf16"
+        quantise = None if none or tokens is None else self.bind_quantise(tokens, routing.machine)
         # Without a launch of ours ahead, what wrote the ids may not have ended when this one begins.
         early, few = quantise is not None, routing.pairs <= self.few
         one, two = (self.config(p) for p in problems)
@@ -94,7 +105,7 @@ class GroupedMMA(ExpertsRoute):
             sort = self.bind_route(routing, one.rows, early=early)
         else:
             sort = self.bind_sort(routing, one.rows)
-        return LayerLaunches(sort, (first, second), self.bind_combine(routing), quantise)
+        return LayerLaunches(sort, (first, second), self.bind_combine(routing), quantise, rounds)
 
     def launcher(
         self, problem: GroupedProblem, config: GroupedConfig, routing: Routing | None, *, early: bool
@@ -115,7 +126,7 @@ class GroupedMMA(ExpertsRoute):
             problem.machine,
             (grouped_mma.SOURCE, grouped_mma.KERNEL),
             grouped_mma.defines(problem, config, by_ids=by_ids, early=early),
-            (grouped_mma.grid(problem, config, by_ids), grouped_mma.block(config)),
+            (grouped_mma.grid(problem, config), grouped_mma.block(config)),
             grouped_mma.POINTERS,
             grouped_mma.constants(problem, config, routing),
             grouped_mma.shared_bytes(config),
@@ -191,6 +202,12 @@ def _quantise(tokens: Tokens, machine: Machine) -> Quantise:
         return data, scales
 
     return quantise
+
+
+def rounds_tokens(problem: GroupedProblem, tokens: Tokens) -> bool:
+    """Say whether the first product can round tokens as a launch before it would: to the same bits."""
+    vector = tokens.aligned and tokens.strides[1] == 1 and tokens.strides[0] % 8 == 0
+    return tokens.a_format != "bf16" and tokens.dtype == torch.bfloat16 and vector and problem.aligned
 
 
 def ids_alone(ids: Tensor, expert_map: Tensor | None) -> Sorted:

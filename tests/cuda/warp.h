@@ -14,3 +14,13 @@ INLINE u32 lanes_with(u32 x) {
 }
 INLINE int count_bits(u32 x) { return __builtin_popcount(x); }
 INLINE float power_of_two(float x) { return std::exp2(x); }
+INLINE u32 load_shared_4(u32 at) {
+  u32 v;
+  std::memcpy(&v, in_shared(at, 4), 4);
+  return v;
+}
+INLINE void copy_4(u32 to, const void* from) {
+  std::vector<std::vector<Copy>>& copies = lanes[running].copies;
+  if (copies.empty()) copies.emplace_back();
+  copies.back().push_back({to, {load<u32>(from), 0, 0, 0}, 4});
+}

@@ -13,6 +13,7 @@ from torch import Tensor
 
 import mxgemm
 from mxgemm.experts import layer as experts_layer
+from mxgemm.experts import mma
 from mxgemm.experts.mma import FEW_PAIRS, GroupedConfig, config_for
 from mxgemm.experts.problem import Tokens
 from mxgemm.mx.fragments import code_bytes, scale_bytes
@@ -77,6 +78,50 @@ def test_configurations_agree_to_the_bit(route: ByLanes, config: GroupedConfig) 
         route.chosen = chosen
         found.append(check(one, "e2m1"))
     assert torch.equal(*found)
+
+
+RING = [
+    ("e2m1", FEW_PAIRS, DEEPSEEK, 2, 1, 132),
+    pytest.param("e2m1", 0, GPT_OSS, 2, 1, 3, marks=pytest.mark.slow),
+    pytest.param("bf16", FEW_PAIRS, GPT_OSS, 1, 1, 3, marks=pytest.mark.slow),
+    pytest.param("e4m3", 0, DEEPSEEK, 2, 2, 3, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("a_format", "few", "activation", "slots", "tiles_m", "workgroups"), RING)
+def test_chunks_through_shared_memory_change_no_bit(
+    route: ByLanes, monkeypatch: pytest.MonkeyPatch, a_format: str, few: int, activation: mxgemm.SwiGLU, slots: int,
+    tiles_m: int, workgroups: int,
+) -> None:  # fmt: skip
+    """By one warp along K, so that K is short; by workgroups for every tile, and by a few that take many tiles each."""
+    one = layer(3, 2, 2, 288, 288, activation=activation)
+    route.fragments, route.few, counted = True, few, mma.programs
+    monkeypatch.setattr(mma, "programs", lambda p, c: min(counted(p, c), workgroups))
+    found = []
+    for given in ({}, {"slots": slots, "tiles": 4 if workgroups > 3 else 2, "warps_n": 1 if workgroups > 3 else 2}):
+        experts_layer._plans.clear()
+        config = replace(GroupedConfig(tiles_m, warps_k=1), **given)
+        route.chosen = lambda p, c=config: c
+        found.append(check(one, a_format))
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("a_format", ["e2m1", pytest.param("e4m3", marks=pytest.mark.slow)])
+def test_rounding_in_the_product_changes_no_bit(route: ByLanes, a_format: str) -> None:
+    """Whatever the blocks are: zeros, scales that decoding is right for and others, NaN."""
+    one = layer(2, 2, 3, 160)
+    one.x[0, 32:64] *= 2.0**40
+    one.x[0, 64:96] *= 2.0**-60
+    one.x[1, :32] = 0
+    one.x[1, 64:96] *= 2.0**-126
+    found = []
+    for rounding in (0, 2):
+        experts_layer._plans.clear()
+        route.rounding = rounding
+        found.append(one.run(a_format, route="lanes", out_dtype=torch.float32))
+    assert torch.equal(*found)
+    one.x[0, 100] = float("nan")
+    assert one.run(a_format, route="lanes")[0].isnan().all()
 
 
 @pytest.mark.parametrize("name", routings())

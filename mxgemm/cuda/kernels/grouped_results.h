@@ -47,27 +47,49 @@ INLINE int weight_row(int n, int place, int local) {
   return GATED == 2 ? row_of_weight(n, place, local) : place * ROWS_OF_ALL + local;
 }
 
+// The rows of a place whose results a thread stores: these of each row of A, so that their biases are called for before
+// the product. Where a turn of all threads is no whole number of rows of A, they are found when they are wanted.
+constexpr int OWN = GATED ? 2 : 1;
+constexpr bool SAME_ROWS = GATED || THREADS % ROWS_OF_ALL == 0;
+INLINE int own_row(int i) {
+  const int lane = threadIdx.x & 31;
+  return GATED == 1 ? 2 * lane + i : GATED == 2 ? 32 * i + lane : static_cast<int>(threadIdx.x) % ROWS_OF_ALL;
+}
+INLINE u32 bias_bits(const Arguments& p, int expert, int n) {
+  if (!p.bias || expert < 0 || n >= p.n) return 0;
+  const i64 at = expert * p.bias_expert + n * p.bias_column;
+  return p.bias_type == OF_FP32 ? load_u32(p.bias + 4 * at) : load_u16(p.bias + 2 * at);
+}
+INLINE float bias_of(u32 bits, int type) {
+  return type == OF_FP32 ? float_of(bits) : type == OF_FP16 ? float_of_f16(bits) : float_of(bits << 16);
+}
+struct Biases {
+  u32 bits[OWN];
+};
+INLINE void call_biases(const Arguments& p, const Group& group, int place, Biases& biases) {
+  if (SAME_ROWS)
+#pragma unroll
+    for (int i = 0; i < OWN; i++) biases.bits[i] = bias_bits(p, group.expert, weight_row(p.n, place, own_row(i)));
+}
+
 // What the warps have of a row of A and of the weight, and the bias.
-INLINE float sum_of_warps(const Arguments& p, const Group& group, int place, int m, int local) {
+INLINE float sum_of_warps(const Arguments& p, const Group& group, u32 bias, int m, int local) {
   const float* of_warp = sums + local / ROWS * WARPS_K * SHARED + m * PITCH + local % ROWS;
   float sum = 0.f;
 #pragma unroll
   for (int i = 0; i < WARPS_K; i++) sum += of_warp[i * SHARED];
   if (group.expert < 0) return 0.f;
-  if (p.bias) {
-    const int n = weight_row(p.n, place, local);
-    sum += load_float(p.bias, group.expert * p.bias_expert + n * p.bias_column, p.bias_type);
-  }
+  if (p.bias) sum += bias_of(bias, p.bias_type);
   return is_absent(p.routing, group, m) ? float_of(0x7FC00000u) : sum;
 }
 
 #if GATED
-INLINE void store_results(const Arguments& p, int place, const Group& group) {
+INLINE void store_results(const Arguments& p, int place, const Group& group, const Biases& biases) {
   const int lane = threadIdx.x & 31;
-  const int gate_at = GATED == 1 ? 2 * lane : lane, up_at = GATED == 1 ? 2 * lane + 1 : 32 + lane;
 #pragma unroll 1
   for (int m = threadIdx.x >> 5; m < group.count; m += WARPS) {
-    const float gate = sum_of_warps(p, group, place, m, gate_at), up = sum_of_warps(p, group, place, m, up_at);
+    const float gate = sum_of_warps(p, group, biases.bits[0], m, own_row(0));
+    const float up = sum_of_warps(p, group, biases.bits[1], m, own_row(1));
     const float value = gated(Gate{p.alpha, p.limit, p.offset}, gate, up);
 #if QUANTISES
     const i64 row = target_of(p.routing, group, m);
@@ -79,13 +101,13 @@ INLINE void store_results(const Arguments& p, int place, const Group& group) {
 }
 #else
 // One sum a lane and turn: code that runs once takes the time to fetch it.
-INLINE void store_results(const Arguments& p, int place, const Group& group) {
+INLINE void store_results(const Arguments& p, int place, const Group& group, const Biases& biases) {
 #pragma unroll 1
   for (int z = threadIdx.x; z < ROWS_OF_ALL * group.count; z += THREADS) {
     const int local = z % ROWS_OF_ALL, m = z / ROWS_OF_ALL, n = place * ROWS_OF_ALL + local;
     if (n < p.n)
       store_float(p.out, target_of(p.routing, group, m) * p.out_row + n * p.out_column, p.out_type,
-                  sum_of_warps(p, group, place, m, local));
+                  sum_of_warps(p, group, SAME_ROWS ? biases.bits[0] : bias_bits(p, group.expert, n), m, local));
   }
 }
 #endif

@@ -10,3 +10,13 @@ INLINE float power_of_two(float x) {  // relative error below 2^-22
   asm("ex2.approx.f32 %0, %1;" : "=f"(r) : "f"(x));
   return r;
 }
+
+// Shared memory, by words: see sm90.h.
+INLINE u32 load_shared_4(u32 at) {
+  u32 v;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at) : "memory");
+  return v;
+}
+INLINE void copy_4(u32 to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+}
