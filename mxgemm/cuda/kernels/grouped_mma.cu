@@ -100,18 +100,26 @@ extern "C" __global__ void BOUNDS grouped_mma(const Arguments p) {
 #endif
 
   auto load_a = [&](Rows& rows, int row, int chunk) {
-    const bool real = !TAIL || 4 * chunk + t < blocks;
 #if A_FORMAT == BF16 || ROUNDS
     rows.raw = load_block(p.a + (row * p.a_row + block_of(chunk) * 32 * p.a_column) * A_BYTES, p.a_column * A_BYTES);
-    if (!real) rows.raw = Raw{};
 #else
 #pragma unroll
-    for (int j = 0; j < CODES; j++) {
-      rows.codes[j] = load_16(p.a + row * p.a_row + (block_of(chunk) * CODES + j) * 16);
-      if (!real) rows.codes[j] = make_uint4(0, 0, 0, 0);
-    }
+    for (int j = 0; j < CODES; j++) rows.codes[j] = load_16(p.a + row * p.a_row + (block_of(chunk) * CODES + j) * 16);
     rows.scale = load_u8(p.a_scales + row * p.a_scales_row + block_of(chunk));
-    if (!real) rows.scale = 127;
+#endif
+  };
+  auto end_row = [&](Rows& rows, int chunk) {  // what is behind K's end is 0: when a chunk is here, for it waits for that
+    if (!TAIL || chunk + 1 < chunks || 4 * chunk + t < blocks) return;
+    u32 zero = 0;
+    keep_as_it_is(zero);  // a branch that is hardly taken, not a choice for every word of every chunk
+    const uint4 zeros = make_uint4(zero, zero, zero, zero);
+#if A_FORMAT == BF16 || ROUNDS
+#pragma unroll
+    for (int i = 0; i < A_VECTORS; i++) rows.raw.v[i] = zeros;
+#else
+#pragma unroll
+    for (int j = 0; j < CODES; j++) rows.codes[j] = zeros;
+    rows.scale = 127;
 #endif
   };
 
@@ -122,10 +130,13 @@ extern "C" __global__ void BOUNDS grouped_mma(const Arguments p) {
   const u32 ring = shared_address(sums + WARPS * SHARED) + warp * (SLOTS * SLOT_BYTES);
   u32 slot = ring;  // of the chunk that comes next
 #endif
-  auto open_chunk = [&](const Weights& weights, const Rows (&rows)[MT], OpenRows (&open)[MT], u32 bit) {
+  auto open_chunk = [&](const Weights& weights, Rows (&rows)[MT], OpenRows (&open)[MT], int chunk, u32 bit) {
     bool usual = !slow_scales(weights);
 #pragma unroll
-    for (int i = 0; i < MT; i++) usual &= open_rows(rows[i], open[i]);
+    for (int i = 0; i < MT; i++) {
+      end_row(rows[i], chunk);
+      usual &= open_rows(rows[i], open[i]);
+    }
     if (!any_lane(!usual)) return true;
     bool odd = false, odd_of_a = false;
 #pragma unroll
@@ -233,7 +244,7 @@ extern "C" __global__ void BOUNDS grouped_mma(const Arguments p) {
       Weights weights;
       OpenRows open[MT];
       scales_of_slot(slot, lane, weights);
-      const bool all_here = open_chunk(weights, rows, open, bit);
+      const bool all_here = open_chunk(weights, rows, open, chunk, bit);
       if (chunk + WARPS_K < end) load_rows(rows, chunk + WARPS_K);
       if (all_here) {
         u32 x[4][MT][4];
@@ -266,7 +277,7 @@ extern "C" __global__ void BOUNDS grouped_mma(const Arguments p) {
         if (round + d * WARPS_K < end) {
           const int ahead = round + (DEPTH + d) * WARPS_K;
           OpenRows open[MT];
-          if (open_chunk(weights[d], rows[d], open, bit)) {
+          if (open_chunk(weights[d], rows[d], open, round + d * WARPS_K, bit)) {
             u32 factor[TILES][2];
 #pragma unroll
             for (int r = 0; r < TILES; r++)
@@ -310,6 +321,7 @@ extern "C" __global__ void BOUNDS grouped_mma(const Arguments p) {
         Rows part;
         u32 x[16];
         load_a(part, source_of(p.routing, group, min(8 * c + g, group.count - 1)), chunk);
+        end_row(part, chunk);
         u32 scale = unscaled_rows(part, x);
         if (!whole && is_held(part)) {  // this block's products are in the sums
           scale = 127;
