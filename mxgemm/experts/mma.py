@@ -144,7 +144,7 @@ def config_for(p: GroupedProblem) -> GroupedConfig:
 
 
 def takes_slots(p: GroupedProblem, slots: int) -> bool:
-    """Say whether chunks can pass through shared memory: a warp has at least as many of each tile, and none of nothing."""
+    """Say whether chunks can pass through shared memory: a warp has as many of each tile, and all tiles are wanted."""
     return p.fragments and not p.zeros and -(-p.k // CHUNK) // WARPS_K >= slots
 
 

@@ -44,9 +44,7 @@ MAX_TOP_K: Final = 16
 """A lane holds a value of each of a token's pairs."""
 
 
-def routing_constants(
-    routing: Routing, rows: int, a_rows: int, divisor: int, programs: int = 0
-) -> tuple[int, ...]:
+def routing_constants(routing: Routing, rows: int, a_rows: int, divisor: int, programs: int = 0) -> tuple[int, ...]:
     """Return the numbers of the kernels' ``Routing`` for pairs that are found by ids."""
     r = routing
     return (r.first, rows, r.experts, a_rows, divisor, 0, 0, programs, r.id_dtype.itemsize, r.mapped, 0)

@@ -45,8 +45,8 @@ Quantise = Callable[[Tensor], tuple[Tensor, Tensor]]
 class LayerLaunches(NamedTuple):
     """What a layer of experts is made of, in order: the sort, its two products, the sums.
 
-    ``quantise`` makes its tokens bytes before, where the route has a launch of its own for that; with ``rounds`` the first
-    product takes them as they come.
+    ``quantise`` makes its tokens bytes before, where the route has a launch of its own for that; with ``rounds`` the
+    first product takes them as they come.
     """
 
     sort: Sort

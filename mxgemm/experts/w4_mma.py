@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Final
 
 import torch
-from torch import Tensor
 
 from mxgemm import workspace
 from mxgemm.cuda.operands import ARCH, FORMATS
@@ -19,13 +18,12 @@ from mxgemm.device import Machine
 from mxgemm.errors import Refusal
 from mxgemm.experts import mma as grouped_mma
 from mxgemm.experts import mma_around as around
+from mxgemm.experts.launches import Combined, Product, Quantised, Routed, ids_alone
 from mxgemm.experts.lazy import Lazy
 from mxgemm.experts.mma import FEW_PAIRS, MAX_ROUTED, GroupedConfig, config_for, grouped_refusal
 from mxgemm.experts.problem import GroupedProblem, Operands, Routing, Tokens, tile_list_rows
-from mxgemm.experts.route import Combine, ExpertsRoute, Launch, LayerLaunches, Quantise, Sort, Sorted
+from mxgemm.experts.route import Combine, ExpertsRoute, Launch, LayerLaunches, Quantise, Sort
 from mxgemm.experts.triton_gemm import TritonGrouped
-from mxgemm.mx.formats import BLOCK
-from mxgemm.mx.formats import FORMATS as ELEMENT_FORMATS
 
 _TRITON: Final = TritonGrouped()
 ROUNDED_TOKENS: Final = 2
@@ -131,7 +129,7 @@ class GroupedMMA(ExpertsRoute):
             grouped_mma.constants(problem, config, routing),
             grouped_mma.shared_bytes(config),
         )
-        return lambda o: launch(o.out.device, *addresses(o))
+        return Product(launch)
 
     def bind_sort(self, routing: Routing, block_rows: int) -> Sort:
         """Return Triton's sort."""
@@ -152,16 +150,7 @@ class GroupedMMA(ExpertsRoute):
             around.route_constants(routing),
             around.ROUTE_SHARED_BYTES,
         )
-        most = tile_list_rows(routing.pairs, routing.experts, rows)
-
-        def sort(ids: Tensor, expert_map: Tensor | None) -> Sorted:
-            places = torch.empty(routing.pairs, dtype=torch.int32, device=ids.device)
-            tiles = torch.empty((most, 3), dtype=torch.int32, device=ids.device)
-            table = 0 if expert_map is None else expert_map.data_ptr()
-            launch(ids.device, places.data_ptr(), tiles.data_ptr(), ids.data_ptr(), table)
-            return Sorted(places, tiles, tiles)
-
-        return sort
+        return Routed(launch, routing.pairs, tile_list_rows(routing.pairs, routing.experts, rows))
 
     def bind_combine(self, routing: Routing) -> Combine:
         """Return the launch that adds up, Triton's for many pairs a token."""
@@ -176,47 +165,23 @@ class GroupedMMA(ExpertsRoute):
             around.sum_constants(routing),
         )
 
-        def combine(y: Tensor, ids: Tensor, weights: Tensor, expert_map: Tensor | None, out: Tensor) -> None:
-            table = 0 if expert_map is None else expert_map.data_ptr()
-            launch(out.device, y.data_ptr(), weights.data_ptr(), out.data_ptr(), ids.data_ptr(), table)
-
-        return combine
+        return Combined(launch)
 
 
 def _quantise(tokens: Tokens, machine: Machine) -> Quantise:
-    t, fmt = tokens, ELEMENT_FORMATS[tokens.a_format]
-    assert t.a_format in FORMATS
+    assert tokens.a_format in FORMATS
     launch = Lazy(
         machine,
         (around.QUANTISE_SOURCE, around.QUANTISE_KERNEL),
-        around.quantise_defines(t),
-        (around.quantise_grid(t), (around.THREADS, 1, 1)),
+        around.quantise_defines(tokens),
+        (around.quantise_grid(tokens), (around.THREADS, 1, 1)),
         around.QUANTISE_POINTERS,
-        around.quantise_constants(t),
+        around.quantise_constants(tokens),
     )
-
-    def quantise(x: Tensor) -> tuple[Tensor, Tensor]:
-        data = torch.empty((t.tokens, t.hidden // fmt.pack), dtype=torch.uint8, device=x.device)
-        scales = torch.empty((t.tokens, t.hidden // BLOCK), dtype=torch.uint8, device=x.device)
-        launch(x.device, x.data_ptr(), data.data_ptr(), scales.data_ptr())
-        return data, scales
-
-    return quantise
+    return Quantised(launch, tokens)
 
 
 def rounds_tokens(problem: GroupedProblem, tokens: Tokens) -> bool:
     """Say whether the first product can round tokens as a launch before it would: to the same bits."""
     vector = tokens.aligned and tokens.strides[1] == 1 and tokens.strides[0] % 8 == 0
     return tokens.a_format != "bf16" and tokens.dtype == torch.bfloat16 and vector and problem.aligned
-
-
-def ids_alone(ids: Tensor, expert_map: Tensor | None) -> Sorted:
-    """Pass ids and map on, for launches that find their pairs by them."""
-    return Sorted(expert_map, ids, None)
-
-
-def addresses(o: Operands) -> tuple[int, ...]:
-    """Return where the operands are, in the order of ``mma.POINTERS``: ids are where offsets would be."""
-    found = o.offsets if o.tiles is None else o.tiles
-    given = (o.a, o.a_scales, o.w, o.w_scales, o.bias, o.out, o.out_scales, found, o.places)
-    return tuple(0 if tensor is None else tensor.data_ptr() for tensor in given)

@@ -105,5 +105,5 @@ def test_prepared_weights_give_the_same_bits(
     for a_format in ("e2m1", "bf16"):
         want = one.run(a_format, route=route, out_dtype=torch.float32)
         ready = replace(one, w13=one.w13.prepare(), w2=one.w2.prepare())
-        for _ in range(3):
+        for _ in range(5):  # the last ones by one call in C
             assert torch.equal(ready.run(a_format, route=route, out_dtype=torch.float32), want)
