@@ -77,6 +77,14 @@ class ExpertsRoute(ABC):
         """Ask both questions, :meth:`missing` first."""
         return self.missing(problem.machine) or self.can_implement(problem)
 
+    suits_what: ClassVar[str] = ""
+    """Which sizes :meth:`suits` is for, in a few words; "" for all."""
+
+    def described(self, problem: GroupedProblem) -> str:
+        """Return how it computes a product, in words, as ``mxgemm.explain_experts`` prints it."""
+        del problem
+        return "one way for all sizes"
+
     def suits(self, problem: GroupedProblem) -> bool:
         """Say whether this route is the one for such a size, where none is named."""
         del problem

@@ -60,6 +60,10 @@ class GroupedMMA(ExpertsRoute):
         """Return how a product is computed."""
         return config_for(problem)
 
+    def described(self, problem: GroupedProblem) -> str:
+        """Its configuration."""
+        return str(self.config(problem))
+
     def bind(self, problem: GroupedProblem) -> Launch:
         """Build the kernel, unless it is in the cache, and return the launcher, which lists tiles first."""
         config = self.config(problem)

@@ -33,6 +33,7 @@ class GroupedWgmma(ExpertsRoute):
     name = "w4_wgmma"
     takes = "MXFP4 weights and many rows an expert on Hopper, e2m1, e4m3 or bf16 activations"
     reads_fragments = True
+    suits_what = f"at least {LEAST_ROWS} rows an expert in the mean"
 
     def missing(self, machine: Machine) -> Refusal | None:
         """A Hopper GPU, a compiler for it, and Triton."""
@@ -53,6 +54,10 @@ class GroupedWgmma(ExpertsRoute):
     def block_rows(self, problem: GroupedProblem) -> int:
         """Rows of a tile."""
         return self.config(problem).columns
+
+    def described(self, problem: GroupedProblem) -> str:
+        """Its configuration."""
+        return str(self.config(problem))
 
     def bind(self, problem: GroupedProblem) -> Launch:
         """Build the kernels, unless they are in the cache, and return the launcher, which lists tiles first."""
