@@ -33,7 +33,7 @@ from mxgemm.experts.mma import FEW_PAIRS, GroupedConfig
 from mxgemm.experts.problem import GroupedProblem, Operands, Routing, Tokens
 from mxgemm.experts.route import ExpertsRoute, LayerLaunches
 from mxgemm.experts.steps import LayerOptions, describe
-from mxgemm.experts.w4_mma import GroupedMMA
+from mxgemm.experts.w4_mma import ROUNDED_TOKENS, GroupedMMA
 from mxgemm.experts.w4_wgmma import GroupedWgmma
 from mxgemm.experts.wgmma import GroupedWgmmaConfig
 from mxgemm.measure.moe import _dense, _grouped, _ours, make_layer, make_tokens, turns_of
@@ -52,9 +52,9 @@ class Mma(GroupedMMA):
     """The route w4_mma with changes to its configuration of the first product and of the second."""
 
     def __init__(
-        self, first: dict[str, Any], second: dict[str, Any] | None = None, few: int = FEW_PAIRS, rounding: int = 0
+        self, first: dict[str, Any], second: dict[str, Any] | None = None, rounding: int = ROUNDED_TOKENS
     ) -> None:
-        self.few, self.rounding, self.changes = few, rounding, (first, first if second is None else second)
+        self.rounding, self.changes = rounding, (first, first if second is None else second)
 
     def config(self, problem: GroupedProblem) -> GroupedConfig:
         """Change the route's own configuration."""
@@ -72,40 +72,23 @@ class Wgmma(GroupedWgmma):
         return replace(wgmma.config_for(problem), **self.changes)
 
 
-_TWO: dict[str, Any] = {"tiles": 2, "slots": 4}
+_REGISTERS: dict[str, Any] = {"tiles": 4, "warps_n": 1, "slots": 0}
+_STREAM: dict[str, Any] = {"tiles_m": 1, "tiles": 1, "warps_n": 4, "slots": 2, "resident": 2}
 FEW: dict[str, ExpertsRoute] = {
     "w4_mma": Mma({}),
-    "w4_mma, in registers": Mma({"slots": 0, "resident": 3, "ahead": True}),
-    "w4_mma, three slots": Mma({"slots": 3, "resident": 3}),
-    "w4_mma, three resident": Mma({"resident": 3}),
-    "w4_mma, five resident": Mma({"resident": 5}),
-    "w4_mma, second of two tiles": Mma({}, _TWO),
-    "w4_mma, second of two tiles, five resident": Mma({}, {"tiles": 2, "slots": 3, "resident": 5}),
-    "w4_mma, first leaves room": Mma({"launched": 3}, {}),
-    "w4_mma, first leaves room, second of two tiles": Mma({"launched": 3}, _TWO),
-    "w4_mma, both leave room": Mma({"launched": 3}),
-    "w4_mma, listed": Mma({}, few=0),
-    "w4_mma, rounds": Mma({}, rounding=8),
-    "w4_mma, rounds, second of two tiles": Mma({}, _TWO, rounding=8),
-    "w4_mma, rounds, three slots": Mma({"slots": 3, "resident": 3}, rounding=8),
-    "w4_mma, rounds, in registers": Mma({"slots": 0, "resident": 3, "ahead": True}, rounding=8),
+    "w4_mma, in registers": Mma({**_REGISTERS, "resident": 3}),
+    "w4_mma, second of 32 rows": Mma({}, {"warps_n": 2, "resident": 3}),
+    "w4_mma, three slots": Mma({"slots": 3}),
+    "w4_mma, rounded before": Mma({}, rounding=0),
 }
 SOME: dict[str, ExpertsRoute] = {
     "w4_mma": Mma({}),
-    "w4_mma, in registers": Mma({"slots": 0, "ahead": False, "resident": 4}),
-    "w4_mma, three slots": Mma({"slots": 3, "resident": 3}),
-    "w4_mma, three resident": Mma({"resident": 3}),
-    "w4_mma, five resident": Mma({"resident": 5}),
-    "w4_mma, second of two tiles": Mma({}, _TWO),
-    "w4_mma, first leaves room": Mma({"launched": 3}, {}),
-    "w4_mma, both leave room": Mma({"launched": 3}),
-    "w4_mma, sixteen rows": Mma({"tiles_m": 2, "resident": 3}),
+    "w4_mma, in registers": Mma({**_REGISTERS, "ahead": False, "resident": 4}),
+    "w4_mma, rounded before": Mma({}, rounding=0),
 }
 MANY: dict[str, ExpertsRoute] = {
     "w4_mma": Mma({}),
-    "w4_mma, slots": Mma({"slots": 2}),
-    "w4_mma, slots, two resident": Mma({"slots": 3, "resident": 2}),
-    "w4_mma, slots, four resident": Mma({"slots": 2, "resident": 4}),
+    "w4_mma, eight rows": Mma(_STREAM),
     "w4_wgmma": Wgmma(),
     "w4_wgmma, 64 rows by 4": Wgmma(columns=64, tiles=1, groups=4),
     "w4_wgmma, 64 rows by 2 x 2": Wgmma(columns=64, tiles=2, groups=2),
@@ -122,7 +105,7 @@ def variants(p: Planned, fragments: bool) -> dict[str, ExpertsRoute]:
     return {
         name: route
         for name, route in found.items()
-        if ("," not in name) or (fragments and (rounds or "rounds" not in name))
+        if ("," not in name) or (fragments and (rounds or "rounded" not in name))
     }
 
 

@@ -110,9 +110,9 @@ def explain_experts(
         if n % 2 or w2.shape != (experts, w2.shape[1], n // 2):
             raise ValueError(f"w2: got shape {w2.shape}, want ({experts}, H, {n / 2:g}) beside w of {w.shape}")
         x = _floats((count, hidden))
-        biases = [_floats((experts, rows)) if bias else None for rows in (n, w2.shape[1])]
+        b13, b2 = (_floats((experts, size)) if bias else None for size in (n, w2.shape[1]))
         options = LayerOptions(activation or SwiGLU(), a_format=a_format)
-        problems = describe(x, w, w2, *biases, pairs, options, machine)
+        problems = describe(x, w, w2, b13, b2, pairs, options, machine)
         stacks = w, w2
     return _explained(problems, stacks, route)
 
@@ -121,7 +121,9 @@ def _explained(
     problems: tuple[GroupedProblem, ...], stacks: tuple[MXTensor, ...], route: str | None
 ) -> ExpertsExplanation:
     chosen = choose(problems, route)
-    refusals, possible, before = [], [], []
+    refusals: list[Refused] = []
+    before: list[Refused] = []
+    possible: list[str] = []
     for name, other in ROUTES.items():
         if name == chosen.name:
             before = [*refusals]
@@ -137,8 +139,8 @@ def _explained(
         reason = f"it is the first of this machine's routes, for {chosen.suits_what}"
     else:
         reason = f"it is the first that can, of {', '.join(ROUTES)}"
-    weights = []
-    read = []
+    weights: list[str] = []
+    read: list[GroupedProblem] = []
     for problem, stack in zip(problems, stacks, strict=True):
         made = stack.prepared
         prepared = made is not None and made.kind == STACK_FRAGMENTS.kind and chosen.reads_fragments

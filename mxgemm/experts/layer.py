@@ -16,6 +16,7 @@ from torch import Tensor
 from mxgemm.allocation import allocator
 from mxgemm.experts.choice import check_route
 from mxgemm.experts.forms import is_prepared
+from mxgemm.experts.known import know_layer
 from mxgemm.experts.plan import on
 from mxgemm.experts.problem import Routing, Tokens
 from mxgemm.experts.program import LayerProgram
@@ -147,7 +148,8 @@ def _make_plan(
     resolved = not any(t is not None and t.is_neg() for t in (x, weights, b13, b2))
     rounded = steps.quantise is not None or steps.rounds or o.a_format == "bf16"
     described = direct and plain and resolved and rounded and x.device.type == "cuda"
-    return LayerPlan(steps, shape, x.device, allocate, LayerProgram(steps, x.device) if described else None)
+    program = LayerProgram(steps, x.device, allocate) if described else None
+    return LayerPlan(steps, shape, x.device, allocate, program)
 
 
 def _execute(
@@ -169,7 +171,8 @@ def _execute(
     assert result is not None
     given = x, w13, w2, topk_ids, topk_weights, b13, b2, expert_map
     if plan.program is not None and plan.program(*given, result):
-        pass
+        if out is None and expert_map is None:
+            know_layer(w13, w2, b13, b2).remember(x, topk_ids, topk_weights, o, plan.program, w13)
     elif steps is not None:
         tokens, top_k = steps.routing.tokens, steps.routing.top_k
         ids = topk_ids.reshape(tokens, top_k).contiguous()

@@ -18,15 +18,18 @@ from mxgemm.errors import Refusal
 from mxgemm.experts.mma_around import routing_constants
 from mxgemm.experts.problem import GroupedProblem, Routing
 from mxgemm.hip.kernarg import Layout
-from mxgemm.mx.formats import BLOCK, scale_addend
 from mxgemm.mx.formats import FORMATS as ELEMENT_FORMATS
+from mxgemm.mx.formats import scale_addend
 
 SOURCE: Final = "grouped_mma.cu"
 KERNEL: Final = "grouped_mma"
+STREAM_SOURCE: Final = "grouped_stream.cu"
+STREAM_KERNEL: Final = "grouped_stream"
+"""For configurations with slots."""
 
 POINTERS: Final = Layout("P" * 9)
 """a, its scales, weight, scales, bias, out, its scales, tile list or ids, index or map; 0 for what there is not."""
-CONSTANTS: Final = Layout("q" + "i" * 10 + "q" * 11 + "i" * 4 + "fff" + "i")
+CONSTANTS: Final = Layout("q" + "i" * 10 + "q" * 11 + "i" * 4 + "fff" + "i" * 3)
 """The rest of the kernel's ``Arguments``."""
 
 LANES: Final = 32
@@ -41,7 +44,8 @@ MAX_K: Final = CHUNK * MAX_CHUNKS * WARPS_K
 MAX_EXPERTS: Final = 1024
 MAX_GRID: Final = (1 << 31) - 1
 SLOTS: Final = 2
-"""Chunks of a prepared weight that a warp has on their way through shared memory."""
+MAX_SHARED_BYTES: Final = 227 * 1024 // 2 - 1024
+"""Of a workgroup of the kernel with slots, of which a multiprocessor holds two."""
 FEW_PAIRS: Final = LANES
 """Pairs of a token and an expert that every warp sorts by itself: one a lane."""
 MOST_A_TILE: Final = 3
@@ -62,10 +66,8 @@ class GroupedConfig:
         resident: workgroups that a multiprocessor holds: its registers must do for them.
         warps_k: warps that share K. The order of sums: one number for all calls whose bits are to agree.
         ahead: the next tile is begun before the last one's sums are stored.
-        slots: places in shared memory through which a warp's chunks of the weight pass; 0 for ``depth`` in registers.
-            For weights in fragment order alone.
-        launched: workgroups a multiprocessor that are launched at most; 0 for as many as it holds. Fewer leave room for
-            the next launch's, which then have their first chunks on the way.
+        slots: chunks of a prepared weight that a warp has on their way through shared memory, by
+            ``kernels/grouped_stream.cu``; 0 for ``depth`` of them in registers, by ``kernels/grouped_mma.cu``.
     """
 
     tiles_m: int = 1
@@ -76,7 +78,6 @@ class GroupedConfig:
     warps_k: int = WARPS_K
     ahead: bool = True
     slots: int = 0
-    launched: int = 0
 
     @property
     def rows(self) -> int:
@@ -137,15 +138,17 @@ def config_for(p: GroupedProblem) -> GroupedConfig:
     """
     if p.rows > MOST_A_TILE * p.experts and p.rows > TILE_M:
         return GroupedConfig(2, resident=3 if p.a_format == "e2m1" else 2)
-    if takes_slots(p, SLOTS):
-        return GroupedConfig(1, resident=4, slots=SLOTS)
+    stream = GroupedConfig(1, tiles=1, warps_n=4, resident=2, slots=SLOTS)
+    if takes_slots(p, stream):
+        return stream
     few = p.rows <= FEW_PAIRS
     return GroupedConfig(1, resident=4 if p.fragments and not few else 3, ahead=few or not p.fragments)
 
 
-def takes_slots(p: GroupedProblem, slots: int) -> bool:
+def takes_slots(p: GroupedProblem, c: GroupedConfig) -> bool:
     """Say whether chunks can pass through shared memory: a warp has as many of each tile, and all tiles are wanted."""
-    return p.fragments and not p.zeros and -(-p.k // CHUNK) // WARPS_K >= slots
+    chunks = -(-p.k // CHUNK)
+    return p.fragments and not p.zeros and chunks // WARPS_K >= c.slots and shared_bytes(p, c) <= MAX_SHARED_BYTES
 
 
 def most_tiles(p: GroupedProblem, c: GroupedConfig) -> int:
@@ -154,24 +157,20 @@ def most_tiles(p: GroupedProblem, c: GroupedConfig) -> int:
     return groups + (p.rows - groups) // c.rows
 
 
-def programs(p: GroupedProblem, c: GroupedConfig) -> int:
-    """Return the workgroups: one for each tile there may be, or as many as there is room for."""
-    return min(_most(p, c), max(1, p.machine.cu_count) * (c.launched or c.resident))
+def programs(p: GroupedProblem, c: GroupedConfig, by_ids: bool) -> int:
+    """Return the workgroups: of few pairs one for each tile there may be, else as many as there is room for."""
+    most = -(-p.n // c.columns) * most_tiles(p, c)
+    return most if by_ids and not c.slots else min(most, max(1, p.machine.cu_count) * c.resident)
 
 
-def _most(p: GroupedProblem, c: GroupedConfig) -> int:
-    return -(-p.n // c.columns) * most_tiles(p, c)
-
-
-def stride(p: GroupedProblem, c: GroupedConfig) -> int:
-    """Return how far a workgroup's next tile is: 0 where no workgroup has two."""
-    count = programs(p, c)
-    return count if count < _most(p, c) else 0
-
-
-def grid(p: GroupedProblem, c: GroupedConfig) -> tuple[int, int, int]:
+def grid(p: GroupedProblem, c: GroupedConfig, by_ids: bool) -> tuple[int, int, int]:
     """Return the workgroups."""
-    return programs(p, c), 1, 1
+    return programs(p, c, by_ids), 1, 1
+
+
+def kernel(c: GroupedConfig) -> tuple[str, str]:
+    """Return the source and the name of a configuration's kernel."""
+    return (STREAM_SOURCE, STREAM_KERNEL) if c.slots else (SOURCE, KERNEL)
 
 
 def block(c: GroupedConfig) -> tuple[int, int, int]:
@@ -179,11 +178,21 @@ def block(c: GroupedConfig) -> tuple[int, int, int]:
     return c.threads, 1, 1
 
 
-def shared_bytes(c: GroupedConfig) -> int:
-    """Return the shared memory of a workgroup: of each warp its sums, and its chunks to come."""
+def shared_bytes(p: GroupedProblem, c: GroupedConfig) -> int:
+    """Return the shared memory of a workgroup: of each warp its sums, and with slots its chunks to come, and A."""
     warps = c.warps_n * c.warps_k
-    slot = TILE_N * c.tiles * (CHUNK // 2 + CHUNK // BLOCK)
-    return warps * (4 * c.rows * (TILE_N * c.tiles + 4) + c.slots * slot)
+    of_sums = 4 * warps * c.rows * (TILE_N * c.tiles + 4)
+    if not c.slots:
+        return of_sums
+    slot = TILE_N * c.tiles * CHUNK // 2 + -(-c.tiles // 2) * LANES * 4
+    return (
+        2 * of_sums + warps * c.slots * slot + -(-p.k // CHUNK) * 2 * CHUNK * a_rows(p) + 16 + 4 * MAX_CHUNKS * WARPS_K
+    )
+
+
+def a_rows(p: GroupedProblem) -> int:
+    """Return the rows of A of a tile that there is room for: a power of two."""
+    return min(TILE_M, 1 << (p.rows - 1).bit_length())
 
 
 def defines(p: GroupedProblem, c: GroupedConfig, *, by_ids: bool, early: bool) -> dict[str, int | str]:
@@ -210,6 +219,7 @@ def defines(p: GroupedProblem, c: GroupedConfig, *, by_ids: bool, early: bool) -
         "WARPS_K": c.warps_k,
         "DEPTH": c.depth,
         "SLOTS": c.slots,
+        "A_ROWS": a_rows(p) if c.slots else 0,
         "FRAGMENTS": int(p.fragments),
         "TAIL": int(p.k % CHUNK != 0),
         "GATED": gated,
@@ -231,13 +241,13 @@ def constants(p: GroupedProblem, c: GroupedConfig, routing: Routing | None) -> b
     s, act = p.strides, p.activation
     if routing is None:
         flags = int(p.reads_index), int(p.writes_index)
-        found: tuple[int, ...] = (0, p.rows, p.experts, p.a_rows, p.divisor, *flags, stride(p, c), 0, 0, 0)
+        found: tuple[int, ...] = (0, p.rows, p.experts, p.a_rows, p.divisor, *flags, programs(p, c, False), 0, 0, 0)
     else:
-        found = routing_constants(routing, p.rows, p.a_rows, p.divisor, stride(p, c))
+        found = routing_constants(routing, p.rows, p.a_rows, p.divisor, programs(p, c, True))
     return CONSTANTS.pack(
         *found,
         *(*s.a, s.a_scales[0], *s.w[:2], *s.w_scales[:2], *s.bias, *s.out),
         *(p.n, p.k, 0 if p.bias_dtype is None else DTYPES[p.bias_dtype], DTYPES.get(p.out_dtype, 0)),
         *((0.0, 0.0, 0.0) if act is None else (act.alpha, math.inf if act.limit is None else act.limit, act.offset)),
-        0,
+        *(-(-p.k // CHUNK), -(-p.n // c.columns), -(-p.n // (2 * TILE_N)) * 2),
     )

@@ -6,7 +6,8 @@ three to five launches by Python, half of the host's time; here it is one piece 
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -45,38 +46,49 @@ class Scratch:
 
 
 class LayerProgram:
-    """The launches of a plan, once they are known; asked by every call of the plan."""
+    """The launches of a plan, once they are known; asked by every call of the plan.
 
-    def __init__(self, steps: Steps, device: torch.device) -> None:
-        self._steps, self._device, self._uses = steps, device, 0
-        self._run: Any = None
-        self._nbytes = 0
+    Attributes:
+        device: where it runs.
+        allocate: makes the memory of a result, on the current device.
+        run: launches on a stream, with the addresses of its slots, and returns 0 if all was launched; None until then.
+        nbytes: scratch that it needs.
+    """
+
+    __slots__ = ("_steps", "_uses", "allocate", "device", "nbytes", "run")
+
+    def __init__(self, steps: Steps, device: torch.device, allocate: Callable[[], Tensor]) -> None:
+        self.device, self.allocate = device, allocate
+        self.run: Callable[..., int] | None = None
+        self.nbytes = 0
+        self._steps, self._uses = steps, 0
 
     def __call__(
         self, x: Tensor, w13: MXTensor, w2: MXTensor, ids: Tensor, weights: Tensor, b13: Tensor | None,
         b2: Tensor | None, expert_map: Tensor | None, out: Tensor,
     ) -> bool:  # fmt: skip
         """Launch all of the layer, and say whether that was done: tensors are those of its plan, contiguous."""
-        run = self._run
-        if run is None:
+        if self.run is None:
             self._uses += 1
             if self._uses != SETTLE_AT or not self._settle():
                 return False
-            run = self._run
-        one, two = self._steps.problems
-        codes13, scales13 = weight_of(w13, one)
-        codes2, scales2 = weight_of(w2, two)
-        arena = workspace.take(self._nbytes, self._device)
-        status = run(
-            workspace.raw_stream(self._device), x.data_ptr(), 0, out.data_ptr(), arena.address, 0, ids.data_ptr(),
-            weights.data_ptr(), 0 if expert_map is None else expert_map.data_ptr(), codes13.data_ptr(),
-            scales13.data_ptr(), 0 if b13 is None else b13.data_ptr(), codes2.data_ptr(), scales2.data_ptr(),
-            0 if b2 is None else b2.data_ptr(),
+        assert self.run is not None
+        arena = workspace.take(self.nbytes, self.device)
+        status = self.run(
+            workspace.raw_stream(self.device), x.data_ptr(), 0, out.data_ptr(), arena.address, 0, ids.data_ptr(),
+            weights.data_ptr(), 0 if expert_map is None else expert_map.data_ptr(),
+            *self.weights_at(w13, w2, b13, b2),
         )  # fmt: skip
         if status:  # Python launches all of it again, and says what is wrong; this scratch is nobody's
             return False
         arena.__exit__(None, None, None)
         return True
+
+    def weights_at(self, w13: MXTensor, w2: MXTensor, b13: Tensor | None, b2: Tensor | None) -> tuple[int, ...]:
+        """Return the addresses of the slots that are the weights'."""
+        one, two = self._steps.problems
+        parts = (*weight_of(w13, one), b13, *weight_of(w2, two), b2)
+        return tuple(0 if tensor is None else tensor.data_ptr() for tensor in parts)
 
     def _settle(self) -> bool:
         if torch.cuda.is_current_stream_capturing():
@@ -88,11 +100,12 @@ class LayerProgram:
                 return False
             with relaxed():
                 scratch = Scratch()
-                described = joined(launches(self._steps, scratch, self._device))
+                steps = launches(self._steps, scratch, self.device)
+                described = joined(steps)
                 if described is None or not described.fits():
                     return False
-                self._nbytes = scratch.nbytes
-                self._run = native.program(described).run
+                self.nbytes = scratch.nbytes
+                self.run = native.program(described).run
         except (BuildError, DriverError, RuntimeError, OSError, TypeError, ValueError) as error:
             say_once(f"a layer of experts goes through Python: {error}")
             return False

@@ -26,8 +26,8 @@ from mxgemm.experts.route import Combine, ExpertsRoute, Launch, LayerLaunches, Q
 from mxgemm.experts.triton_gemm import TritonGrouped
 
 _TRITON: Final = TritonGrouped()
-ROUNDED_TOKENS: Final = 2
-"""Tokens that the first product rounds by itself: a launch less, and instructions for each tile of the weight."""
+ROUNDED_TOKENS: Final = 128
+"""Tokens that a first product with slots rounds by itself, once a workgroup and expert: a launch less."""
 
 
 class GroupedMMA(ExpertsRoute):
@@ -88,7 +88,9 @@ class GroupedMMA(ExpertsRoute):
         self, problems: tuple[GroupedProblem, GroupedProblem], routing: Routing, tokens: Tokens | None
     ) -> LayerLaunches:
         """Return the launches of a layer: of few pairs without a sort."""
-        rounds = tokens is not None and tokens.tokens <= self.rounding and rounds_tokens(problems[0], tokens)
+        slots = self.config(problems[0]).slots
+        rounds = tokens is not None and 0 < tokens.tokens <= self.rounding and rounds_tokens(problems[0], tokens)
+        rounds = rounds and slots > 0
         if rounds:
             assert tokens is not None
             strides = replace(problems[0].strides, a=tokens.strides, a_scales=(0, 0))
@@ -126,12 +128,12 @@ class GroupedMMA(ExpertsRoute):
         by_ids = routing is not None
         launch = Lazy(
             problem.machine,
-            (grouped_mma.SOURCE, grouped_mma.KERNEL),
+            grouped_mma.kernel(config),
             grouped_mma.defines(problem, config, by_ids=by_ids, early=early),
-            (grouped_mma.grid(problem, config), grouped_mma.block(config)),
+            (grouped_mma.grid(problem, config, by_ids), grouped_mma.block(config)),
             grouped_mma.POINTERS,
             grouped_mma.constants(problem, config, routing),
-            grouped_mma.shared_bytes(config),
+            grouped_mma.shared_bytes(problem, config),
         )
         return Product(launch)
 

@@ -33,8 +33,9 @@ def multiply(p: GroupedProblem, c: GroupedConfig, o: Operands, routing: Routing 
     tensors = (o.a, o.a_scales, o.w, o.w_scales, o.bias, o.out, o.out_scales, found, o.places)
     packed = grouped_mma.POINTERS.pack(*addresses(*tensors)) + grouped_mma.constants(p, c, routing)
     macros = grouped_mma.defines(p, c, by_ids=routing is not None, early=routing is not None)
-    sizes = grouped_mma.grid(p, c)[0], grouped_mma.block(c)[0], grouped_mma.shared_bytes(c)
-    return run((grouped_mma.SOURCE, grouped_mma.KERNEL, "Arguments"), macros, packed, sizes, tensors, results)
+    by_ids = routing is not None
+    sizes = grouped_mma.grid(p, c, by_ids)[0], grouped_mma.block(c)[0], grouped_mma.shared_bytes(p, c)
+    return run((*grouped_mma.kernel(c), "Arguments"), macros, packed, sizes, tensors, results)
 
 
 def multiply_wgmma(p: GroupedProblem, c: GroupedWgmmaConfig, o: Operands) -> int:

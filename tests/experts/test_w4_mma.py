@@ -80,29 +80,36 @@ def test_configurations_agree_to_the_bit(route: ByLanes, config: GroupedConfig) 
     assert torch.equal(*found)
 
 
-RING = [
-    ("e2m1", FEW_PAIRS, DEEPSEEK, 2, 1, 132),
-    pytest.param("e2m1", 0, GPT_OSS, 2, 1, 3, marks=pytest.mark.slow),
-    pytest.param("bf16", FEW_PAIRS, GPT_OSS, 1, 1, 3, marks=pytest.mark.slow),
-    pytest.param("e4m3", 0, DEEPSEEK, 2, 2, 3, marks=pytest.mark.slow),
+STREAM = GroupedConfig(1, tiles=1, warps_n=4, resident=2, slots=2, warps_k=1)
+STREAMED = [
+    ("e2m1", FEW_PAIRS, DEEPSEEK, STREAM, 264),
+    ("bf16", 0, GPT_OSS, STREAM, 3),
+    pytest.param("e2m1", 0, GPT_OSS, replace(STREAM, tiles=2, warps_n=2, slots=1), 3, marks=pytest.mark.slow),
+    pytest.param("e4m3", FEW_PAIRS, DEEPSEEK, replace(STREAM, slots=3), 1, marks=pytest.mark.slow),
 ]
 
 
-@pytest.mark.parametrize(("a_format", "few", "activation", "slots", "tiles_m", "workgroups"), RING)
+@pytest.mark.parametrize(("a_format", "few", "activation", "config", "workgroups"), STREAMED)
 def test_chunks_through_shared_memory_change_no_bit(
-    route: ByLanes, monkeypatch: pytest.MonkeyPatch, a_format: str, few: int, activation: mxgemm.SwiGLU, slots: int,
-    tiles_m: int, workgroups: int,
+    route: ByLanes, monkeypatch: pytest.MonkeyPatch, a_format: str, few: int, activation: mxgemm.SwiGLU,
+    config: GroupedConfig, workgroups: int,
 ) -> None:  # fmt: skip
     """By one warp along K, so that K is short; by workgroups for every tile, and by a few that take many tiles each."""
     one = layer(3, 2, 2, 288, 288, activation=activation)
+    one.x[1, 32:64] *= 2.0**40  # a block that is left
+    w13 = one.w13.scales.clone()
+    w13[:, 7, 5], w13[:, 40, 8] = 150, 60  # whole chunks that are
+    one = replace(one, w13=mxgemm.MXTensor.wrap(one.w13.data, w13))
     route.fragments, route.few, counted = True, few, mma.programs
-    monkeypatch.setattr(mma, "programs", lambda p, c: min(counted(p, c), workgroups))
+    monkeypatch.setattr(
+        mma, "programs", lambda p, c, by_ids: min(counted(p, c, by_ids), workgroups if c.slots else 1000)
+    )
     found = []
-    for given in ({}, {"slots": slots, "tiles": 4 if workgroups > 3 else 2, "warps_n": 1 if workgroups > 3 else 2}):
+    for chosen in (GroupedConfig(1, warps_k=1), config):
         experts_layer._plans.clear()
-        config = replace(GroupedConfig(tiles_m, warps_k=1), **given)
-        route.chosen = lambda p, c=config: c
-        found.append(check(one, a_format))
+        route.chosen = lambda p, c=chosen: c
+        found.append(one.run(a_format, route="lanes", out_dtype=torch.float32))
+    assert found[0].isfinite().all()
     assert torch.equal(*found)
 
 
@@ -114,11 +121,13 @@ def test_rounding_in_the_product_changes_no_bit(route: ByLanes, a_format: str) -
     one.x[0, 64:96] *= 2.0**-60
     one.x[1, :32] = 0
     one.x[1, 64:96] *= 2.0**-126
+    route.fragments, route.chosen = True, lambda p: replace(STREAM, slots=1)
     found = []
     for rounding in (0, 2):
         experts_layer._plans.clear()
         route.rounding = rounding
         found.append(one.run(a_format, route="lanes", out_dtype=torch.float32))
+    assert found[0].isfinite().all()
     assert torch.equal(*found)
     one.x[0, 100] = float("nan")
     assert one.run(a_format, route="lanes")[0].isnan().all()

@@ -4,15 +4,12 @@
 // Workgroups take tiles (grouped_tile.h) in turn, those of N first. Those that find none end at once. A row's sum has one order, whatever rows lie beside it: K is divided over WARPS_K warps
 // and a block of A that bf16 does not hold counts as 0 in the first loop, as all that bf16 holds do in the second.
 //
-// Chunks are called for ahead: in registers, DEPTH of them and the next tile's where the last one's sums are stored (AHEAD),
-// or through places in shared memory, SLOTS of them, tile after tile without a pause (grouped_ring.h).
-//
-// Macros: A_TYPE, A_FORMAT, A_VECTOR, ROUNDS (grouped_rows.h), SCALE_ADDEND (of a quantised result); MT, tiles of 8 rows of
-// A of a workgroup; TILES, tiles of 16 weight rows of a warp; WARPS_N, WARPS_K, warps along N and K; DEPTH; SLOTS, 0 for
-// registers; FRAGMENTS, the weight is in fragment order; TAIL, K % 128 != 0; GATED, BY_IDS (grouped_values.h,
-// grouped_tile.h); EARLY, what the tile is found by was written before the launch before this one began; AHEAD;
-// RESIDENT, workgroups for which a multiprocessor's registers must do, 0 if no matter how many.
-#include "grouped_ring.h"
+// Macros: A_TYPE, A_FORMAT, A_VECTOR, ROUNDS (grouped_rows.h), SCALE_ADDEND (of what is rounded); MT, tiles of 8 rows of A of
+// a workgroup; TILES, tiles of 16 weight rows of a warp; WARPS_N, WARPS_K, warps along N and K; DEPTH, chunks in flight;
+// FRAGMENTS, the weight is in fragment order; TAIL, K % 128 != 0; GATED, BY_IDS (grouped_values.h,
+// grouped_tile.h); EARLY, what the tile is found by was written before the launch before this one began; AHEAD, the
+// next tile is begun before the last one's sums are stored; RESIDENT, workgroups for which a multiprocessor's registers must do, 0 if no matter how many.
+#include "grouped_results.h"
 
 #if RESIDENT
 #define BOUNDS __launch_bounds__(THREADS, RESIDENT)
@@ -29,9 +26,8 @@ extern "C" __global__ void BOUNDS grouped_mma(const Arguments p) {
 #endif
 
   // What the workgroup is at: place along N, group, its weight, the rows of A of this lane.
-  auto group_at = [&](int item) { return group_of(p.routing, find_tiles(p.routing), item / across); };
   int item = static_cast<int>(blockIdx.x), place = item % across, end = 0;
-  Group group = group_at(item);
+  Group group = group_of(p.routing, find_tiles(p.routing), item / across);
   const u8 *w = p.w, *s = p.s;
   int row[MT] = {};
   Biases biases;
@@ -42,19 +38,18 @@ extern "C" __global__ void BOUNDS grouped_mma(const Arguments p) {
     end = group.expert < 0 ? 0 : chunks;
 #pragma unroll
     for (int i = 0; i < MT; i++) row[i] = source_of(p.routing, group, min(8 * i + g, group.count - 1));
-    call_biases(p, group, place, biases);
+    call_biases(p, group, place, threadIdx.x, biases);
   };
   begin();
 
   // Rows and blocks past the end are the last one's again: they are not stored, and A counts as 0 there.
   auto block_of = [&](int chunk) { return TAIL ? min(4 * chunk + t, blocks - 1) : 4 * chunk + t; };
-  auto first_row = [&](int place, int r) { return weight_row(p.n, place, (warp / WARPS_K * TILES + r) * 16); };
+  auto first_row = [&](int r) { return weight_row(p.n, place, (warp / WARPS_K * TILES + r) * 16); };
 #if FRAGMENTS
-  auto tile_at = [&](int place, int r) {  // N is padded to pairs of tiles
+  auto tile_of = [&](int r) {  // N is padded to pairs of tiles
     const int in = r % TOGETHER;
-    return min((first_row(place, r) >> 4) - in, ((p.n + 31) >> 5) * 2 - TOGETHER) + in;
+    return min((first_row(r) >> 4) - in, ((p.n + 31) >> 5) * 2 - TOGETHER) + in;
   };
-  auto tile_of = [&](int r) { return tile_at(place, r); };
   auto codes_at = [&](int r, int chunk) {
     return w + (tile_of(r) * static_cast<i64>(chunks) + chunk) * 1024 + lane * 16;
   };
@@ -62,7 +57,7 @@ extern "C" __global__ void BOUNDS grouped_mma(const Arguments p) {
     return s + ((tile_of(r) >> 1) * static_cast<i64>(chunks) + chunk) * 128 + lane * 4 + (tile_of(r) & 1) * 2;
   };
 #else
-  auto row_of = [&](int r, int h) { return min(first_row(place, r) + 8 * h + g, p.n - 1); };
+  auto row_of = [&](int r, int h) { return min(first_row(r) + 8 * h + g, p.n - 1); };
 #endif
   auto load_codes = [&](int r, int h, int chunk) {
 #if FRAGMENTS
@@ -78,7 +73,6 @@ extern "C" __global__ void BOUNDS grouped_mma(const Arguments p) {
     return load_u8(s + row_of(r, h) * p.s_row + block_of(chunk));
 #endif
   };
-#if !SLOTS
   auto load_chunk = [&](Weights& into, int chunk) {
 #pragma unroll
     for (int r = 0; r < TILES; r++)
@@ -97,113 +91,77 @@ extern "C" __global__ void BOUNDS grouped_mma(const Arguments p) {
       for (int h = 0; h < 2; h++) into.scales[2 * r + h] = load_scale(r, h, chunk);
 #endif
   };
-#endif
 
   auto load_a = [&](Rows& rows, int row, int chunk) {
+    const bool real = !TAIL || 4 * chunk + t < blocks;
 #if A_FORMAT == BF16 || ROUNDS
     rows.raw = load_block(p.a + (row * p.a_row + block_of(chunk) * 32 * p.a_column) * A_BYTES, p.a_column * A_BYTES);
+    if (!real) rows.raw = Raw{};
 #else
 #pragma unroll
-    for (int j = 0; j < CODES; j++) rows.codes[j] = load_16(p.a + row * p.a_row + (block_of(chunk) * CODES + j) * 16);
+    for (int j = 0; j < CODES; j++) {
+      rows.codes[j] = load_16(p.a + row * p.a_row + (block_of(chunk) * CODES + j) * 16);
+      if (!real) rows.codes[j] = make_uint4(0, 0, 0, 0);
+    }
     rows.scale = load_u8(p.a_scales + row * p.a_scales_row + block_of(chunk));
-#endif
-  };
-  auto end_row = [&](Rows& rows, int chunk) {  // what is behind K's end is 0: when a chunk is here, for it waits for that
-    if (!TAIL || chunk + 1 < chunks || 4 * chunk + t < blocks) return;
-    u32 zero = 0;
-    keep_as_it_is(zero);  // a branch that is hardly taken, not a choice for every word of every chunk
-    const uint4 zeros = make_uint4(zero, zero, zero, zero);
-#if A_FORMAT == BF16 || ROUNDS
-#pragma unroll
-    for (int i = 0; i < A_VECTORS; i++) rows.raw.v[i] = zeros;
-#else
-#pragma unroll
-    for (int j = 0; j < CODES; j++) rows.codes[j] = zeros;
-    rows.scale = 127;
+    if (!real) rows.scale = 127;
 #endif
   };
 
   float acc[TILES][MT][4];
   u32 left = 0, left_of_a = 0;  // chunks of this warp for the second loop: whole ones, and blocks of A that are not held
-  // Makes a chunk's rows of A ready; false where all of it is left.
-#if SLOTS
-  const u32 ring = shared_address(sums + WARPS * SHARED) + warp * (SLOTS * SLOT_BYTES);
-  u32 slot = ring;  // of the chunk that comes next
-#endif
-  auto open_chunk = [&](const Weights& weights, Rows (&rows)[MT], OpenRows (&open)[MT], int chunk, u32 bit) {
+  auto add_chunk = [&](const Weights& weights, const Rows (&rows)[MT], u32 bit) {
+    OpenRows open[MT];
     bool usual = !slow_scales(weights);
 #pragma unroll
-    for (int i = 0; i < MT; i++) {
-      end_row(rows[i], chunk);
-      usual &= open_rows(rows[i], open[i]);
+    for (int i = 0; i < MT; i++) usual &= open_rows(rows[i], open[i]);
+    if (any_lane(!usual)) {
+      bool odd = false, odd_of_a = false;
+#pragma unroll
+      for (int r = 0; r < TILES; r++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {  // zeros are zeros, however small their scale
+          const uint4 q = weights.codes[r][h];
+          const u32 scale = scale_of(weights, r, h);
+          odd |= (scale > MOST_FAST) | ((scale < LEAST_FAST) & (((q.x | q.y | q.z | q.w) & MAGNITUDES) != 0));
+        }
+      if (any_lane(odd)) {
+        left |= bit;
+        return;
+      }
+#pragma unroll
+      for (int i = 0; i < MT; i++) odd_of_a |= !is_held(rows[i]);
+      if (any_lane(odd_of_a)) left_of_a |= bit;
+#pragma unroll
+      for (int i = 0; i < MT; i++) open_held_rows(rows[i], is_held(rows[i]), open[i]);
     }
-    if (!any_lane(!usual)) return true;
-    bool odd = false, odd_of_a = false;
+    u32 factor[TILES][2];
 #pragma unroll
     for (int r = 0; r < TILES; r++)
 #pragma unroll
-      for (int h = 0; h < 2; h++) {  // zeros are zeros, however small their scale
-#if SLOTS
-        const uint4 q = code_of_slot(slot, lane, r, h);
-#else
-        const uint4 q = weights.codes[r][h];
-#endif
-        const u32 scale = scale_of(weights, r, h);
-        odd |= (scale > MOST_FAST) | ((scale < LEAST_FAST) & (((q.x | q.y | q.z | q.w) & MAGNITUDES) != 0));
+      for (int h = 0; h < 2; h++) factor[r][h] = factor_of(scale_of(weights, r, h));
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      u32 x[MT][4];
+#pragma unroll
+      for (int c = 0; c < MT; c++) words_of_rows(open[c], i, x[c]);
+#pragma unroll
+      for (int r = 0; r < TILES; r++) {
+        u32 q[2][4], d[2][4];
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+          words_of(weights.codes[r][h], q[h]);
+          decode(q[h][i], factor[r][h], d[h]);
+        }
+#pragma unroll
+        for (int j = 0; j < 4; j += 2)
+#pragma unroll
+          for (int c = 0; c < MT; c++)
+            multiply(acc[r][c], d[0][j], d[1][j], d[0][j + 1], d[1][j + 1], x[c][j], x[c][j + 1]);
       }
-    if (any_lane(odd)) {
-      left |= bit;
-      return false;
     }
-#pragma unroll
-    for (int i = 0; i < MT; i++) odd_of_a |= !is_held(rows[i]);
-    if (any_lane(odd_of_a)) left_of_a |= bit;
-#pragma unroll
-    for (int i = 0; i < MT; i++) open_held_rows(rows[i], is_held(rows[i]), open[i]);
-    return true;
-  };
-  // Four words of a lane's block of A and of two halves of a tile.
-  auto multiply_words = [&](int r, const u32 (&q)[2], const u32 (&factor)[2], const u32 (&x)[MT][4]) {
-    u32 d[2][4];
-#pragma unroll
-    for (int h = 0; h < 2; h++) decode(q[h], factor[h], d[h]);
-#pragma unroll
-    for (int j = 0; j < 4; j += 2)
-#pragma unroll
-      for (int c = 0; c < MT; c++)
-        multiply(acc[r][c], d[0][j], d[1][j], d[0][j + 1], d[1][j + 1], x[c][j], x[c][j + 1]);
-  };
-  auto load_rows = [&](Rows (&rows)[MT], int chunk) {
-#pragma unroll
-    for (int i = 0; i < MT; i++) load_a(rows[i], row[i], chunk);
   };
 
-#if SLOTS
-  Rows rows[MT];
-  // What is called for next: a chunk of this tile, or of the one behind it. A warp has at least SLOTS chunks of each tile, so
-  // it never comes further.
-  int called_expert = group.count ? group.expert : -1, called_place = place, called_chunk = first;
-  bool behind = false;
-  auto call_next = [&](u32 slot) {
-    if (called_chunk >= chunks && !behind) {
-      const int next = item + p.routing.programs;
-      const Group of_next = p.routing.programs ? group_at(next) : Group{};
-      called_expert = of_next.count ? of_next.expert : -1, called_place = next % across, called_chunk = first;
-      behind = true;
-    }
-    if (called_expert >= 0 && called_chunk < chunks) {
-      int tile[PLACES];
-#pragma unroll
-      for (int i = 0; i < PLACES; i++) tile[i] = tile_at(called_place, 2 * i);
-      call(p.w + called_expert * p.w_expert, p.s + called_expert * p.s_expert, tile, called_chunk, chunks, slot, lane);
-    }
-    end_group_of_copies();
-    called_chunk += WARPS_K;
-  };
-  if (group.count)
-#pragma unroll 1
-    for (int i = 0; i < SLOTS; i++) call_next(ring + i * SLOT_BYTES);
-#else
   Weights weights[DEPTH];
   Rows rows[DEPTH][MT];
   auto load_first_weights = [&] {
@@ -214,19 +172,16 @@ extern "C" __global__ void BOUNDS grouped_mma(const Arguments p) {
   auto load_first_rows = [&] {
 #pragma unroll
     for (int d = 0; d < DEPTH; d++)
-      if (first + d * WARPS_K < end) load_rows(rows[d], first + d * WARPS_K);
+      if (first + d * WARPS_K < end)
+#pragma unroll
+        for (int i = 0; i < MT; i++) load_a(rows[d][i], row[i], first + d * WARPS_K);
   };
   if (group.count) load_first_weights();
-#endif
 #if EARLY
   wait_for_earlier_launches();  // not for the weight, nor for the routing
   let_later_launches_begin();
 #endif
-#if SLOTS
-  if (group.count) load_rows(rows, first);
-#else
   if (group.count) load_first_rows();
-#endif
 #pragma unroll 1
   while (group.count) {
     left = left_of_a = 0;
@@ -237,71 +192,21 @@ extern "C" __global__ void BOUNDS grouped_mma(const Arguments p) {
 #pragma unroll
         for (int j = 0; j < 4; j++) acc[r][c][j] = 0.f;
     u32 bit = 1;
-#if SLOTS
-#pragma unroll 1
-    for (int chunk = first; chunk < end; chunk += WARPS_K, bit <<= 1) {
-      wait_for_copies<SLOTS - 1>();
-      Weights weights;
-      OpenRows open[MT];
-      scales_of_slot(slot, lane, weights);
-      const bool all_here = open_chunk(weights, rows, open, chunk, bit);
-      if (chunk + WARPS_K < end) load_rows(rows, chunk + WARPS_K);
-      if (all_here) {
-        u32 x[4][MT][4];
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-#pragma unroll
-          for (int c = 0; c < MT; c++) words_of_rows(open[c], i, x[i][c]);
-        uint4 codes[2][2];
-#pragma unroll
-        for (int h = 0; h < 2; h++) codes[0][h] = code_of_slot(slot, lane, 0, h);
-#pragma unroll
-        for (int r = 0; r < TILES; r++) {  // a tile's codes are on their way while the one before is multiplied
-#pragma unroll
-          for (int h = 0; h < 2 && r + 1 < TILES; h++) codes[(r + 1) % 2][h] = code_of_slot(slot, lane, r + 1, h);
-          u32 q[2][4], factor[2];
-#pragma unroll
-          for (int h = 0; h < 2; h++) words_of(codes[r % 2][h], q[h]), factor[h] = factor_of(scale_of(weights, r, h));
-#pragma unroll
-          for (int i = 0; i < 4; i++) multiply_words(r, {q[0][i], q[1][i]}, factor, x[i]);
-        }
-      }
-      call_next(slot);
-      slot = slot == ring + (SLOTS - 1) * SLOT_BYTES ? ring : slot + SLOT_BYTES;
-    }
-#else
 #pragma unroll 1
     for (int round = first; round < end; round += DEPTH * WARPS_K) {
 #pragma unroll
       for (int d = 0; d < DEPTH; d++)
         if (round + d * WARPS_K < end) {
           const int ahead = round + (DEPTH + d) * WARPS_K;
-          OpenRows open[MT];
-          if (open_chunk(weights[d], rows[d], open, round + d * WARPS_K, bit)) {
-            u32 factor[TILES][2];
-#pragma unroll
-            for (int r = 0; r < TILES; r++)
-#pragma unroll
-              for (int h = 0; h < 2; h++) factor[r][h] = factor_of(scale_of(weights[d], r, h));
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-              u32 x[MT][4];
-#pragma unroll
-              for (int c = 0; c < MT; c++) words_of_rows(open[c], i, x[c]);
-#pragma unroll
-              for (int r = 0; r < TILES; r++) {
-                u32 q[2][4];
-#pragma unroll
-                for (int h = 0; h < 2; h++) words_of(weights[d].codes[r][h], q[h]);
-                multiply_words(r, {q[0][i], q[1][i]}, factor[r], x);
-              }
-            }
-          }
+          add_chunk(weights[d], rows[d], bit);
           bit <<= 1;
-          if (ahead < end) load_chunk(weights[d], ahead), load_rows(rows[d], ahead);
+          if (ahead < end) {
+            load_chunk(weights[d], ahead);
+#pragma unroll
+            for (int i = 0; i < MT; i++) load_a(rows[d][i], row[i], ahead);
+          }
         }
     }
-#endif
 
     float* const mine = sums + warp * SHARED + 2 * t * PITCH + g;
 #pragma unroll
@@ -321,7 +226,6 @@ extern "C" __global__ void BOUNDS grouped_mma(const Arguments p) {
         Rows part;
         u32 x[16];
         load_a(part, source_of(p.routing, group, min(8 * c + g, group.count - 1)), chunk);
-        end_row(part, chunk);
         u32 scale = unscaled_rows(part, x);
         if (!whole && is_held(part)) {  // this block's products are in the sums
           scale = 127;
@@ -364,28 +268,21 @@ extern "C" __global__ void BOUNDS grouped_mma(const Arguments p) {
     const Group done = group;
     const int done_place = place;
     const Biases done_biases = biases;
-    auto next = [&] {  // no workgroup has a second tile where there are workgroups for all
-      if (!p.routing.programs) {
-        group.count = 0;
-        return;
-      }
+    auto next = [&] {
+#if BY_IDS
+      group.count = 0;
+#else
       item += p.routing.programs;
       place = item % across;
-#if SLOTS
-      group = group_at(item);
-      begin();
-      behind = false;
-      if (group.count) load_rows(rows, first);
-#else
-      group = group_at(item);
+      group = group_of(p.routing, find_tiles(p.routing), item / across);
       begin();
       if (group.count) load_first_weights(), load_first_rows();
 #endif
     };
-    if (AHEAD || SLOTS) next();  // its first loads are on their way while this one's sums are added and stored
+    if (AHEAD) next();  // its first loads are on their way while this one's sums are added and stored
     workgroup_barrier();
-    store_results(p, done_place, done, done_biases);
-    if (p.routing.programs) workgroup_barrier();  // the sums' memory is the next tile's
-    if (!AHEAD && !SLOTS) next();
+    store_results(p, sums, done_place, done, done_biases, threadIdx.x);
+    if (!BY_IDS) workgroup_barrier();  // the sums' memory is the next tile's
+    if (!AHEAD) next();
   }
 }

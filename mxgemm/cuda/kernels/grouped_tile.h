@@ -39,6 +39,7 @@ INLINE Tiles find_tiles(const Routing& p) {
   all.before = all.past - tiles;
   return all;
 }
+INLINE int count_of(const Tiles& all) { return static_cast<int>(from_lane(static_cast<u32>(all.past), 31)); }
 // Tile y, of pairs of one expert in their order; experts in the order in which pairs have them.
 INLINE Group group_of(const Routing&, const Tiles& all, int y) {
   const u32 found = lanes_where(y >= all.before && y < all.past);
@@ -67,6 +68,7 @@ struct Tiles {
   int count;
 };
 INLINE Tiles find_tiles(const Routing& p) { return Tiles{load_int(p.offsets, 0)}; }
+INLINE int count_of(const Tiles& all) { return all.count; }
 INLINE Group group_of(const Routing& p, const Tiles& all, int y) {
   Group group = {-1, 0, 0};
   if (y < all.count) {
@@ -89,3 +91,23 @@ INLINE int target_of(const Routing& p, const Group& group, int m) {
   return p.writes ? load_int(p.index, group.first + m) : group.first + m;
 }
 #endif
+
+// A group as three words of shared memory, the expert first.
+INLINE void keep_group(u32 at, const Group& group) {
+  store_shared_4(at, static_cast<u32>(group.expert)), store_shared_4(at + 4, static_cast<u32>(group.count));
+#if BY_IDS
+  store_shared_4(at + 8, group.members);
+#else
+  store_shared_4(at + 8, static_cast<u32>(group.first));
+#endif
+}
+INLINE Group kept_group(u32 at) {
+  Group group;
+  group.expert = static_cast<int>(load_shared_4(at)), group.count = static_cast<int>(load_shared_4(at + 4));
+#if BY_IDS
+  group.members = load_shared_4(at + 8);
+#else
+  group.first = static_cast<int>(load_shared_4(at + 8));
+#endif
+  return group;
+}
