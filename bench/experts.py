@@ -200,20 +200,23 @@ def measure(name: str, calls: Sequence[Callable[[], Tensor]], floor: float, **mo
     return time.us
 
 
-def time_layers(one: ExpertsSet, tokens: tuple[int, ...], a_formats: list[str], peers: bool) -> None:
-    """Measure whole layers."""
+def time_layers(
+    one: ExpertsSet, tokens: tuple[int, ...], a_formats: list[str], peers: bool, names: list[str] | None
+) -> None:
+    """Measure whole layers, by variants of some names or all."""
     device = torch.device("cuda", 0)
     layer = make_layer(one, device)
     forms = {"raw": as_they_lie(layer), "fragments": in_order(layer)}
     dense = _dense(one, layer, {"refusals": []}) if peers else None
     heat()
     for count in tokens:
-        time_tokens(one, count, a_formats, layer, forms, dense)
+        time_tokens(one, count, a_formats, layer, forms, dense, names)
 
 
 def time_tokens(
-    one: ExpertsSet, count: int, a_formats: list[str], layer: Any, forms: dict[str, tuple[Weight, Weight]], dense: Any
-) -> None:
+    one: ExpertsSet, count: int, a_formats: list[str], layer: Any, forms: dict[str, tuple[Weight, Weight]], dense: Any,
+    names: list[str] | None,
+) -> None:  # fmt: skip
     """Measure layers of so many tokens, each beside the result of the route reference."""
     x, ids, weights = make_tokens(one, count, layer.w13.device)
     turns, floor = turns_of(one, ids, int(torch.unique(ids).numel())), floor_us(one, ids)
@@ -223,6 +226,8 @@ def time_tokens(
         for form, (w13, w2) in forms.items():
             p = planned(one, count, fmt, machine_of(x.device), form == "fragments")
             for name, variant in variants(p, form == "fragments").items():
+                if names is not None and name not in names:
+                    continue
                 launches = variant.bind_layer(p.problems, p.routing, p.tokens)
                 calls = [partial(run_layer, launches, p, w13, w2, layer, x, turn, weights) for turn in turns]
                 got = calls[-1]().float()
@@ -291,6 +296,7 @@ def main() -> int:
     parser.add_argument("--tokens", nargs="+", type=int, default=[1, 4, 16, 64])
     parser.add_argument("--a-formats", nargs="+", default=["e2m1", "bf16"])
     parser.add_argument("--peers", action="store_true", help="torch's grouped bf16 products, and the route triton")
+    parser.add_argument("--variants", nargs="+", help="time these alone, by their names; all by default")
     chosen = parser.parse_args()
     sets, tokens = [MOE_SETS[name] for name in chosen.set], tuple(chosen.tokens)
     if chosen.command == "build":
@@ -301,7 +307,7 @@ def main() -> int:
         return 0
     for one in sets:
         if chosen.command == "time":
-            time_layers(one, tokens, chosen.a_formats, chosen.peers)
+            time_layers(one, tokens, chosen.a_formats, chosen.peers, chosen.variants)
         else:
             time_host(one, tokens, chosen.a_formats)
     return 0

@@ -177,7 +177,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) grouped_stream(c
   const int each = total / p.routing.programs, more = total % p.routing.programs;  // that many have one more
   int left_to_do = each + (number < more), y = (number * each + min(number, more)) / p.places;
   int place = number * each + min(number, more) - y * p.places;
-  if (left_to_do == 0) return;
+  if (left_to_do == 0) {
+#if EARLY
+    wait_for_earlier_launches();  // or a later launch, which waits for this one alone, would not wait for those
+#endif
+    return;
+  }
 
   // Chunks are called for SLOTS ahead, those of the next place where this one has no more: a warp has as many of each.
   Slot slot = first_slot(shared + SLOTS_AT, static_cast<int>(threadIdx.x >> 5), threadIdx.x & 31);
