@@ -122,23 +122,18 @@ def _explained(
 ) -> ExpertsExplanation:
     chosen = choose(problems, route)
     refusals: list[Refused] = []
-    before: list[Refused] = []
     possible: list[str] = []
     for name, other in ROUTES.items():
         if name == chosen.name:
-            before = [*refusals]
             continue
         refusal = first_refusal(other, problems)
         if refusal is None:
             possible.append(name)
         else:
             refusals.append(Refused(name, refusal))
-    if route is not None:
-        reason = "it is named"
-    elif chosen.suits_what and not before and all(map(chosen.suits, problems)):
-        reason = f"it is the first of this machine's routes, for {chosen.suits_what}"
-    else:
-        reason = f"it is the first that can, of {', '.join(ROUTES)}"
+    reason = "it is named" if route is not None else f"it is the first that can, of {', '.join(ROUTES)}"
+    if route is None and chosen.suits_what:
+        reason += f", and there are {chosen.suits_what}"
     weights: list[str] = []
     read: list[GroupedProblem] = []
     for problem, stack in zip(problems, stacks, strict=True):
