@@ -7,7 +7,7 @@ three to five launches by Python, half of the host's time; here it is one piece 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -15,34 +15,20 @@ from torch import Tensor
 from mxgemm import steady, workspace
 from mxgemm.errors import BuildError
 from mxgemm.experts.forms import weight_of
-from mxgemm.experts.launches import Routed, ids_alone
+from mxgemm.experts.launches import Routed, Scratch, ids_alone
 from mxgemm.experts.problem import GroupedProblem
 from mxgemm.experts.steps import Steps
 from mxgemm.hip.runtime import DriverError
 from mxgemm.mx.formats import BLOCK, FORMATS
 from mxgemm.mx.tensor import MXTensor
 from mxgemm.native.captured import relaxed
-from mxgemm.native.program import OUT, SCRATCH, A, Place, Step, brought, fixed, joined
+from mxgemm.native.program import OUT, A, Place, Step, brought, fixed, joined
 from mxgemm.notices import say_once
 
 SETTLE_AT: Final = 3
 """Uses of a plan by which its launches are described."""
-_ALIGNMENT: Final = 256
 _NOTHING: Final = fixed(0)
 _IDS, _WEIGHTS, _MAP, _W13, _S13, _B13, _W2, _S2, _B2 = (brought(i) for i in range(9))
-
-
-class Scratch:
-    """Places one behind the other in a call's scratch."""
-
-    def __init__(self) -> None:
-        self.nbytes = 0
-
-    def take(self, nbytes: int) -> Place:
-        """Return where so many bytes are."""
-        at = SCRATCH + self.nbytes
-        self.nbytes += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
-        return at
 
 
 class LayerProgram:
@@ -120,9 +106,9 @@ def launches(steps: Steps, scratch: Scratch, device: torch.device) -> list[Step 
     a, a_scales = A, _NOTHING
     found: list[Step | None] = []
 
-    def add(launch: object, *places: Place) -> None:
-        lazy = getattr(launch, "lazy", None)
-        found.append(None if lazy is None else lazy.step(device, *places))
+    def add(launch: Any, *places: Place) -> None:
+        described = getattr(launch, "steps", None)
+        found.extend([None] if described is None else described(device, scratch, *places))
 
     if steps.quantise is not None:
         a, a_scales = scratch.take(tokens * one.k // FORMATS[one.a_format].pack), scratch.take(tokens * one.k // BLOCK)

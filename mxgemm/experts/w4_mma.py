@@ -105,10 +105,8 @@ class GroupedMMA(ExpertsRoute):
         assert few or one.rows == two.rows, "one tile list serves both products"
         if few:
             sort: Sort = ids_alone
-        elif max(routing.pairs, routing.experts) <= MAX_ROUTED:
-            sort = self.bind_route(routing, one.rows, early=early)
         else:
-            sort = self.bind_sort(routing, one.rows)
+            sort = self.bind_route(routing, one.rows, early=early)
         return LayerLaunches(sort, (first, second), self.bind_combine(routing), quantise, rounds)
 
     def launcher(
@@ -147,14 +145,17 @@ class GroupedMMA(ExpertsRoute):
 
     def bind_route(self, routing: Routing, rows: int, *, early: bool) -> Sort:
         """Return the launch that sorts pairs and lists tiles of so many rows."""
+        if routing.experts > around.MAX_SORTED_EXPERTS or routing.pairs > around.MAX_SORTED:
+            return _TRITON.bind_sort(routing, rows)
+        few = max(routing.pairs, routing.experts) <= MAX_ROUTED
         launch = Lazy(
             routing.machine,
-            (around.ROUTE_SOURCE, around.ROUTE_KERNEL),
+            (around.ROUTE_SOURCE, around.ROUTE_KERNEL) if few else (around.SORT_SOURCE, around.SORT_KERNEL),
             around.route_defines(rows, early=early),
-            ((1, 1, 1), (around.ROUTE_THREADS, 1, 1)),
+            ((1, 1, 1), (around.ROUTE_THREADS if few else around.SORT_THREADS, 1, 1)),
             around.ROUTE_POINTERS,
             around.route_constants(routing),
-            around.ROUTE_SHARED_BYTES,
+            around.ROUTE_SHARED_BYTES if few else around.sort_shared_bytes(routing),
         )
         return Routed(launch, routing.pairs, tile_list_rows(routing.pairs, routing.experts, rows))
 

@@ -53,7 +53,7 @@ def fixed(address: int) -> Place:
 
 MAX_ARGUMENT_BYTES: Final = 512
 MAX_PATCHES: Final = 16
-MAX_STEPS: Final = 6
+MAX_STEPS: Final = 8
 """Of ``source/program.h``."""
 
 

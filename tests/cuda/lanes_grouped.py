@@ -67,14 +67,19 @@ def quantise(t: Tokens, x: Tensor) -> tuple[Tensor, Tensor]:
     return data, scales
 
 
-def route(r: Routing, rows: int, ids: Tensor, expert_map: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Run the launch that sorts pairs and lists tiles of so many rows."""
+def route(
+    r: Routing, rows: int, ids: Tensor, expert_map: Tensor | None, *, sorts: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Run the launch that sorts pairs and lists tiles of so many rows; or the one for any number of them."""
     places = torch.full((r.pairs,), -1, dtype=torch.int32)
     tiles = torch.full((tile_list_rows(r.pairs, r.experts, rows), 3), -5, dtype=torch.int32)
     tensors = (places, tiles, ids, expert_map)
     packed = around.ROUTE_POINTERS.pack(*addresses(*tensors)) + around.route_constants(r)
     sizes = 1, around.ROUTE_THREADS, around.ROUTE_SHARED_BYTES
     kernel = around.ROUTE_SOURCE, around.ROUTE_KERNEL, "RouteArguments"
+    if sorts:
+        sizes = 1, around.SORT_THREADS, around.sort_shared_bytes(r)
+        kernel = around.SORT_SOURCE, around.SORT_KERNEL, "SortArguments"
     run(kernel, around.route_defines(rows, early=True), packed, sizes, tensors, [places, tiles])
     return places, tiles
 

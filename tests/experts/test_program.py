@@ -12,10 +12,10 @@ import torch
 from mxgemm import workspace
 from mxgemm.experts import known, program
 from mxgemm.experts import layer as experts_layer
-from mxgemm.experts.launches import Combined, Product, Quantised, Routed, ids_alone
+from mxgemm.experts.launches import Combined, Product, Quantised, Routed, Scratch, Slabbed, ids_alone
 from mxgemm.experts.mma import POINTERS
 from mxgemm.experts.steps import Steps
-from mxgemm.native.program import SLOTS, KernelStep, Place
+from mxgemm.native.program import SCRATCH, SLOTS, KernelStep, Place, brought
 from tests.experts.cases import DEEPSEEK, GPT_OSS, Layer, layer
 from tests.experts.lanes_routes import ByLanes, under_its_name
 
@@ -57,7 +57,7 @@ def steps_of(one: Layer, a_format: str, route: ByLanes) -> Steps:
 def test_what_one_launch_writes_the_next_one_reads(route: ByLanes, a_format: str, few: int, bias: bool) -> None:
     route.few, route.rounding = few, 0
     one = layer(3, 2, bias=bias, activation=DEEPSEEK)
-    scratch = program.Scratch()
+    scratch = Scratch()
     described = program.launches(steps_of(one, a_format, route), scratch, torch.device("cpu"))
     placed = [[place for _, place in step.places] for step in described if isinstance(step, KernelStep)]
     assert len(placed) == len(described) == 3 + (a_format == "e2m1") + (few == 0)
@@ -73,10 +73,22 @@ def test_what_one_launch_writes_the_next_one_reads(route: ByLanes, a_format: str
         assert first[7:] == placed[-4][1::-1]
     if a_format == "e2m1":
         assert first[:2] == placed[0][1:]
-    taken = sorted({place.add for step in placed for place in step if place.slot == program.SCRATCH.slot})
+    taken = sorted({place.add for step in placed for place in step if place.slot == SCRATCH.slot})
     assert taken[0] == 0
     assert all(at % 256 == 0 for at in taken)
     assert taken[-1] < scratch.nbytes
+
+
+def test_slabs_lie_between_two_launches() -> None:
+    """The product of w4_wgmma reads what gathers A for it; only the launch that goes by an index has it."""
+    scratch, places = Scratch(), [brought(i) for i in range(len(POINTERS.offsets))]
+    before = scratch.take(1)
+    slabbed = Slabbed(Launched("slabs"), Launched("main"), 1000, reads_index=True, writes_index=False)  # type: ignore[arg-type]
+    slabs, main = ([place for _, place in step.places] for step in slabbed.steps(torch.device("cpu"), scratch, *places))
+    a, a_scales, w, s, bias, out, out_scales, tiles, index = places
+    assert slabs == [a, a_scales, before + 256, tiles, index]
+    assert main == [before + 256, w, s, bias, out, out_scales, tiles, program.fixed(0)]
+    assert scratch.nbytes == 256 + 1024
 
 
 class Counted(program.LayerProgram):

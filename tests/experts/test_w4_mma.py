@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 import mxgemm
+from mxgemm.device import KNOWN_MACHINES
 from mxgemm.experts import layer as experts_layer
 from mxgemm.experts import mma
-from mxgemm.experts.mma import FEW_PAIRS, GroupedConfig, config_for
-from mxgemm.experts.problem import Tokens
+from mxgemm.experts.mma import FEW_PAIRS, MAX_ROUTED, GroupedConfig, config_for
+from mxgemm.experts.problem import Routing, Tokens
 from mxgemm.mx.fragments import code_bytes, scale_bytes
 from tests.cases import spread
 from tests.cuda import lanes_grouped
@@ -215,6 +216,39 @@ def test_gathered_rows_repeated_and_absent_ones(route: ByLanes) -> None:
     one.check(out)
     assert out[[0, 5]].isnan().all()
     assert out[26].eq(0).all(), "a row of no expert, whatever it gathers"
+
+
+@pytest.mark.parametrize(
+    ("pairs", "experts", "rows", "mapped"), [(300, 7, 8, False), (2100, 32, 16, True), (40, 1024, 64, False)]
+)
+def test_the_sort_of_many_pairs(pairs: int, experts: int, rows: int, mapped: bool) -> None:
+    """By definition, and as the launch for few pairs where that takes them."""
+    made = torch.Generator().manual_seed(pairs)
+    ids = torch.randint(-1, experts + 2, (pairs, 1), generator=made)
+    ids[pairs // 2 :] = torch.where(torch.rand(pairs - pairs // 2, 1, generator=made) < 0.3, 3, ids[pairs // 2 :])
+    table = torch.randint(-1, experts, (experts + 1,), generator=made, dtype=torch.int32) if mapped else None
+    routing = Routing(
+        pairs, 1, experts, 0, 0 if table is None else len(table), ids.dtype, 64, torch.float32, torch.float32,
+        KNOWN_MACHINES["sm_90"], (64, 1),
+    )  # fmt: skip
+    places, tiles = lanes_grouped.route(routing, rows, ids, table, sorts=True)
+    flat = ids.flatten()
+    known = (flat >= 0) & (flat < (experts if table is None else len(table)))
+    expert = torch.where(known, flat if table is None else table.long()[flat.clamp(0, len(table) - 1)], -1)
+    order = torch.argsort(expert, stable=True)
+    order = order[expert[order] >= 0]
+    assert torch.equal(places[: len(order)].long(), order)
+    assert places[len(order) :].eq(-1).all()
+    listed, start = [], 0
+    for e, count in enumerate(torch.bincount(expert[expert >= 0], minlength=experts).tolist()):
+        listed += [[e, at, min(at + rows, start + count)] for at in range(start, start + count, rows)]
+        start += count
+    assert tiles[0, 0] == len(listed)
+    assert tiles[1 : 1 + len(listed)].tolist() == listed
+    if max(pairs, experts) <= MAX_ROUTED:
+        few = lanes_grouped.route(routing, rows, ids, table)
+        assert torch.equal(few[0], places)
+        assert torch.equal(few[1], tiles)
 
 
 @pytest.mark.parametrize("a_format", ["e2m1", "e4m3"])

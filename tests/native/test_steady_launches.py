@@ -191,7 +191,7 @@ def test_wrong_programs_are_refused(double: ctypes.CDLL) -> None:
     made((step,), 0, 0, (), ())
     for wrong in (
         (),
-        (step,) * 7,
+        (step,) * 9,
         (step[:6],),
         ((*step[:5], b"\0" * 600, ()),),
         ((*step[:6], ((12, (1, 0)),)),),
