@@ -173,7 +173,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) grouped_stream(c
 #endif
 
   // An equal part of all places of all tiles, those of N first: so many of them, from this one on.
-  const int total = p.places * count_of(find_tiles(p.routing)), number = static_cast<int>(blockIdx.x);
+  const Tiles all = find_tiles(p.routing);
+  const int total = p.places * count_of(all), number = static_cast<int>(blockIdx.x);
   const int each = total / p.routing.programs, more = total % p.routing.programs;  // that many have one more
   int left_to_do = each + (number < more), y = (number * each + min(number, more)) / p.places;
   int place = number * each + min(number, more) - y * p.places;
@@ -197,7 +198,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) grouped_stream(c
     from.codes += WARPS_K * 1024, from.scales += WARPS_K * 128;
   };
   auto pass_slot = [&] { next = next == (SLOTS - 1) * SLOT_BYTES ? 0 : next + SLOT_BYTES; };
-  call_place(place, group_of(p.routing, find_tiles(p.routing), y).expert);
+  Group group = group_of(p.routing, all, y);
+  call_place(place, group.expert);
 #pragma unroll 1
   for (int i = 0; i < SLOTS; i++) call_chunk(), end_group_of_copies(), pass_slot();
 #if EARLY
@@ -209,7 +211,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) grouped_stream(c
 #pragma unroll 1
   for (bool new_tile = true;;) {
     if (new_tile) {
-      const Group group = group_of(p.routing, find_tiles(p.routing), y);
       decode_a(p, group, shared);
       if (threadIdx.x == 0) keep_group(shared + GROUP_AT, group);
       workgroup_barrier();
@@ -275,22 +276,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) grouped_stream(c
 
     const u32 thread = thread_anew();
     const int lane = thread & 31, warp = thread >> 5, behind = warp % WARPS_K + WARPS_K * lane;
-    float* const all = sums + of_sums;
-    float* const mine = all + warp * SHARED + 2 * (lane & 3) * PITCH + (lane >> 2);
+    float* const of_warps = sums + of_sums;
+    float* const mine = of_warps + warp * SHARED + 2 * (lane & 3) * PITCH + (lane >> 2);
 #pragma unroll
     for (int r = 0; r < TILES; r++)
 #pragma unroll
       for (int j = 0; j < 4; j++) mine[(j & 1) * PITCH + 16 * r + 8 * (j >> 1)] = acc[r][j] * UP;
-    const Group group = kept_group(shared + GROUP_AT);
+    group = kept_group(shared + GROUP_AT);
     Biases biases;
     call_biases(p, group, place, thread, biases);
     const u32 of_a = lanes_where(behind < p.chunks && load_shared_4(shared + FLAGS_AT + 4 * behind) != 0);
     if (left | of_a) add_left(p, group, tile_of_place(p, place, warp), left, of_a, mine, thread, shared + ROWS_AT);
     workgroup_barrier();
-    store_results(p, all, place, group, biases, thread);
+    store_results(p, of_warps, place, group, biases, thread);
     if (--left_to_do == 0) return;
     of_sums ^= WARPS * SHARED, place++;
     new_tile = place == p.places;
-    if (new_tile) place = 0, y++;
+    if (new_tile) place = 0, y++, group = group_of(p.routing, find_tiles(p.routing), y);
   }
 }
