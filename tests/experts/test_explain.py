@@ -87,7 +87,7 @@ def test_what_prepare_made_counts() -> None:
         ((1, W13), {"device": "nowhere"}, ValueError),
         ((1, torch.empty(3)), {}, TypeError),
     ],
-    ids=str,
+    ids=["rows", "whole rows", "w2", "top_k", "a_format", "route", "device", "w"],
 )
 def test_what_is_wrong_is_named(arguments: tuple[object, ...], options: dict[str, object], error: type) -> None:
     with pytest.raises(error, match="rows|w2|w:|top_k|a_format|route|nowhere"):
