@@ -69,7 +69,8 @@ struct Biases {
 INLINE void call_biases(const Arguments& p, const Group& group, int place, u32 thread, Biases& biases) {
   if (SAME_ROWS)
 #pragma unroll
-    for (int i = 0; i < OWN; i++) biases.bits[i] = bias_bits(p, group.expert, weight_row(p.n, place, own_row(thread, i)));
+    for (int i = 0; i < OWN; i++)
+      biases.bits[i] = bias_bits(p, group.expert, weight_row(p.n, place, own_row(thread, i)));
 }
 INLINE void prefetch_biases(const Arguments& p, int expert, int place, u32 thread) {
   const int local = static_cast<int>(thread);

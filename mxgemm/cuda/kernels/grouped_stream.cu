@@ -13,8 +13,8 @@
 static_assert(MT == 1 && A_ROWS <= 8, "a tile of 8 rows of A");
 constexpr int CHUNK_OF_A = A_ROWS * 256;  // bytes: [4][A_ROWS][4] pieces of 16
 
-// Shared memory: two times the warps' sums; [WARPS][SLOTS] slots; the group; a word for each chunk of A that says if a block of
-// it is not held; A's chunks.
+// Shared memory: two times the warps' sums; [WARPS][SLOTS] slots; the group; a word for each chunk of A that says if a
+// block of it is not held; A's chunks.
 constexpr u32 SLOTS_AT = 2 * WARPS * SHARED * 4, GROUP_AT = SLOTS_AT + WARPS * SLOTS * SLOT_BYTES;
 constexpr u32 FLAGS_AT = GROUP_AT + 16, ROWS_AT = FLAGS_AT + 4 * 32 * WARPS_K;
 
@@ -42,8 +42,8 @@ INLINE void load_a(const Arguments& p, Rows& rows, int row, int chunk, int t) {
 #endif
 }
 
-// Rows of A for a new tile, by all warps, who have passed the barrier behind their last product by those before; what bf16
-// does not hold is 0 there.
+// Rows of A for a new tile, by all warps, who have passed the barrier behind their last product by those before; what
+// bf16 does not hold is 0 there.
 INLINE void decode_a(const Arguments& p, const Group& group, u32 shared) {
   const u32 thread = thread_anew();
   const int lane = thread & 31, g = lane >> 2;
@@ -62,13 +62,14 @@ INLINE void decode_a(const Arguments& p, const Group& group, u32 shared) {
       u32 x[4];
       words_of_rows(open, i, x);
       if (g < A_ROWS)
-        store_shared_16(shared + ROWS_AT + chunk * CHUNK_OF_A + i * (CHUNK_OF_A / 4) + 16 * lane, make_uint4(x[0], x[1], x[2], x[3]));
+        store_shared_16(shared + ROWS_AT + chunk * CHUNK_OF_A + i * (CHUNK_OF_A / 4) + 16 * lane,
+                        make_uint4(x[0], x[1], x[2], x[3]));
     }
   }
 }
 
-// What the loop has left, of a block of A: its scale, and of its values over that the i-th eight. Few registers matter here, and
-// not how often something is read.
+// What the loop has left, of a block of A: its scale, and of its values over that the i-th eight. Few registers matter
+// here, and not how often something is read.
 INLINE u32 scale_of_block(const Arguments& p, int row, int block) {
 #if A_FORMAT == BF16
   return 127;
@@ -87,7 +88,7 @@ INLINE u32 scale_of_block(const Arguments& p, int row, int block) {
 #if A_FORMAT == E4M3  // a code is NaN
 #pragma unroll 1
   for (int i = 0; i < 8; i++)
-    if ((((load_u32(p.a + row * p.a_row + block * 32 + 4 * i) & 0x7F7F7F7Fu) + 0x01010101u) & 0x80808080u) != 0) scale = 255;
+    if (((load_u32(p.a + row * p.a_row + block * 32 + 4 * i) & 0x7F7F7F7Fu) + 0x01010101u) & 0x80808080u) scale = 255;
 #endif
   return scale;
 #endif
@@ -111,7 +112,8 @@ INLINE void unscaled_words(const Arguments& p, int row, int block, int i, u32 sc
 }
 
 // Adds what the loop has left to a warp's sums, as grouped_mma.cu does: whole chunks, or blocks of A that are not held.
-INLINE void add_left(const Arguments& p, const Group& group, int tile, u32 left, u32 of_a, float* mine, u32 thread, u32 rows_at) {
+INLINE void add_left(const Arguments& p, const Group& group, int tile, u32 left, u32 of_a, float* mine, u32 thread,
+                     u32 rows_at) {
   const int lane = thread & 31, warp = thread >> 5, g = lane >> 2, t = lane & 3;
   const int row = source_of(p.routing, group, min(g, group.count - 1));
 #pragma unroll 1
