@@ -119,7 +119,7 @@ class Clock:
 
 
 def clear_bytes_for(device: torch.device) -> int:
-    """Return the size of the evaluator's clear, 67 GB, or what of it fits half of what is free of the device's memory."""
+    """Return the size of the evaluator's clear, 67 GB, or half of what is free of the device's memory."""
     if device.type == "cpu":
         return 0
     return min(16000 * 1024 * 1024 * 4, torch.cuda.mem_get_info(device)[0] // 2)
