@@ -147,7 +147,7 @@ def test_the_cpus_kernels_are_checked_and_timed(monkeypatch: pytest.MonkeyPatch,
     assert (ended.value.code, document["wrong"]) == (0, [])
     assert {record["name"] for record in document["results"]} >= {"gemm", "torch.mm bf16", "reference", "quantize"}
     assert all(record["us"] > 0 for record in document["results"])
-    call = native.contenders({}, torch.randn(2, 96), native.mxgemm.quantize(torch.randn(33, 96)), "e2m1")["gemm"]
+    call = native.contenders({}, torch.randn(2, 96), native.mxgemm.quantize(torch.randn(33, 96)), "e2m1", False)["gemm"]
     monkeypatch.setattr(native, "product", lambda library, a, w, fmt, method, out: out.fill_(1))
     assert call().shape == (2, 33)
     assert list(native.faults("wrong", None))
