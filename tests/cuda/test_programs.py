@@ -47,7 +47,8 @@ def test_what_c_launches_is_what_python_launches(
 
     def function(source: str, name: str, device: torch.device, defines: object) -> Any:
         module = SimpleNamespace(driver=double.driver, device=torch.device("cuda", 0), context=0xC0)
-        return SimpleNamespace(handle=0xF0, module=module, info=SimpleNamespace(name=name, kernarg_bytes=16))
+        info = SimpleNamespace(name=name, kernarg_bytes=16)
+        return SimpleNamespace(handle=0xF0, module=module, info=info, shared_limit=0)
 
     monkeypatch.setattr(launch, "function", function)
     run = CASES[case](p)
