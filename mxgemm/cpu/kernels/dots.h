@@ -31,7 +31,7 @@ MX_INLINE void multiply_tile_rows(const tile_element *a, const int count, tile_e
     __m512 total[MX_TILE_ROWS_AT_ONCE][TILE_VECTORS];
     for (int m = 0; m < count; m++)
         for (int v = 0; v < TILE_VECTORS; v++)
-            total[m][v] = _mm512_maskz_loadu_ps(add ? 0xFFFF : 0, sums + m * TILE_N + v * 16);
+            total[m][v] = _mm512_maskz_mov_ps(add ? 0xFFFF : 0, _mm512_loadu_ps(sums + m * TILE_N + v * 16));
     for (int v = 0; beside && v < TILE_VECTORS; v++) codes_of_next(next, 0, v, w);
     for (int64_t b = 0; b < blocks; b++, a += 16 * BLOCK, w += PANEL_BLOCK) {
         __m512i lowering[TILE_VECTORS];

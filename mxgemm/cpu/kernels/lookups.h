@@ -57,7 +57,7 @@ static __attribute__((noinline)) void tile_rows_and_lookups(const tile_element *
     __m512 total[ROWS_OF_DOTS + 1][VECTORS];
     for (int m = 0; m <= ROWS_OF_DOTS; m++)
         for (int v = 0; v < VECTORS; v++)
-            total[m][v] = _mm512_maskz_loadu_ps(add ? 0xFFFF : 0, sums + m * TILE_N + v * 16);
+            total[m][v] = _mm512_maskz_mov_ps(add ? 0xFFFF : 0, _mm512_loadu_ps(sums + m * TILE_N + v * 16));
     do {
         __m512 of_block[VECTORS], products = _mm512_setzero_ps();
         __m512i codes[VECTORS];

@@ -12,7 +12,7 @@
 
 enum { TILE_ROWS = 16, TILE_VECTORS_N = TILE_N / LANES };
 #ifdef MX_LOOKS_UP
-enum { TASK_TILE_ROWS = 128, TASK_PANELS = 33 };  // at most, of A and of B
+enum { TASK_TILE_ROWS = 64, TASK_PANELS = 33 };  // at most, of A and of B
 #else
 enum { TASK_TILE_ROWS = 512, TASK_PANELS = 16 };
 static inline int64_t tables_bytes(int64_t rows) { return 0 * rows; }
