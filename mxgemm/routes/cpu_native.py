@@ -21,7 +21,7 @@ from mxgemm.errors import Refusal
 from mxgemm.problem import Config, Problem, contiguity_refusal
 from mxgemm.routes.base import Launch, Operands, Route
 
-MOST_ROWS: Final = {"amx_bf16": {"e2m1": 8, "others": 2}, "others": {"e2m1": 4, "others": 4}}
+MOST_ROWS: Final = {"amx_bf16": {"e2m1": 4, "others": 1}, "others": {"e2m1": 4, "others": 4}}
 """By variant and format, rows of A up to which "rows" is the faster method (bench/cpu_native.py). Beyond, a panel that
 is decoded once is worth its writing."""
 
