@@ -40,7 +40,7 @@ class Call(ctypes.Structure):
         ("out", c_void_p),
         *((name, c_int64) for name in ("out_row", "out_column", "out_dtype")),
         ("out_scales", c_void_p),
-        *((name, c_int64) for name in ("out_scales_row", "method", "threads")),
+        *((name, c_int64) for name in ("out_scales_row", "method", "threads", "alike")),
         ("scratch", c_void_p),
     )
 

@@ -22,9 +22,16 @@ _CPU: Final = torch.device("cpu")
 
 
 class Product:
-    """``out = a @ b.T + bias`` for one problem."""
+    """``out = a @ b.T + bias`` for one problem.
 
-    def __init__(self, library: ctypes.CDLL, problem: Problem, method: str) -> None:
+    Args:
+        library: of a variant.
+        problem: shapes, formats, strides.
+        method: see ``abi.METHODS``.
+        alike: whether a row of A is to have the same bits wherever it stands, among however many, by one method.
+    """
+
+    def __init__(self, library: ctypes.CDLL, problem: Problem, method: str, alike: bool = False) -> None:
         p, s = problem, problem.strides
         assert s is not None
         self._library = library
@@ -48,6 +55,7 @@ class Product:
             out_column=s.out[1],
             out_dtype=DTYPES[p.out_dtype],
             method=abi.METHODS[method],
+            alike=int(alike),
         )
 
     def __call__(

@@ -100,7 +100,8 @@ class _Groups:
             ),
             bias_dtype=p.bias_dtype or torch.float32,
         )
-        self._product = Product(library, described, method_for_many_rows(library.mx_variant().decode(), p.a_format))
+        method = method_for_many_rows(library.mx_variant().decode(), p.a_format)
+        self._product = Product(library, described, method, alike=True)
 
     def __call__(
         self, a: Tensor, a_scales: Tensor | None, o: Operands, groups: list[slice], origin: int, out: Tensor

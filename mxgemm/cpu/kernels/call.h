@@ -40,6 +40,7 @@ struct mx_call {
     uint8_t *out_scales;  // of mx_encode, with contiguous rows
     int64_t out_scales_row;
     int64_t method, threads;
+    int64_t alike;  // whether sums of a row of A are to have the same bits wherever it stands, among however many
     uint8_t *scratch;  // aligned to 64 bytes, of mx_scratch_bytes()
 };
 

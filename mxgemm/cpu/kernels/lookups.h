@@ -15,14 +15,14 @@ enum { LOOKS_UP = 1 };
 #endif
 
 // Of every TILE_M rows the first eight have no such row: what is decoded beside their products needs those units.
-static inline int64_t tables_bytes(int64_t rows) {
-    return LOOKS_UP && rows >= 16 ? rows / 8 * TABLE * (int64_t)sizeof(float) : 0;
+static inline int64_t tables_bytes(const struct mx_call *c, int64_t rows) {
+    return LOOKS_UP && !c->alike && rows >= 16 ? rows / 8 * TABLE * (int64_t)sizeof(float) : 0;
 }
 
 // Fill the tables of the last row of each eight, for `blocks` blocks of `rows` rows, in tiles `a_step` elements apart.
 static void fill_tables(const tile_element *a, int64_t a_step, int64_t rows, int64_t blocks, float *tables) {
     const __m512 values = _mm512_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6);
-    for (int64_t m = 8; LOOKS_UP && m + 8 <= rows; m += 8) {
+    for (int64_t m = 8; m + 8 <= rows; m += 8) {
         if (m % TILE_M == 0) continue;
         const tile_element *row = a + m / 16 * a_step + (m % 16 + 7) * BLOCK;
         float *to = tables + m / 8 * TABLE;

@@ -37,7 +37,7 @@ static void multiply_tiles(const tile_element *a, int64_t a_step, int64_t rows, 
         const tile_element *at = a + m / 16 * a_step + m % 16 * BLOCK;
         int64_t count = smaller(MX_TILE_FEW, rows - m);
 #ifdef MX_LOOKS_UP
-        if (LOOKS_UP && m && rows - m >= 8) {
+        if (tables && m && rows - m >= 8) {
             tile_rows_and_lookups(at, w, tables + m / 8 * TABLE, blocks, add, sums + m * TILE_N);
             m += 8;
             continue;
