@@ -72,23 +72,30 @@ class Wgmma(GroupedWgmma):
         return replace(wgmma.config_for(problem), **self.changes)
 
 
-_REGISTERS: dict[str, Any] = {"tiles": 4, "warps_n": 1, "slots": 0}
-_STREAM: dict[str, Any] = {"tiles_m": 1, "tiles": 1, "warps_n": 4, "slots": 2, "resident": 2}
+class Registers(GroupedMMA):
+    """The route w4_mma by the kernel whose weights wait in registers."""
+
+    def config(self, problem: GroupedProblem) -> GroupedConfig:
+        """Choose as for weights as they lie."""
+        return mma.registers_for(problem)
+
+
+_SLOTS: dict[str, Any] = {"tiles_m": 1, "tiles": 1, "warps_n": 4, "slots": 2, "resident": 2}
 FEW: dict[str, ExpertsRoute] = {
     "w4_mma": Mma({}),
-    "w4_mma, in registers": Mma({**_REGISTERS, "resident": 3}),
-    "w4_mma, second of 32 rows": Mma({}, {"warps_n": 2, "resident": 3}),
-    "w4_mma, three slots": Mma({"slots": 3}),
-    "w4_mma, rounded before": Mma({}, rounding=0),
+    "w4_mma, slots": Mma(_SLOTS),
+    "w4_mma, slots, second of 32 rows": Mma(_SLOTS, {**_SLOTS, "warps_n": 2, "resident": 3}),
+    "w4_mma, three slots": Mma({**_SLOTS, "slots": 3}),
+    "w4_mma, slots, rounded before": Mma(_SLOTS, rounding=0),
 }
 SOME: dict[str, ExpertsRoute] = {
     "w4_mma": Mma({}),
-    "w4_mma, in registers": Mma({**_REGISTERS, "ahead": False, "resident": 4}),
-    "w4_mma, rounded before": Mma({}, rounding=0),
+    "w4_mma, slots": Mma(_SLOTS),
+    "w4_mma, slots, rounded before": Mma(_SLOTS, rounding=0),
 }
 MANY: dict[str, ExpertsRoute] = {
     "w4_mma": Mma({}),
-    "w4_mma, eight rows": Mma(_STREAM),
+    "w4_mma, in registers": Registers(),
     "w4_wgmma": Wgmma(),
     "w4_wgmma, 64 rows by 4": Wgmma(columns=64, tiles=1, groups=4),
     "w4_wgmma, 64 rows by 2 x 2": Wgmma(columns=64, tiles=2, groups=2),

@@ -50,6 +50,8 @@ FEW_PAIRS: Final = LANES
 """Pairs of a token and an expert that every warp sorts by itself: one a lane."""
 MOST_A_TILE: Final = 3
 """Rows of an expert in the mean up to which tiles of 8 rows are enough: most experts have no more."""
+MOST_STREAMED: Final = 8
+"""And up to which the kernel with slots was faster than tiles of 16 rows: it reads few experts twice."""
 MAX_ROUTED: Final = 512
 """Pairs, and experts, that ``kernels/grouped_route.cu`` sorts: one a thread."""
 
@@ -132,15 +134,16 @@ def _clauses(p: GroupedProblem) -> Iterator[Refusal]:
 
 
 def config_for(p: GroupedProblem) -> GroupedConfig:
-    """Return the configuration of a problem: as many rows a tile as an expert is likely to have.
+    """Return the configuration of a problem: what was fastest on an H200 (docs/lab-notes.md)."""
+    stream = GroupedConfig(1, tiles=1, warps_n=4, resident=2, slots=SLOTS)
+    some = MOST_A_TILE * p.experts < p.rows <= MOST_STREAMED * p.experts
+    return stream if some and takes_slots(p, stream) else registers_for(p)
 
-    The others are what was fastest on an H200 (docs/lab-notes.md).
-    """
+
+def registers_for(p: GroupedProblem) -> GroupedConfig:
+    """Return it of the kernel that takes all problems: as many rows a tile as an expert is likely to have."""
     if p.rows > MOST_A_TILE * p.experts and p.rows > TILE_M:
         return GroupedConfig(2, resident=3 if p.a_format == "e2m1" else 2)
-    stream = GroupedConfig(1, tiles=1, warps_n=4, resident=2, slots=SLOTS)
-    if takes_slots(p, stream):
-        return stream
     few = p.rows <= FEW_PAIRS
     return GroupedConfig(1, resident=4 if p.fragments and not few else 3, ahead=few or not p.fragments)
 

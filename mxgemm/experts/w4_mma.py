@@ -20,7 +20,7 @@ from mxgemm.experts import mma as grouped_mma
 from mxgemm.experts import mma_around as around
 from mxgemm.experts.launches import Combined, Product, Quantised, Routed, ids_alone
 from mxgemm.experts.lazy import Lazy
-from mxgemm.experts.mma import FEW_PAIRS, MAX_ROUTED, GroupedConfig, config_for, grouped_refusal
+from mxgemm.experts.mma import FEW_PAIRS, MAX_ROUTED, GroupedConfig, config_for, grouped_refusal, registers_for
 from mxgemm.experts.problem import GroupedProblem, Operands, Routing, Tokens, tile_list_rows
 from mxgemm.experts.route import Combine, ExpertsRoute, Launch, LayerLaunches, Quantise, Sort
 from mxgemm.experts.triton_gemm import TritonGrouped
@@ -64,6 +64,11 @@ class GroupedMMA(ExpertsRoute):
         """Its configuration."""
         return str(self.config(problem))
 
+    def configs(self, problems: tuple[GroupedProblem, GroupedProblem]) -> tuple[GroupedConfig, GroupedConfig]:
+        """Return how a layer's two products are computed: tiles of one height, which one list serves."""
+        one, two = (self.config(p) for p in problems)
+        return (one, two) if one.rows == two.rows else (registers_for(problems[0]), registers_for(problems[1]))
+
     def bind(self, problem: GroupedProblem) -> Launch:
         """Build the kernel, unless it is in the cache, and return the launcher, which lists tiles first."""
         config = self.config(problem)
@@ -88,9 +93,9 @@ class GroupedMMA(ExpertsRoute):
         self, problems: tuple[GroupedProblem, GroupedProblem], routing: Routing, tokens: Tokens | None
     ) -> LayerLaunches:
         """Return the launches of a layer: of few pairs without a sort."""
-        slots = self.config(problems[0]).slots
+        one, two = self.configs(problems)
         rounds = tokens is not None and 0 < tokens.tokens <= self.rounding and rounds_tokens(problems[0], tokens)
-        rounds = rounds and slots > 0
+        rounds = rounds and one.slots > 0
         if rounds:
             assert tokens is not None
             strides = replace(problems[0].strides, a=tokens.strides, a_scales=(0, 0))
@@ -99,7 +104,6 @@ class GroupedMMA(ExpertsRoute):
         quantise = None if none or tokens is None else self.bind_quantise(tokens, routing.machine)
         # Without a launch of ours ahead, what wrote the ids may not have ended when this one begins.
         early, few = quantise is not None, routing.pairs <= self.few
-        one, two = (self.config(p) for p in problems)
         first = self.launcher(problems[0], one, routing if few else None, early=few and early)
         second = self.launcher(problems[1], two, routing if few else None, early=True)
         assert few or one.rows == two.rows, "one tile list serves both products"

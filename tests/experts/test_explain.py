@@ -70,7 +70,7 @@ def test_what_prepare_made_counts() -> None:
     assert made.explain(3, 2).route == "cpu_native"
     assert made.explain(3, 2, device="sm_90").weights == ("as it lies", "as it lies")
     made.prepare("sm_90")
-    found = made.explain(3, 2, device="sm_90")
+    found = made.explain(6, 2, device="sm_90")
     assert found.weights == ("prepared (fragment order)",) * 2
     assert all(f"slots={SLOTS}" in config for config in found.configs)
 

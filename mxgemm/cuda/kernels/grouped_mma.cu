@@ -4,7 +4,7 @@
 // Workgroups take tiles (grouped_tile.h) in turn, those of N first. Those that find none end at once. A row's sum has one order, whatever rows lie beside it: K is divided over WARPS_K warps
 // and a block of A that bf16 does not hold counts as 0 in the first loop, as all that bf16 holds do in the second.
 //
-// Macros: A_TYPE, A_FORMAT, A_VECTOR, ROUNDS (grouped_rows.h), SCALE_ADDEND (of what is rounded); MT, tiles of 8 rows of A of
+// Macros: A_TYPE, A_FORMAT, A_VECTOR (grouped_rows.h), SCALE_ADDEND (of what is rounded); MT, tiles of 8 rows of A of
 // a workgroup; TILES, tiles of 16 weight rows of a warp; WARPS_N, WARPS_K, warps along N and K; DEPTH, chunks in flight;
 // FRAGMENTS, the weight is in fragment order; TAIL, K % 128 != 0; GATED, BY_IDS (grouped_values.h,
 // grouped_tile.h); EARLY, what the tile is found by was written before the launch before this one began; AHEAD, the
@@ -30,7 +30,6 @@ extern "C" __global__ void BOUNDS grouped_mma(const Arguments p) {
   Group group = group_of(p.routing, find_tiles(p.routing), item / across);
   const u8 *w = p.w, *s = p.s;
   int row[MT] = {};
-  Biases biases;
   auto begin = [&] {
     if (group.count == 0) return;
     const i64 which = group.expert < 0 ? 0 : group.expert;
@@ -38,7 +37,6 @@ extern "C" __global__ void BOUNDS grouped_mma(const Arguments p) {
     end = group.expert < 0 ? 0 : chunks;
 #pragma unroll
     for (int i = 0; i < MT; i++) row[i] = source_of(p.routing, group, min(8 * i + g, group.count - 1));
-    call_biases(p, group, place, threadIdx.x, biases);
   };
   begin();
 
@@ -94,7 +92,7 @@ extern "C" __global__ void BOUNDS grouped_mma(const Arguments p) {
 
   auto load_a = [&](Rows& rows, int row, int chunk) {
     const bool real = !TAIL || 4 * chunk + t < blocks;
-#if A_FORMAT == BF16 || ROUNDS
+#if A_FORMAT == BF16
     rows.raw = load_block(p.a + (row * p.a_row + block_of(chunk) * 32 * p.a_column) * A_BYTES, p.a_column * A_BYTES);
     if (!real) rows.raw = Raw{};
 #else
@@ -114,7 +112,7 @@ extern "C" __global__ void BOUNDS grouped_mma(const Arguments p) {
     OpenRows open[MT];
     bool usual = !slow_scales(weights);
 #pragma unroll
-    for (int i = 0; i < MT; i++) usual &= open_rows(rows[i], open[i]);
+    for (int i = 0; i < MT; i++) usual &= in_range(rows[i]);
     if (any_lane(!usual)) {
       bool odd = false, odd_of_a = false;
 #pragma unroll
@@ -134,6 +132,9 @@ extern "C" __global__ void BOUNDS grouped_mma(const Arguments p) {
       if (any_lane(odd_of_a)) left_of_a |= bit;
 #pragma unroll
       for (int i = 0; i < MT; i++) open_held_rows(rows[i], is_held(rows[i]), open[i]);
+    } else {
+#pragma unroll
+      for (int i = 0; i < MT; i++) open_held_rows(rows[i], true, open[i]);
     }
     u32 factor[TILES][2];
 #pragma unroll
@@ -267,7 +268,6 @@ extern "C" __global__ void BOUNDS grouped_mma(const Arguments p) {
 
     const Group done = group;
     const int done_place = place;
-    const Biases done_biases = biases;
     auto next = [&] {
 #if BY_IDS
       group.count = 0;
@@ -281,7 +281,9 @@ extern "C" __global__ void BOUNDS grouped_mma(const Arguments p) {
     };
     if (AHEAD) next();  // its first loads are on their way while this one's sums are added and stored
     workgroup_barrier();
-    store_results(p, sums, done_place, done, done_biases, threadIdx.x);
+    Biases biases;
+    call_biases(p, done, done_place, threadIdx.x, biases);
+    store_results(p, sums, done_place, done, biases, threadIdx.x);
     if (!BY_IDS) workgroup_barrier();  // the sums' memory is the next tile's
     if (!AHEAD) next();
   }

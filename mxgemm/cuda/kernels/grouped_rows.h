@@ -14,6 +14,7 @@ struct Rows {
 struct OpenRows {
   u32 words[16];
 };
+INLINE bool in_range(const Rows&) { return true; }
 INLINE bool is_held(const Rows&) { return true; }
 INLINE bool open_rows(const Rows& rows, OpenRows& open) { return round_block(rows.raw, open.words); }
 INLINE void open_held_rows(const Rows& rows, bool, OpenRows& open) { round_block(rows.raw, open.words); }
