@@ -15,6 +15,7 @@ from mxgemm.device import KNOWN_MACHINES
 from mxgemm.experts import mma, mma_around, wgmma
 from mxgemm.experts.mma import FEW_PAIRS, GroupedConfig, config_for, grouped_refusal
 from mxgemm.experts.problem import GroupedProblem, Routing, Strides, Tokens
+from mxgemm.experts.w4_mma import GroupedMMA
 from mxgemm.hip.build import build, compiler_refusal
 from tests.cuda.sass import Code, disassemble
 
@@ -138,6 +139,17 @@ def test_weights_whose_rows_are_no_whole_pieces_are_refused() -> None:
         replace(one.strides, a=(1441, 1)),
     ):
         assert grouped_refusal(replace(one, strides=strides)) is not None
+
+
+def test_both_products_of_a_layer_have_tiles_of_one_height() -> None:
+    """One list serves both: where one K is too short for slots, none has them. And where they were the faster ones."""
+    one, two = (problem(gated=gated, tokens=64, fragments=True) for gated in (True, False))
+    assert all(c.slots == mma.SLOTS for c in GroupedMMA().configs((one, two)))
+    mixed = GroupedMMA().configs((one, replace(two, k=288)))
+    assert [(c.slots, c.rows) for c in mixed] == [(0, 16), (0, 16)]
+    slots = [config_for(problem(tokens=tokens, fragments=True)).slots for tokens in (1, 16, 24, 25, 64, 65)]
+    assert slots == [0, 0, 0, 2, 2, 0]
+    assert config_for(replace(one, fragments=False)).slots == config_for(replace(one, zeros=True)).slots == 0
 
 
 def test_a_launch_fits_every_routing() -> None:
