@@ -167,6 +167,7 @@ enum Operation { NOTHING, MULTIPLY, ANY, SHUFFLE, MEET, SEVERAL, BARRIER, CLUSTE
 struct Copy {
   u32 to;
   uint4 value;
+  u32 bytes = 16;
 };
 struct Lane {
   ucontext_t context;
@@ -218,10 +219,14 @@ INLINE void warps_barrier(int number, int threads) { any_of_warps(number, thread
 static const int SHARED_WORDS = 1 << 16;
 extern float sums[];
 INLINE u32 shared_address(const float* p) { return static_cast<u32>((p - sums) * 4); }
-static u8* in_shared(u32 at) {
-  if (at % 16 || at + 16 > 4 * SHARED_WORDS) wrong("a wrong address of shared memory");
+#ifdef SHARED_OF_WORKGROUPS  // wgmma.h says where it is
+static u8* in_shared(u32 at, u32 bytes = 16);
+#else
+static u8* in_shared(u32 at, u32 bytes = 16) {
+  if (at % bytes || at + bytes > 4 * SHARED_WORDS) wrong("a wrong address of shared memory");
   return reinterpret_cast<u8*>(sums) + at;
 }
+#endif
 INLINE uint4 load_shared_16(u32 at) {
   uint4 v;
   std::memcpy(&v, in_shared(at), 16);
@@ -243,7 +248,7 @@ template <int NEWER>
 INLINE void wait_for_copies() {
   std::vector<std::vector<Copy>>& copies = lanes[running].copies;
   while (copies.size() > NEWER + 1) {
-    for (const Copy& copy : copies.front()) std::memcpy(in_shared(copy.to), &copy.value, 16);
+    for (const Copy& copy : copies.front()) std::memcpy(in_shared(copy.to, copy.bytes), &copy.value, copy.bytes);
     copies.erase(copies.begin());
   }
 }

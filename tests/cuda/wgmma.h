@@ -37,6 +37,10 @@ static const u32 START = 1024;  // of shared memory
 static u32 rank_of(u32 lane) { return lane / static_cast<u32>(threads_each); }
 static Workgroup& mine() { return workgroups[rank_of(running)]; }
 INLINE u8* shared_memory() { return mine().memory.data(); }
+static u8* in_shared(u32 at, u32 bytes) {
+  if (at % bytes || at - START + bytes > mine().memory.size()) wrong("a wrong address of shared memory");
+  return &mine().memory[at - START];
+}
 INLINE u32 address_in_shared(const void* p) {
   return START + static_cast<u32>(static_cast<const u8*>(p) - shared_memory());
 }
@@ -101,17 +105,45 @@ INLINE void products_begin() {}
 INLINE void products_commit() {}
 template <int LEFT>
 static void products_wait() {}
+enum Kind { OF_BF16, OF_E4M3, OF_E4M3_ADDED };
 template <int COUNT>
 static void multiply_group(float (&d)[COUNT], u32 a0, u32 a1, u32 a2, u32 a3, u64 b) {
   Lane& lane = lanes[running];
-  const u32 in[] = {a0, a1, a2, a3, static_cast<u32>(b), 2 * COUNT};
+  const u32 in[] = {a0, a1, a2, a3, static_cast<u32>(b), 2 * COUNT, OF_BF16};
   std::memcpy(lane.in, in, sizeof in);
   lane.sums = d;
   stop(MULTIPLY);
 }
 
+INLINE double value_of_e4m3(u32 byte) {
+  const int e = byte >> 3 & 15, m = byte & 7;
+  if ((byte & 0x7F) == 0x7F) return NAN;
+  return std::ldexp(e ? 8 + m : m, (e ? e : 1) - 10) * (byte & 0x80 ? -1 : 1);
+}
+// The same of e4m3, 32 along K: exact sums, rounded to fp32.
+static void multiply_fp8_rows(Lane* warp, const Workgroup& workgroup) {
+  double a[16][32];
+  for (int l = 0; l < 32; l++)
+    for (int i = 0; i < 16; i++)
+      a[l / 4 + 8 * (i / 4 % 2)][4 * (l % 4) + i % 4 + 16 * (i / 8)] = value_of_e4m3(warp[l].in[i / 4] >> 8 * (i % 4) & 255);
+  for (int n = 0; n < static_cast<int>(warp[0].in[5]); n++) {
+    double b[32];
+    for (int k = 0; k < 32; k++) {
+      const u32 linear = (warp[0].in[4] << 4) + static_cast<u32>(n / 8 * 1024 + n % 8 * 128 + k);
+      b[k] = value_of_e4m3(workgroup.memory.at((linear ^ (linear >> 3 & 0x70)) - START));
+    }
+    for (int m = 0; m < 16; m++) {
+      float& sum = warp[m % 8 * 4 + n % 8 / 2].sums[n / 8 * 4 + m / 8 * 2 + n % 2];
+      double exact = warp[0].in[6] == OF_E4M3_ADDED ? sum : 0;
+      for (int k = 0; k < 32; k++) exact += a[m][k] * b[k];
+      sum = static_cast<float>(exact);
+    }
+  }
+}
+
 // The product of a warp's 16 rows. PTX ISA, "Strides" and "Swizzling modes" of matrices in shared memory.
 static void multiply_rows(Lane* warp, const Workgroup& workgroup) {
+  if (warp[0].in[6] != OF_BF16) return multiply_fp8_rows(warp, workgroup);
   double a[16][16];
   for (int l = 0; l < 32; l++)
     for (int i = 0; i < 8; i++)

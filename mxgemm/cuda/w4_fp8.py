@@ -1,0 +1,250 @@
+"""The MXFP4 GEMM of ``kernels/w4_fp8.cu`` by fp8 products: configuration, what is legal, macros.
+
+No tensors and no compiler here: a problem and a configuration become macros, a grid and the constant part of the
+arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from mxgemm.cuda import operands
+from mxgemm.cuda.operands import (
+    CHUNK,
+    SHARED_BYTES,
+    a_vector,
+    chunks,
+    fragments,
+    macros_of_a,
+    operand_clauses,
+    round_refusal,
+    strides_of,
+    weight_vector,
+)
+from mxgemm.errors import Refusal
+from mxgemm.hip.kernarg import Layout
+from mxgemm.problem import Config, Problem, contiguity_refusal
+
+SOURCE: Final = "w4_fp8.cu"
+KERNEL: Final = "w4_fp8"
+FOLD_SOURCE: Final = "w4_fp8_fold.cu"
+FOLD_KERNEL: Final = "fold_slabs"
+
+POINTERS: Final = Layout("PPPPPP")
+"""slabs of A, weight, scales, bases of its rows, bias, out."""
+CONSTANTS: Final = Layout("q" * 13 + "i" * 6)
+"""The rest of the kernel's ``Arguments``: strides, then sizes and dtypes."""
+BASES: Final = {"fp8_fold": 4, "fp8_fold_compact": 1}
+"""Bytes of a row's base in the forms of a weight that folds (``mxgemm.routes.fold_forms``)."""
+GROUP: Final = 128
+"""Lanes of a warpgroup."""
+TILE_N: Final = 64
+"""Rows of a warpgroup's product, here of the weight."""
+COLUMNS: Final = (64, 128)
+"""Its columns, here rows of A: two sets of sums are in registers."""
+MAX_GROUPS: Final = 4
+MAX_STAGES: Final = 12
+MAX_DEPTH: Final = 16
+MAX_SPLITS: Final = 8
+"""Workgroups that any Hopper GPU can run as a cluster."""
+MAX_RESIDENT: Final = 2
+MAX_M: Final = 1 << 22
+MAX_N: Final = 1 << 30
+MAX_K: Final = 1 << 24
+_REGISTERS: Final = 1 << 16
+"""Of a multiprocessor."""
+_OTHER_REGISTERS: Final = {False: 64, True: 96}
+"""A lane's besides the sums, by whether it decodes ahead: as compiled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fp8Config(Config):
+    """How a workgroup divides its work.
+
+    Attributes:
+        columns: rows of A of a workgroup.
+        groups_n: warpgroups along N, 64 rows of the weight each.
+        groups_k: warpgroups that take chunks of K in turn; their sums are added in order.
+        stages: chunks of A that shared memory holds.
+        depth: chunks of its rows of the weight that a warp has in shared memory.
+        splits: workgroups that share K, a cluster; each adds the sums of all for some rows of A, in order.
+        resident: workgroups that a multiprocessor has room for.
+        ahead: a chunk is decoded while the one before is multiplied, in registers of its own.
+    """
+
+    columns: int = 64
+    groups_n: int = 2
+    groups_k: int = 1
+    stages: int = 4
+    depth: int = 4
+    splits: int = 1
+    resident: int = 1
+    ahead: bool = True
+
+    @property
+    def groups(self) -> int:
+        """Warpgroups."""
+        return self.groups_n * self.groups_k
+
+    @property
+    def rows(self) -> int:
+        """Weight rows of a workgroup."""
+        return TILE_N * self.groups_n
+
+    @property
+    def threads(self) -> int:
+        """Lanes of a workgroup."""
+        return GROUP * self.groups
+
+
+def fp8_refusal(problem: Problem, config: Fp8Config | None = None) -> Refusal | None:
+    """Say why the kernel cannot take ``problem`` (with ``config``, if one is given), or None if it can.
+
+    The machine and its compiler are not asked about: see ``mxgemm.routes.w4_fp8``.
+    """
+    refusal = next(_problem_clauses(problem), None) or contiguity_refusal(problem)
+    if refusal is None and config is not None:
+        refusal = config_refusal(problem, config)
+    return refusal
+
+
+def config_refusal(problem: Problem, config: Fp8Config) -> Refusal | None:
+    """Say why a configuration is not legal for a problem that the kernel takes, or None."""
+    return next(_config_clauses(problem, config), None)
+
+
+def _problem_clauses(p: Problem) -> Iterator[Refusal]:
+    """Yield what no configuration can change."""
+    yield from operand_clauses(p)
+    if p.a_format != "e2m1":
+        yield Refusal("a_format", p.a_format, '"e2m1": others do not fold to e4m3')
+    if p.derived not in BASES:
+        found = f"prepared as {p.derived}" if p.derived else "not prepared"
+        yield Refusal("b", found, "an MXTensor after prepare(), whose rows all fold (mxgemm.mx.fold)")
+    if not weight_vector(p):
+        yield Refusal("b", "not in aligned pieces of 16 bytes", "whole blocks that are read at once")
+    for name, value, most in (("m", p.m, MAX_M), ("n", p.n, MAX_N), ("k", p.k, MAX_K)):
+        if value > most:
+            yield Refusal(name, value, f"at most {most}: it is counted in 32 bits")
+    too_many = round_refusal(p, fold_rows(p, COLUMNS[-1]))
+    if too_many is not None:
+        yield too_many
+
+
+def _config_clauses(p: Problem, c: Fp8Config) -> Iterator[Refusal]:
+    if c.columns not in COLUMNS:
+        yield Refusal("columns", c.columns, f"one of {', '.join(map(str, COLUMNS))}")
+        return
+    for field, value, least, most in (
+        ("groups_n", c.groups_n, 1, MAX_GROUPS),
+        ("groups_k", c.groups_k, 1, MAX_GROUPS),
+        ("depth", c.depth, 1, MAX_DEPTH),
+        ("splits", c.splits, 1, min(MAX_SPLITS, chunks(p))),
+        ("resident", c.resident, 1, MAX_RESIDENT),
+    ):
+        if not least <= value <= most:
+            yield Refusal(field, value, f"{least} to {most}")
+            return
+    if c.groups > MAX_GROUPS:
+        yield Refusal("groups", c.groups, f"at most {MAX_GROUPS} of a workgroup")
+        return
+    if not c.groups_k < c.stages <= MAX_STAGES:
+        yield Refusal("stages", c.stages, f"{c.groups_k + 1} to {MAX_STAGES}, more than warpgroups share K")
+        return
+    if registers_needed(c) > registers_allowed(c):
+        wanted = f"at most {registers_allowed(c)} a lane with this many warps"
+        yield Refusal("registers", registers_needed(c), wanted)
+    if c.resident * (shared_bytes(p, c) + 1024) > SHARED_BYTES + 1024:
+        yield Refusal("shared memory", f"{shared_bytes(p, c)} bytes", f"at most {SHARED_BYTES} of a multiprocessor")
+    if grid(p, c)[0] >= 1 << 31:
+        yield Refusal("n * m", p.n * p.m, "fewer than 2^31 workgroups")
+
+
+def tiles_m(p: Problem, c: Fp8Config) -> int:
+    """Return the workgroups along M."""
+    return -(-p.m // c.columns)
+
+
+def fold_rows(p: Problem, columns: int) -> int:
+    """Return the rows of folded A: M padded to whole workgroups."""
+    return -(-p.m // columns) * columns
+
+
+def registers_needed(c: Fp8Config) -> int:
+    """Return a bound of the registers of a lane."""
+    return c.columns + _OTHER_REGISTERS[c.ahead]
+
+
+def registers_allowed(c: Fp8Config) -> int:
+    """Return how many registers a lane may have."""
+    return min(255, _REGISTERS // (c.threads * c.resident) // 8 * 8)
+
+
+def slab_bytes(c: Fp8Config) -> int:
+    """Return the bytes of a chunk of A: elements, and for each row a power of two and what its blocks lack."""
+    return (CHUNK + 8) * c.columns
+
+
+def shared_bytes(p: Problem, c: Fp8Config) -> int:
+    """Return the bytes of shared memory of a workgroup: slabs, weights, a table, in the end sums; barriers behind all."""
+    slot = 1152 if fragments(p) else 1024
+    stage = -(-slab_bytes(c) // 1024) * 1024
+    before = c.stages * stage + 4 * c.groups * c.depth * slot + 128
+    sums = 4 * c.groups_k * c.columns * (c.rows + 4)
+    return max(before, sums) + 16 * c.stages
+
+
+def folded_bytes(p: Problem, c: Fp8Config) -> int:
+    """Return the scratch that folded A takes."""
+    return tiles_m(p, c) * chunks(p) * slab_bytes(c)
+
+
+def defines(p: Problem, c: Fp8Config) -> dict[str, int | str]:
+    """Return the macros that make the kernel of a form, a class of strides and a configuration."""
+    s = strides_of(p)
+    return {
+        "FRAGMENTS": int(fragments(p)),
+        "BASES": BASES[p.derived],
+        "TAIL": int(p.k % CHUNK != 0),
+        "COLUMNS": c.columns,
+        "WN": c.groups_n,
+        "WK": c.groups_k,
+        "STAGES": c.stages,
+        "DEPTH": c.depth,
+        "SPLITS": c.splits,
+        "RESIDENT": c.resident,
+        "AHEAD": int(c.ahead),
+        "OUT_VECTOR": int(p.aligned and s.out[1] == 1 and (p.m == 1 or s.out[0] % 4 == 0)),
+    }
+
+
+def fold_defines(p: Problem, c: Fp8Config) -> dict[str, int | str]:
+    """Return the macros of the launch that folds A."""
+    return {
+        **macros_of_a(p),
+        "COLUMNS": c.columns,
+        "FRAGMENTS": int(fragments(p)),
+        "A_VECTOR": int(a_vector(p)),
+    }
+
+
+def constants(p: Problem) -> bytes:
+    """Return all arguments but the pointers."""
+    return CONSTANTS.pack(*operands.constants(p))
+
+
+def grid(p: Problem, c: Fp8Config) -> tuple[int, int, int]:
+    """Return the workgroups: clusters that share K, of the same weights side by side."""
+    return -(-p.n // c.rows) * tiles_m(p, c) * c.splits, 1, 1
+
+
+def block(c: Fp8Config) -> tuple[int, int, int]:
+    """Return the threads of a workgroup."""
+    return c.threads, 1, 1
+
+
+def fold_grid(p: Problem, c: Fp8Config) -> tuple[int, int, int]:
+    """Return the workgroups that fold A."""
+    return operands.round_grid(p, fold_rows(p, c.columns))

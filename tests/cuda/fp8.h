@@ -1,0 +1,51 @@
+// Stands in for mxgemm/cuda/kernels/fp8.h on a CPU, beside wgmma.h: products are done at once.
+#pragma once
+#ifdef SHARED_OF_WORKGROUPS
+#include "wgmma.h"
+#else
+#include "sm90.h"
+#endif
+
+struct uint2 {
+  u32 x, y;
+};
+INLINE u32 e4m3_of(float x) {
+  if (std::isnan(x)) return 0x7F;
+  const u32 sign = bits_of(x) >> 31 << 7;
+  for (u32 byte = 0; byte < 0x7F; byte++) {  // what is converted has such a value
+    const int e = byte >> 3, m = byte & 7;
+    if (std::ldexp(e ? 8 + m : m, (e ? e : 1) - 10) == std::fabs(x)) return sign | byte;
+  }
+  wrong("a value that e4m3 has not");
+}
+INLINE u32 e4m3x2_of(float low, float high) { return e4m3_of(low) | e4m3_of(high) << 8; }
+
+#ifdef SHARED_OF_WORKGROUPS
+template <class T>
+static T load_shared(u32 at) {
+  T v;
+  std::memcpy(&v, in_shared(at, sizeof(T)), sizeof(T));
+  return v;
+}
+INLINE u32 load_shared_4(u32 at) { return load_shared<u32>(at); }
+INLINE uint2 load_shared_8(u32 at) { return load_shared<uint2>(at); }
+INLINE void store_shared_8(u32 at, u32 low, u32 high) {
+  const u32 both[] = {low, high};
+  std::memcpy(in_shared(at, 8), both, 8);
+}
+INLINE void copy_4(u32 to, const void* from) {
+  std::vector<std::vector<Copy>>& copies = lanes[running].copies;
+  if (copies.empty()) copies.emplace_back();
+  copies.back().push_back({to, {load<u32>(from)}, 4});
+}
+INLINE void copy_16_of_256(u32 to, const void* from) { copy_16(to, from, 16); }
+INLINE void come_to_rest(float&) {}
+template <bool ADD, int COUNT>
+static void multiply_fp8(float (&d)[COUNT], u32 a0, u32 a1, u32 a2, u32 a3, u64 b) {
+  Lane& lane = lanes[running];
+  const u32 in[] = {a0, a1, a2, a3, static_cast<u32>(b), 2 * COUNT, ADD ? OF_E4M3_ADDED : OF_E4M3};
+  std::memcpy(lane.in, in, sizeof in);
+  lane.sums = d;
+  stop(MULTIPLY);
+}
+#endif
