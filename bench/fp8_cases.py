@@ -1,7 +1,8 @@
-"""Operands for bench/w4_fp8.py: cases drawn over everything that the kernel tells apart, and data of weights that fold."""
+"""Operands for bench/w4_fp8.py: cases drawn over what the kernel tells apart, and data of weights that fold."""
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import replace
 from functools import partial
@@ -29,14 +30,10 @@ BITS = 13
 def drawn(count: int, seed: int, most: float = 1e7) -> list[Case]:
     """Draw cases that the kernel takes, plain ones first."""
     draw = random.Random(seed)
+    plain = (33, Fp8Config(64, 2, 1, 4)), (64, Fp8Config(64, 4, 1, 4, ahead=False)), (200, Fp8Config(128))
     cases = [
         Case(m, 528, 1152, config, derived=derived)  # type: ignore[arg-type]
-        for m, config in (
-            (33, Fp8Config(64, 2, 1, 4)),
-            (64, Fp8Config(64, 4, 1, 4, ahead=False)),
-            (200, Fp8Config(128)),
-        )
-        for derived in ("fp8_fold", "fp8_fold_compact")
+        for (m, config), derived in itertools.product(plain, ("fp8_fold", "fp8_fold_compact"))
     ]
     while len(cases) < count:
         derived = draw.choice(("fp8_fold", "fp8_fold_compact"))

@@ -1,7 +1,8 @@
 """Is w4_fp8 right on this GPU, and how fast is it? Stand-alone: no plugin, no pytest.
 
     PYTHONPATH=. python bench/w4_fp8.py check [--cases 120] [--seed 0] [-o check.json]
-    PYTHONPATH=. python bench/w4_fp8.py time [--shapes 64,7168,2048 ...] [--forms prepared compact] [--width 24] [-o time.json]
+    PYTHONPATH=. python bench/w4_fp8.py time [--shapes 64,7168,2048 ...] [--forms prepared compact]
+                                             [--width 24] [-o time.json]
 
 ``check`` draws cases (bench/fp8_cases.py) and judges them against float64: two launches each on data of several kinds,
 both gates of docs/numbers.md for sums of 13 bits, equal bits.

@@ -66,6 +66,9 @@ class Kit(NamedTuple):
     made_of: Callable[[mxgemm.MXTensor, str, torch.device], tuple[Tensor, ...]] = made_of
 
 
+PLAIN: Final = Kit()
+
+
 class Planned(NamedTuple):
     """A problem of contiguous operands, the configurations that are timed on it, and which one the route takes."""
 
@@ -105,7 +108,7 @@ def check(
     device: torch.device,
     seconds: float = math.inf,
     allowed: Callable[[str, Case], bool] = lambda text, case: False,
-    kit: Kit = Kit(),
+    kit: Kit = PLAIN,
 ) -> dict[str, Any]:
     """Run every case on every kind of data; print and return what failed.
 
@@ -122,9 +125,7 @@ def check(
         if time.monotonic() - started > seconds:
             print(f"gave up after {seconds:.0f} s with {len(cases) - i} cases left", flush=True)
             break
-        for data in (
-            kit.data if case.n * case.k < SMALL_ELEMENTS else (kit.data[0], kit.data[1 + i % (len(kit.data) - 1)])
-        ):
+        for data in _kinds(case, i, kit.data):
             one = replace(case, data=data)
             try:
                 found = [text for text in run_one(route, one, i, device, kit) if not allowed(text, one)]
@@ -143,7 +144,12 @@ def check(
     return {"done": done, "failures": failures, "seconds": round(taken, 1)}
 
 
-def run_one(route: str, case: Case, seed: int, device: torch.device, kit: Kit = Kit()) -> list[str]:
+def _kinds(case: Case, i: int, data: Sequence[str]) -> Sequence[str]:
+    """Return the kinds of data of the i-th case."""
+    return data if case.n * case.k < SMALL_ELEMENTS else (data[0], data[1 + i % (len(data) - 1)])
+
+
+def run_one(route: str, case: Case, seed: int, device: torch.device, kit: Kit = PLAIN) -> list[str]:
     """Launch a case twice and judge it."""
     made = kit.make(case, seed, device)
     launch = ROUTES[route].bind(made.problem, case.config)
@@ -162,7 +168,7 @@ def times(
     arguments: argparse.Namespace,
     device: torch.device,
     planned: Callable[[Shape, str, str], Planned],
-    kit: Kit = Kit(),
+    kit: Kit = PLAIN,
 ) -> list[dict[str, Any]]:
     """Time configurations of every shape, format and form, and torch.mm; print and return rows.
 

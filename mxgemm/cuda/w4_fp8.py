@@ -53,6 +53,7 @@ MAX_RESIDENT: Final = 2
 MAX_M: Final = 1 << 22
 MAX_N: Final = 1 << 30
 MAX_K: Final = 1 << 24
+MAX_BYTES: Final = 1 << 32
 _REGISTERS: Final = 1 << 16
 """Of a multiprocessor."""
 _OTHER_REGISTERS: Final = {False: 64, True: 96}
@@ -125,6 +126,9 @@ def _problem_clauses(p: Problem) -> Iterator[Refusal]:
         yield Refusal("b", found, "an MXTensor after prepare(), whose rows all fold (mxgemm.mx.fold)")
     if not weight_vector(p):
         yield Refusal("b", "not in aligned pieces of 16 bytes", "whole blocks that are read at once")
+    row = strides_of(p).b[0] if p.weight_layout == "row_major" else 0
+    if not fragments(p) and p.n * max(p.k // 2, row, strides_of(p).b_scales[0]) >= MAX_BYTES:
+        yield Refusal("n * k", p.n * p.k, f"a weight of fewer than {MAX_BYTES} bytes: they are counted in 32 bits")
     for name, value, most in (("m", p.m, MAX_M), ("n", p.n, MAX_N), ("k", p.k, MAX_K)):
         if value > most:
             yield Refusal(name, value, f"at most {most}: it is counted in 32 bits")
@@ -188,7 +192,7 @@ def slab_bytes(c: Fp8Config) -> int:
 
 
 def shared_bytes(p: Problem, c: Fp8Config) -> int:
-    """Return the bytes of shared memory of a workgroup: slabs, weights, a table, in the end sums; barriers behind all."""
+    """Return a workgroup's bytes of shared memory: slabs, weights, a table, in the end sums; barriers behind all."""
     slot = 1152 if fragments(p) else 1024
     stage = -(-slab_bytes(c) // 1024) * 1024
     before = c.stages * stage + 4 * c.groups * c.depth * slot + 128

@@ -48,5 +48,5 @@ def estimate_us(p: Problem, c: Fp8Config) -> float:
     passed = tiles_m(p, c) * (p.n / c.rows * c.columns * p.k * 1.06 + weight)
     sums = waves * 4 * c.groups_k * c.columns * c.rows / 18 / CLOCKS_A_US
     parts = waves * of_group * clocks / CLOCKS_A_US, weight / MEMORY_BYTES_A_US, passed / L2_BYTES_A_US
-    spread = math.fsum(part**3 for part in parts) ** (1 / 3)
+    spread = math.pow(math.fsum(math.pow(part, 3) for part in parts), 1 / 3)
     return LAUNCHES_US + SPLIT_US * (c.splits > 1) + sums + spread

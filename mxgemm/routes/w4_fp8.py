@@ -1,8 +1,8 @@
 """Route ``w4_fp8``: MXFP4 times a weight that folds, in Hopper's fp8 units, from four bits a weight, in CUDA C++.
 
 A launch rounds A to MXFP4 and folds each chunk of 128 of a row to e4m3; another, which overlaps it, decodes weights to
-e4m3 in registers for the tensor cores of warpgroups. Sums leave these every 128 elements. Weights are read as they lie or in
-the fragment order that ``prepare()`` made; what of A does not fold is multiplied block by block.
+e4m3 in registers for the tensor cores of warpgroups. Sums leave these every 128 elements. Weights are read as they lie
+or in the fragment order that ``prepare()`` made; what of A does not fold is multiplied block by block.
 """
 
 from __future__ import annotations
