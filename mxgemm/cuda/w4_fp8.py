@@ -56,8 +56,8 @@ MAX_K: Final = 1 << 24
 MAX_BYTES: Final = 1 << 32
 _REGISTERS: Final = 1 << 16
 """Of a multiprocessor."""
-_OTHER_REGISTERS: Final = {False: 64, True: 96}
-"""A lane's besides the sums, by whether it decodes ahead: as compiled."""
+_OTHER_REGISTERS: Final = {(False, True): 64, (False, False): 72, (True, True): 96, (True, False): 96}
+"""A lane's besides the sums, by whether it decodes ahead and whether in fragment order: as compiled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +157,9 @@ def _config_clauses(p: Problem, c: Fp8Config) -> Iterator[Refusal]:
     if not c.groups_k < c.stages <= MAX_STAGES:
         yield Refusal("stages", c.stages, f"{c.groups_k + 1} to {MAX_STAGES}, more than warpgroups share K")
         return
-    if registers_needed(c) > registers_allowed(c):
+    if registers_needed(p, c) > registers_allowed(c):
         wanted = f"at most {registers_allowed(c)} a lane with this many warps"
-        yield Refusal("registers", registers_needed(c), wanted)
+        yield Refusal("registers", registers_needed(p, c), wanted)
     if c.resident * (shared_bytes(p, c) + 1024) > SHARED_BYTES + 1024:
         yield Refusal("shared memory", f"{shared_bytes(p, c)} bytes", f"at most {SHARED_BYTES} of a multiprocessor")
     if grid(p, c)[0] >= 1 << 31:
@@ -176,9 +176,9 @@ def fold_rows(p: Problem, columns: int) -> int:
     return -(-p.m // columns) * columns
 
 
-def registers_needed(c: Fp8Config) -> int:
+def registers_needed(p: Problem, c: Fp8Config) -> int:
     """Return a bound of the registers of a lane."""
-    return c.columns + _OTHER_REGISTERS[c.ahead]
+    return c.columns + _OTHER_REGISTERS[c.ahead, fragments(p)]
 
 
 def registers_allowed(c: Fp8Config) -> int:
