@@ -40,7 +40,7 @@ from mxgemm.routes.w4_fp8 import instances
 KIND: Final = "mxgemm-w4-fp8"
 ROUTE: Final = "w4_fp8"
 FORMS: Final = {"prepared": "fp8_fold", "compact": "fp8_fold_compact"}
-KIT: Final = Kit(fp8_cases.DATA, fp8_cases.make, fp8_cases.judged, FORMS, fp8_cases.made_of)
+KIT: Final = Kit(fp8_cases.DATA, fp8_cases.make, fp8_cases.judged, FORMS, fp8_cases.made_of, ())
 WEIGHTS: Final = ((5120, 2880), (2880, 4096), (7168, 2048), (7168, 16384), (10240, 8192), (57344, 8192), (8192, 28672))
 SHAPES: Final = tuple((m, n, k) for n, k in WEIGHTS for m in (64, 128, 256, 512))
 UNITS: Final = 132

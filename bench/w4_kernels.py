@@ -57,6 +57,7 @@ class Kit(NamedTuple):
         judged: what is wrong with its result.
         forms: kinds of the prepared form that are timed.
         made_of: the parts of such a form.
+        in_order: of these forms, those in which the weight's own bytes are not read.
     """
 
     data: Sequence[str] = DATA
@@ -64,6 +65,7 @@ class Kit(NamedTuple):
     judged: Callable[[Case, Made], list[str]] = judged
     forms: Mapping[str, str] = MappingProxyType(FORMS)
     made_of: Callable[[mxgemm.MXTensor, str, torch.device], tuple[Tensor, ...]] = made_of
+    in_order: Sequence[str] = ("prepared",)
 
 
 PLAIN: Final = Kit()
@@ -199,7 +201,7 @@ def times(
         del right
         copies = copies_needed(n * k * 17 // 32, cache)
         for form in arguments.forms:
-            lying = kit.forms[form] not in ("bf16", "fp8_fold")  # the weight's own bytes are read
+            lying = form not in kit.in_order
             weights = [(first.data.clone(), first.scales.clone()) for _ in range(copies if lying else 1)]
             order = kit.made_of(first, kit.forms[form], device)
             orders = [tuple(part.clone() for part in order) for _ in range(copies)]

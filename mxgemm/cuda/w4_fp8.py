@@ -12,19 +12,17 @@ from typing import Final
 
 from mxgemm.cuda import operands
 from mxgemm.cuda.operands import (
-    CHUNK,
+    ROUND_THREADS,
     SHARED_BYTES,
     a_vector,
-    chunks,
-    fragments,
     macros_of_a,
     operand_clauses,
     round_refusal,
     strides_of,
-    weight_vector,
 )
 from mxgemm.errors import Refusal
 from mxgemm.hip.kernarg import Layout
+from mxgemm.mx.layouts import FRAGMENTS
 from mxgemm.problem import Config, Problem, contiguity_refusal
 
 SOURCE: Final = "w4_fp8.cu"
@@ -38,6 +36,8 @@ CONSTANTS: Final = Layout("q" * 13 + "i" * 6)
 """The rest of the kernel's ``Arguments``: strides, then sizes and dtypes."""
 BASES: Final = {"fp8_fold": 4, "fp8_fold_compact": 1}
 """Bytes of a row's base in the forms of a weight that folds (``mxgemm.routes.fold_forms``)."""
+STEP: Final = 256
+"""Elements along K that a warpgroup multiplies between two looks at what has come: two chunks."""
 GROUP: Final = 128
 """Lanes of a warpgroup."""
 TILE_N: Final = 64
@@ -56,8 +56,10 @@ MAX_K: Final = 1 << 24
 MAX_BYTES: Final = 1 << 32
 _REGISTERS: Final = 1 << 16
 """Of a multiprocessor."""
-_OTHER_REGISTERS: Final = {(False, True): 64, (False, False): 72, (True, True): 96, (True, False): 96}
-"""A lane's besides the sums, by whether it decodes ahead and whether in fragment order: as compiled."""
+_OTHER_REGISTERS: Final = {False: 64, True: 112}
+"""A lane's besides the sums, by whether it decodes ahead: as compiled."""
+_VALUES: Final = 8
+"""Of A that a lane of the launch before folds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +69,9 @@ class Fp8Config(Config):
     Attributes:
         columns: rows of A of a workgroup.
         groups_n: warpgroups along N, 64 rows of the weight each.
-        groups_k: warpgroups that take chunks of K in turn; their sums are added in order.
-        stages: chunks of A that shared memory holds.
-        depth: chunks of its rows of the weight that a warp has in shared memory.
+        groups_k: warpgroups that take steps along K in turn; their sums are added in order.
+        stages: steps of A that shared memory holds.
+        depth: steps of its rows of the weight that a warp has in shared memory.
         splits: workgroups that share K, a cluster; each adds the sums of all for some rows of A, in order.
         resident: workgroups that a multiprocessor has room for.
         ahead: a chunk is decoded while the one before is multiplied, in registers of its own.
@@ -79,7 +81,7 @@ class Fp8Config(Config):
     groups_n: int = 2
     groups_k: int = 1
     stages: int = 4
-    depth: int = 4
+    depth: int = 3
     splits: int = 1
     resident: int = 1
     ahead: bool = True
@@ -124,10 +126,15 @@ def _problem_clauses(p: Problem) -> Iterator[Refusal]:
     if p.derived not in BASES:
         found = f"prepared as {p.derived}" if p.derived else "not prepared"
         yield Refusal("b", found, "an MXTensor after prepare(), whose rows all fold (mxgemm.mx.fold)")
-    if not weight_vector(p):
-        yield Refusal("b", "not in aligned pieces of 16 bytes", "whole blocks that are read at once")
-    row = strides_of(p).b[0] if p.weight_layout == "row_major" else 0
-    if not fragments(p) and p.n * max(p.k // 2, row, strides_of(p).b_scales[0]) >= MAX_BYTES:
+    if p.weight_layout == FRAGMENTS:
+        yield Refusal("weight_layout", FRAGMENTS, "the weight's own bytes")
+    (row, column), (scales_row, scales_column) = strides_of(p).b, strides_of(p).b_scales
+    tiled = p.weight_layout != "row_major"
+    if not p.aligned or column != 1 or scales_column != 1 or not (tiled or p.n == 1 or row % 16 == 0):
+        yield Refusal(
+            "b", "not in aligned pieces of 16 bytes", "blocks that are read at once, scales side by side"
+        )
+    if p.n * max(p.k // 2, 0 if tiled else row, scales_row) >= MAX_BYTES:
         yield Refusal("n * k", p.n * p.k, f"a weight of fewer than {MAX_BYTES} bytes: they are counted in 32 bits")
     for name, value, most in (("m", p.m, MAX_M), ("n", p.n, MAX_N), ("k", p.k, MAX_K)):
         if value > most:
@@ -145,7 +152,7 @@ def _config_clauses(p: Problem, c: Fp8Config) -> Iterator[Refusal]:
         ("groups_n", c.groups_n, 1, MAX_GROUPS),
         ("groups_k", c.groups_k, 1, MAX_GROUPS),
         ("depth", c.depth, 1, MAX_DEPTH),
-        ("splits", c.splits, 1, min(MAX_SPLITS, chunks(p))),
+        ("splits", c.splits, 1, min(MAX_SPLITS, steps(p))),
         ("resident", c.resident, 1, MAX_RESIDENT),
     ):
         if not least <= value <= most:
@@ -157,13 +164,18 @@ def _config_clauses(p: Problem, c: Fp8Config) -> Iterator[Refusal]:
     if not c.groups_k < c.stages <= MAX_STAGES:
         yield Refusal("stages", c.stages, f"{c.groups_k + 1} to {MAX_STAGES}, more than warpgroups share K")
         return
-    if registers_needed(p, c) > registers_allowed(c):
+    if registers_needed(c) > registers_allowed(c):
         wanted = f"at most {registers_allowed(c)} a lane with this many warps"
-        yield Refusal("registers", registers_needed(p, c), wanted)
-    if c.resident * (shared_bytes(p, c) + 1024) > SHARED_BYTES + 1024:
-        yield Refusal("shared memory", f"{shared_bytes(p, c)} bytes", f"at most {SHARED_BYTES} of a multiprocessor")
+        yield Refusal("registers", registers_needed(c), wanted)
+    if c.resident * (shared_bytes(c) + 1024) > SHARED_BYTES + 1024:
+        yield Refusal("shared memory", f"{shared_bytes(c)} bytes", f"at most {SHARED_BYTES} of a multiprocessor")
     if grid(p, c)[0] >= 1 << 31:
         yield Refusal("n * m", p.n * p.m, "fewer than 2^31 workgroups")
+
+
+def steps(p: Problem) -> int:
+    """Return the steps along K, the last of which may be partly empty."""
+    return -(-p.k // STEP)
 
 
 def tiles_m(p: Problem, c: Fp8Config) -> int:
@@ -176,9 +188,9 @@ def fold_rows(p: Problem, columns: int) -> int:
     return -(-p.m // columns) * columns
 
 
-def registers_needed(p: Problem, c: Fp8Config) -> int:
+def registers_needed(c: Fp8Config) -> int:
     """Return a bound of the registers of a lane."""
-    return c.columns + _OTHER_REGISTERS[c.ahead, fragments(p)]
+    return c.columns + _OTHER_REGISTERS[c.ahead]
 
 
 def registers_allowed(c: Fp8Config) -> int:
@@ -187,31 +199,31 @@ def registers_allowed(c: Fp8Config) -> int:
 
 
 def slab_bytes(c: Fp8Config) -> int:
-    """Return the bytes of a chunk of A: elements, and for each row a power of two and what its blocks lack."""
-    return (CHUNK + 8) * c.columns
+    """Return the bytes of a step of A: elements, and for each row and chunk a power of two and what its blocks lack."""
+    return (STEP + 16) * c.columns
 
 
-def shared_bytes(p: Problem, c: Fp8Config) -> int:
+def shared_bytes(c: Fp8Config) -> int:
     """Return a workgroup's bytes of shared memory: slabs, weights, a table, in the end sums; barriers behind all."""
-    slot = 1152 if fragments(p) else 1024
-    stage = -(-slab_bytes(c) // 1024) * 1024
-    before = c.stages * stage + 4 * c.groups * c.depth * slot + 128
+    of_warp = c.depth * 2048 + 4 * 128  # words, and scales of four steps
+    before = c.stages * slab_bytes(c) + 4 * c.groups * of_warp + 512
     sums = 4 * c.groups_k * c.columns * (c.rows + 4)
     return max(before, sums) + 16 * c.stages
 
 
 def folded_bytes(p: Problem, c: Fp8Config) -> int:
     """Return the scratch that folded A takes."""
-    return tiles_m(p, c) * chunks(p) * slab_bytes(c)
+    return tiles_m(p, c) * steps(p) * slab_bytes(c)
 
 
 def defines(p: Problem, c: Fp8Config) -> dict[str, int | str]:
     """Return the macros that make the kernel of a form, a class of strides and a configuration."""
     s = strides_of(p)
     return {
-        "FRAGMENTS": int(fragments(p)),
+        "W_BLOCK": 16 if p.weight_layout == "row_major" else 256,
+        "S_FOURTH": 4 if p.scale_layout == "row_major" else 2,
         "BASES": BASES[p.derived],
-        "TAIL": int(p.k % CHUNK != 0),
+        "TAIL": int(p.k % STEP != 0),
         "COLUMNS": c.columns,
         "WN": c.groups_n,
         "WK": c.groups_k,
@@ -229,7 +241,6 @@ def fold_defines(p: Problem, c: Fp8Config) -> dict[str, int | str]:
     return {
         **macros_of_a(p),
         "COLUMNS": c.columns,
-        "FRAGMENTS": int(fragments(p)),
         "A_VECTOR": int(a_vector(p)),
     }
 
@@ -251,4 +262,4 @@ def block(c: Fp8Config) -> tuple[int, int, int]:
 
 def fold_grid(p: Problem, c: Fp8Config) -> tuple[int, int, int]:
     """Return the workgroups that fold A."""
-    return operands.round_grid(p, fold_rows(p, c.columns))
+    return -(-fold_rows(p, c.columns) * steps(p) * STEP // (_VALUES * ROUND_THREADS)), 1, 1

@@ -5,10 +5,21 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
-from mxgemm.cuda.operands import SHARED_BYTES, chunks, fragments
-from mxgemm.cuda.w4_fp8 import COLUMNS, Fp8Config, config_refusal, grid, tiles_m
+from mxgemm.cuda.operands import SHARED_BYTES
+from mxgemm.cuda.w4_fp8 import (
+    COLUMNS,
+    MAX_GROUPS,
+    Fp8Config,
+    config_refusal,
+    grid,
+    shared_bytes,
+    slab_bytes,
+    steps,
+    tiles_m,
+)
 from mxgemm.problem import Problem
 
 CLOCKS_A_US: Final = 1700.0
@@ -16,6 +27,7 @@ MEMORY_BYTES_A_US: Final = 4.2e6
 L2_BYTES_A_US: Final = 9e6
 LAUNCHES_US: Final = 3.5
 SPLIT_US: Final = 1.0
+MAX_USEFUL_STAGES: Final = 6
 
 
 def candidates(p: Problem) -> Sequence[Fp8Config]:
@@ -24,15 +36,17 @@ def candidates(p: Problem) -> Sequence[Fp8Config]:
 
 
 def _legal(p: Problem) -> Iterator[Fp8Config]:
-    most = chunks(p)
+    most = steps(p)
     for columns, groups_n, groups_k, resident in itertools.product(COLUMNS, (1, 2, 3, 4), (1, 2, 4), (1, 2)):
-        if (columns >= 2 * p.m and columns > COLUMNS[0]) or groups_n * groups_k > 4 or groups_k > most:
+        groups = groups_n * groups_k
+        if (columns >= 2 * p.m and columns > COLUMNS[0]) or groups > MAX_GROUPS or groups_k > most:
             continue
-        for splits, depth in itertools.product((1, 2, 3, 4, 6, 8), (4, 8)):
-            room = SHARED_BYTES // resident - 2048 - 4 * groups_n * groups_k * depth * (1152 if fragments(p) else 1024)
-            stages = max(2, min(8, room // (136 * columns + 1024)))
-            ahead = groups_n * groups_k * resident < (4 if columns == COLUMNS[0] else 3)
-            config = Fp8Config(columns, groups_n, groups_k, stages, depth, splits, resident, ahead)
+        ahead = groups * resident < (4 if columns == COLUMNS[0] else 3)
+        for splits, depth in itertools.product((1, 2, 3, 4, 6, 8), (3, 4)):
+            bare = Fp8Config(columns, groups_n, groups_k, 0, depth, splits, resident, ahead)
+            room = (SHARED_BYTES + 1024) // resident - 1024 - shared_bytes(bare)
+            stages = min(MAX_USEFUL_STAGES, room // (slab_bytes(bare) + 16))
+            config = replace(bare, stages=stages)
             if splits * groups_k <= most and config_refusal(p, config) is None:
                 yield config
 
@@ -41,7 +55,7 @@ def estimate_us(p: Problem, c: Fp8Config) -> float:
     """Return about how long the device takes."""
     slots = max(1, int(p.machine.cu_count * (0.895 if c.splits > 2 else 1.0)) * c.resident)
     waves = -(-grid(p, c)[0] // slots)
-    of_group = -(-chunks(p) // (c.splits * c.groups_k))
+    of_group = 2 * -(-steps(p) // (c.splits * c.groups_k))
     together = c.groups * c.resident
     clocks = max(2 * c.columns * together, 60 * together + 1.6 * c.columns * together, 300 + 3 * c.columns)
     weight = p.n * p.k * 17 / 32

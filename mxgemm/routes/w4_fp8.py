@@ -1,8 +1,8 @@
 """Route ``w4_fp8``: MXFP4 times a weight that folds, in Hopper's fp8 units, from four bits a weight, in CUDA C++.
 
 A launch rounds A to MXFP4 and folds each chunk of 128 of a row to e4m3; another, which overlaps it, decodes weights to
-e4m3 in registers for the tensor cores of warpgroups. Sums leave these every 128 elements. Weights are read as they lie
-or in the fragment order that ``prepare()`` made; what of A does not fold is multiplied block by block.
+e4m3 in registers for the tensor cores of warpgroups. Sums leave these every 128 elements. Weights are read as they
+lie, of what ``prepare()`` made only their rows' bases; what of A does not fold is multiplied block by block.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from mxgemm.errors import Refusal
 from mxgemm.native.program import BIAS, OUT, SCRATCH, A, Program, fixed, joined
 from mxgemm.problem import Config, Problem
 from mxgemm.routes.base import Launch, Operands, Route
-from mxgemm.routes.w4_mma import addresses
 
 if TYPE_CHECKING:
     from mxgemm.cuda.launch import Kernel
@@ -113,7 +112,8 @@ class _Launch:
             folding.launch(a.data_ptr(), slabs)
             multiplying.launch(
                 slabs,
-                *addresses(self._problem, operands.b, operands.b_scales, operands.derived),
+                operands.b.data_ptr(),
+                operands.b_scales.data_ptr(),
                 operands.derived[-1].data_ptr(),
                 0 if bias is None else bias.data_ptr(),
                 operands.out.data_ptr(),
@@ -124,9 +124,9 @@ class _Launch:
         if self._kernels is None:
             return None
         folding, multiplying = self._kernels
-        weight = addresses(self._problem, operands.b, operands.b_scales, operands.derived)
-        bases, bias = operands.derived[-1].data_ptr(), fixed(0) if operands.bias is None else BIAS
-        product = multiplying.step(SCRATCH, *map(fixed, (*weight, bases)), bias, OUT)
+        weight = (x.data_ptr() for x in (operands.b, operands.b_scales, operands.derived[-1]))
+        bias = fixed(0) if operands.bias is None else BIAS
+        product = multiplying.step(SCRATCH, *map(fixed, weight), bias, OUT)
         return joined((folding.step(A, SCRATCH), product), scratch_bytes=self._nbytes)
 
     def _load(self, device: torch.device) -> tuple[Kernel, Kernel]:
@@ -148,7 +148,7 @@ class _Launch:
             w4_fp8.block(c),
             w4_fp8.POINTERS,
             constants=w4_fp8.constants(p),
-            shared_bytes=w4_fp8.shared_bytes(p, c),
+            shared_bytes=w4_fp8.shared_bytes(c),
             overlap=True,
             cluster=(c.splits, 1, 1) if c.splits > 1 else None,
         )

@@ -27,16 +27,14 @@ static T load_shared(u32 at) {
   std::memcpy(&v, in_shared(at, sizeof(T)), sizeof(T));
   return v;
 }
+INLINE u32 multiply_high(u32 a, u32 b) { return static_cast<u32>(static_cast<u64>(a) * b >> 32); }
+INLINE u32 load_shared_1(u32 at) { return *in_shared(at, 1); }
+INLINE void store_shared_1(u32 at, u32 v) { *in_shared(at, 1) = static_cast<u8>(v); }
 INLINE u32 load_shared_4(u32 at) { return load_shared<u32>(at); }
 INLINE uint2 load_shared_8(u32 at) { return load_shared<uint2>(at); }
 INLINE void store_shared_8(u32 at, u32 low, u32 high) {
   const u32 both[] = {low, high};
   std::memcpy(in_shared(at, 8), both, 8);
-}
-INLINE void copy_4(u32 to, const void* from) {
-  std::vector<std::vector<Copy>>& copies = lanes[running].copies;
-  if (copies.empty()) copies.emplace_back();
-  copies.back().push_back({to, {load<u32>(from)}, 4});
 }
 INLINE void copy_16_of_256(u32 to, const void* from) { copy_16(to, from, 16); }
 INLINE void come_to_rest(float&) {}

@@ -6,30 +6,22 @@ import torch
 from torch import Tensor
 
 from mxgemm.cuda import w4_fp8
-from mxgemm.cuda.operands import ROUND_POINTERS, ROUND_THREADS, fragments, round_constants
+from mxgemm.cuda.operands import ROUND_POINTERS, ROUND_THREADS, round_constants
 from mxgemm.cuda.w4_fp8 import Fp8Config
-from mxgemm.mx.fragments import code_bytes, scale_bytes
 from mxgemm.problem import Problem
 from mxgemm.routes import Operands
-from mxgemm.routes.w4_mma import addresses
 from tests.cuda import lanes, lanes_wgmma
 
 
 def run(problem: Problem, config: Fp8Config, given: Operands) -> int:
     """Run both launches over their whole grids and return the matrix instructions of all warps."""
     slabs = folded_a(problem, config, given.a)
-    weight: tuple[Tensor, ...] = given.b, given.b_scales
-    if fragments(problem):
-        sizes = code_bytes(problem.n, problem.k), scale_bytes(problem.n, problem.k)
-        weight = given.derived[0][-sum(sizes) :].split(sizes)
-    bases = given.derived[-1]
-    operands = slabs, *weight, bases, given.bias, given.out
+    operands = slabs, given.b, given.b_scales, given.derived[-1], given.bias, given.out
     pointers = [0 if x is None else x.data_ptr() for x in operands]
-    pointers[1:3] = addresses(problem, given.b, given.b_scales, given.derived)
     packed = w4_fp8.POINTERS.pack(*pointers) + w4_fp8.constants(problem)
     macros = tuple(sorted(w4_fp8.defines(problem, config).items()))
     library = lanes_wgmma.built(macros, w4_fp8.SOURCE, w4_fp8.KERNEL)
-    shared = w4_fp8.shared_bytes(problem, config)
+    shared = w4_fp8.shared_bytes(config)
     return lanes._run(library, packed, w4_fp8.grid(problem, config), w4_fp8.block(config), operands, shared)
 
 

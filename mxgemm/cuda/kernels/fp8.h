@@ -1,4 +1,4 @@
-// e4m3 on a Hopper GPU, besides wgmma.h: conversion, products of a warpgroup, copies of a few bytes.
+// e4m3 on a Hopper GPU, besides wgmma.h: conversion, products of a warpgroup, small loads of shared memory.
 #pragma once
 #include "wgmma.h"
 
@@ -9,6 +9,13 @@ INLINE u32 e4m3x2_of(float low, float high) {
   return r;
 }
 
+INLINE u32 multiply_high(u32 a, u32 b) { return __umulhi(a, b); }
+INLINE u32 load_shared_1(u32 at) {
+  u32 v;
+  asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(at) : "memory");
+  return v;
+}
+INLINE void store_shared_1(u32 at, u32 v) { asm volatile("st.shared.u8 [%0], %1;" ::"r"(at), "r"(v) : "memory"); }
 INLINE u32 load_shared_4(u32 at) {
   u32 v;
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at) : "memory");
@@ -21,9 +28,6 @@ INLINE uint2 load_shared_8(u32 at) {
 }
 INLINE void store_shared_8(u32 at, u32 low, u32 high) {
   asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(at), "r"(low), "r"(high) : "memory");
-}
-INLINE void copy_4(u32 to, const void* from) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }
 // 16 bytes, and L2 takes the 256 around them: a lane comes back for the others.
 INLINE void copy_16_of_256(u32 to, const void* from) {

@@ -1,28 +1,30 @@
 // C[m, n] = sum over k of round(A)[m, k] W[n, k] by the fp8 products of a warpgroup: MXFP4 weights whose rows fold
-// (mxgemm.mx.fold), as they lie or in fragment order, decoded to e4m3 in registers; A rounded and folded by w4_fp8_fold.cu.
+// (mxgemm.mx.fold), as they lie, decoded to e4m3 in registers; A rounded and folded by w4_fp8_fold.cu.
 //
-// The weight is the 64-row operand of the products and A the column one. Warpgroups have WN times 64 rows, and WK share K.
-// Each lane copies its own words of the weight to shared memory, DEPTH chunks ahead, and reads them itself: nobody waits
-// for another. One lane of the first warp copies slabs of A into a ring. Sums leave the tensor cores after each chunk of
-// 128 and are added in fp32, times the power of two of the chunk of A's row; a chunk of A that does not fold is multiplied
-// block by block. Sums lack the base of the weight's row until the end; where A is so large or small that fp32 might not
-// hold them so, they get it at once and what follows is multiplied with it.
+// The weight is the 64-row operand of the products and A the column one. Warpgroups have WN times 64 rows, and WK share K,
+// in steps of two chunks of 128. Each lane copies its own words of the weight to shared memory, DEPTH steps ahead, and
+// reads them itself: nobody waits for another. One lane of the first warp copies slabs of A into a ring. Sums leave the
+// tensor cores after each chunk and are added in fp32, times the power of two of the chunk of A's row; a step of which a
+// chunk does not fold is multiplied block by block. Sums lack the base of the weight's row until the end; where A is so
+// large or small that fp32 might not hold them so, they get it at once and what follows is multiplied with it.
 //
-// Macros: A_FORMAT; FRAGMENTS; BASES, bytes of a row's base, 1 or 4; TAIL, the last chunk is not whole; COLUMNS, rows of A
-// of a workgroup; WN, WK; STAGES of the ring; DEPTH; AHEAD, a chunk is decoded while the one before is multiplied, in
-// registers of its own; SPLITS, workgroups that share K, a cluster; RESIDENT workgroups of a
-// multiprocessor; OUT_VECTOR, four results of a row are 4 elements side by side, aligned.
+// Macros: W_BLOCK, bytes from a block's codes to the next one's; S_FOURTH, from a block's scale to that of the fourth
+// after; BASES, bytes of a row's base, 1 or 4; TAIL, the last step is not whole; COLUMNS, rows of A of a workgroup; WN, WK;
+// STAGES of the ring; DEPTH; AHEAD, a chunk is decoded while the one before is multiplied, in registers of its own; SPLITS,
+// workgroups that share K, a cluster; RESIDENT workgroups of a multiprocessor; OUT_VECTOR, four results of a row are 4
+// elements side by side, aligned.
 #include "floats.h"
-#include "w4_fp8.h"
 #include "w4_fp8_weights.h"
+#include "w4_fp8.h"
 
 constexpr int GROUPS = WN * WK, THREADS = 128 * GROUPS;
 constexpr int ROWS = 64 * WN;            // of the weight, of a workgroup
 constexpr int PITCH = ROWS + 4;          // of a row of sums in shared memory: the quads of a warp meet different banks
 constexpr int PER_TILE = COLUMNS / 2;    // sums of a lane
-constexpr int STAGE = (SLAB + 1023) / 1024 * 1024;
-constexpr int SLOT = FRAGMENTS ? 1152 : 1024;  // of a chunk's weights of a warp
-constexpr int WEIGHTS = STAGES * STAGE, TABLE = WEIGHTS + 4 * GROUPS * DEPTH * SLOT;
+static_assert(SLAB % 1024 == 0, "rows of 128 bytes are swizzled by their address");
+constexpr int SLOT = 2048, SCALE_SLOTS = 4;  // of a step's weights of a warp; for scales, of 4 bytes a lane
+constexpr int WEIGHTS = STAGES * SLAB, OF_SCALES = WEIGHTS + 4 * GROUPS * DEPTH * SLOT;
+constexpr int TABLE = OF_SCALES + 4 * GROUPS * SCALE_SLOTS * 128;  // a multiple of 512
 constexpr int SUMS = 4 * WK * COLUMNS * PITCH, BEFORE = TABLE + static_cast<int>(TABLE_BYTES);
 constexpr int BARRIERS = BEFORE > SUMS ? BEFORE : SUMS;
 
@@ -67,8 +69,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) w4_fp8(const Arg
   const int tiles_m = (p.m + COLUMNS - 1) / COLUMNS, tile = static_cast<int>(blockIdx.x) / SPLITS;
   const int tile_m = tile % tiles_m, n0 = tile / tiles_m * ROWS;
   const int split = static_cast<int>(blockIdx.x) % SPLITS;
-  const int blocks = p.k >> 5, chunks = (blocks + 3) >> 2;
-  const int first = chunks * split / SPLITS, count = chunks * (split + 1) / SPLITS - first;
+  const int blocks = p.k >> 5, steps = (blocks + 7) >> 3;
+  const int first = steps * split / SPLITS, count = steps * (split + 1) / SPLITS - first;
   const int group = warp >> 2, wn = group % WN, wk = WK == 1 ? 0 : group / WN;
   const bool chosen = threadIdx.x == 0;
   let_later_launches_begin();
@@ -81,62 +83,71 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) w4_fp8(const Arg
 #pragma unroll
   for (int h = 0; h < 2; h++) bases[h] = BASES == 1 ? load_u8(p.bases + rows[h]) : load_u32(p.bases + 4 * rows[h]) >> 23;
   const u32 own = ring + WEIGHTS + warp * (DEPTH * SLOT) + lane * 16;
-  // Places in the weight are counted in 32 bits, here from its beginning.
-#if FRAGMENTS
-  const int tile16 = min((n0 >> 4) + 4 * wn + (warp & 3), ((p.n + 31) >> 5) * 2 - 2 + (warp & 1));
-  const u32 codes = (static_cast<u32>(tile16) * chunks + first) * 64 + lane;         // in 16 bytes
-  const u32 scales = (static_cast<u32>(tile16 >> 1) * chunks + first) * 32 + lane;   // in 4 bytes
-  auto copy_weights = [&](int chunk, u32 to) {
-    const u8* const at = p.w + (codes + chunk * 64) * 16ull;
-    copy_16(to, at, 16);
-    copy_16(to + 512, at + 512, 16);
-    copy_4(to + 1024 - lane * 12, p.s + (scales + chunk * 32) * 4ull);
-  };
-#else
-  u32 codes[2], scales[2];
+  const u32 own_scales = ring + OF_SCALES + warp * (SCALE_SLOTS * 128) + lane * 4;
+  u32 codes[2], scales[2];  // places from the weight's beginning, counted in 32 bits
 #pragma unroll
   for (int h = 0; h < 2; h++) {
     const u32 row = rows[h];
     codes[h] = (row >> 4) * static_cast<u32>(p.w_tile) + (row & 15) * static_cast<u32>(p.w_row);
     scales[h] = (row >> 5) * static_cast<u32>(p.s_tile) + ((row >> 4) & 1) * static_cast<u32>(p.s_half) +
                 (row & 15) * static_cast<u32>(p.s_row);
+    if (!TAIL) codes[h] += t * W_BLOCK, scales[h] += t * static_cast<u32>(p.s_block);
+    keep_as_it_is(codes[h]), keep_as_it_is(scales[h]);
   }
-  auto block_of = [&](int chunk) {
-    const u32 block = 4 * (first + chunk) + t;
-    return TAIL ? min(block, static_cast<u32>(blocks - 1)) : block;
+  // Of a lane where steps may not be whole, else of the first one.
+  auto block_of = [&](int step, int c) {
+    const u32 block = 8 * (first + step) + 4 * c;
+    return TAIL ? min(block + t, static_cast<u32>(blocks - 1)) : block;
   };
-  auto copy_weights = [&](int chunk, u32 to) {
-    const u32 at = block_of(chunk) * static_cast<u32>(p.w_block);
-    copy_16_of_256(to, p.w + (codes[0] + at));
-    copy_16_of_256(to + 512, p.w + (codes[1] + at));
-  };
-  u32 scale[2][2];  // of this chunk and of the next
-  auto load_scales = [&](int chunk, u32(&of)[2]) {
-    const u32 block = block_of(chunk);
-    const u32 at = (block >> 3) * static_cast<u32>(p.s_eighth) + (block >> 2 & 1) * static_cast<u32>(p.s_fourth) +
-                   (block & 3) * static_cast<u32>(p.s_block);
-    of[0] = load_u8(p.s + (scales[0] + at)), of[1] = load_u8(p.s + (scales[1] + at));
-  };
+  auto copy_weights = [&](int step, u32 to) {
 #pragma unroll
-  for (int i = 0; i < 2; i++)
-    if (wk + i * WK < count) load_scales(wk + i * WK, scale[i]);
-#endif
+    for (int h = 0; h < 2; h++) {
+      const u8* const at = p.w + (codes[h] + block_of(step, 0) * W_BLOCK);
+      copy_16_of_256(to + 512 * h, at);
+      copy_16_of_256(to + 512 * h + 1024, TAIL ? p.w + (codes[h] + block_of(step, 1) * W_BLOCK) : at + 4 * W_BLOCK);
+    }
+  };
+  // Of both chunks and both rows.
+  auto load_scales = [&](int step, u32(&of)[4]) {
+    auto place = [&](u32 block) {
+      const u32 eighth = (block >> 3) * static_cast<u32>(p.s_eighth);
+      return TAIL ? eighth + (block >> 2 & 1) * S_FOURTH + (block & 3) * static_cast<u32>(p.s_block) : eighth;
+    };
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      const u8* const at = p.s + (scales[h] + place(block_of(step, 0)));
+      of[h] = load_u8(at);
+      of[2 + h] = load_u8(TAIL ? p.s + (scales[h] + place(block_of(step, 1))) : at + S_FOURTH);
+    }
+  };
+  auto store_scales = [&](u32 to, const u32(&of)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) store_shared_1(to + i, of[i]);
+  };
+  auto scale_slot = [&](int round) { return own_scales + (round & (SCALE_SLOTS - 1)) * 128; };
 #pragma unroll
   for (int d = 0; d < DEPTH; d++) {
     if (wk + d * WK < count) copy_weights(wk + d * WK, own + d * SLOT);
     end_group_of_copies();
   }
+#pragma unroll
+  for (int i = 0; i < 2; i++)
+    if (wk + i * WK < count) {
+      u32 of[4];
+      load_scales(wk + i * WK, of);
+      store_scales(scale_slot(i), of);
+    }
 
-  auto copy_slab = [&](int chunk, u32 stage) {
+  auto copy_slab = [&](int step, u32 stage) {
     barrier_expect(full + 8 * stage, SLAB);
-    copy_bulk(ring + stage * STAGE, p.slabs + (static_cast<i64>(tile_m) * chunks + first + chunk) * SLAB, SLAB,
+    copy_bulk(ring + stage * SLAB, p.slabs + (static_cast<i64>(tile_m) * steps + first + step) * SLAB, SLAB,
               full + 8 * stage);
   };
   if (chosen) {
     for (int i = 0; i < STAGES; i++) barrier_init(full + 8 * i, 1), barrier_init(empty + 8 * i, 4 * WN);
     barriers_are_ready();
   }
-  if (threadIdx.x < 16) make_table(table, threadIdx.x);
+  if (threadIdx.x <= PLACES) make_table(table, threadIdx.x);
   float acc[PER_TILE], sum[PER_TILE];
 #pragma unroll
   for (int z = 0; z < PER_TILE; z++) acc[z] = 0.f;
@@ -148,25 +159,64 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) w4_fp8(const Arg
   }
   warp_meets();
 
-  // Sums of the products so far, which are done, times what A's chunk in a stage is too small by.
-  auto add_sums = [&](u32 at) {
+  u32 half = 1 << 16, beginning[2] = {beginning_in(table, bases[0]), beginning_in(table, bases[1])};
+  keep_as_it_is(half), keep_as_it_is(beginning[0]), keep_as_it_is(beginning[1]);
+  // A chunk's words of the weight become e4m3.
+  auto decode_weights = [&](int c, u32 from, u32 scales_from, u32(&x)[4][4]) {
+    uint4 words[2];
+    u32 place[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      words[h] = load_shared_16(from + 1024 * c + 512 * h);
+      place[h] = beginning[h] + 8 * load_shared_1(scales_from + 2 * c + h);
+    }
+    if (any_lane(outside(table, place[0], place[1])))
+#pragma unroll
+      for (int h = 0; h < 2; h++)
+        place[h] = place_after_all(table, place[h], load_shared_1(scales_from + 2 * c + h));
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      const uint2 magnitude = load_shared_8(place[h]);
+      const u32 q[4] = {words[h].x, words[h].y, words[h].z, words[h].w};
+#pragma unroll
+      for (int i = 0; i < 4; i++) decode_e4m3(q[i], magnitude, half, x[i][h], x[i][2 + h]);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+#pragma unroll
+      for (int j = 0; j < 4; j++) keep_as_it_is(x[i][j]);
+  };
+  // Products of a chunk.
+  auto multiply = [&](u32 chunk, const u32(&x)[4][4]) {
+    const u64 columns = matrix_at(chunk);
+    products_begin();
+    multiply_fp8<false>(sum, x[0][0], x[0][1], x[0][2], x[0][3], columns);
+#pragma unroll
+    for (int i = 1; i < 4; i++)  // 32 bytes further
+      multiply_fp8<true>(sum, x[i][0], x[i][1], x[i][2], x[i][3], columns + 2 * i);
+    products_commit();
+  };
+  // Sums of the products, which are done then, times what a chunk of A is too small by.
+  auto add_sums = [&](u32 by) {
+    products_wait<0>();
+#pragma unroll
+    for (int z = 0; z < PER_TILE; z++) come_to_rest(sum[z]);
 #pragma unroll
     for (int j = 0; j < COLUMNS / 16; j++) {
-      const float4 by = load_sums(at + SLAB_SCALES + 64 * j + 16 * t);
-      const float each[4] = {by.x, by.y, by.z, by.w};
+      const float4 four = load_sums(by + 64 * j + 16 * t);
+      const float each[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
       for (int z = 0; z < 8; z++) acc[8 * j + z] += sum[8 * j + z] * each[z / 4 * 2 + (z & 1)];
     }
   };
   // A chunk block by block: the lanes that hold others have zeros.
   bool based = false;
-  auto add_blocks = [&](u32 at, const u32(&x)[4][4]) {
+  auto add_blocks = [&](u32 chunk, u32 scales_at, u32 rest_at, const u32(&x)[4][4]) {
     if (!based) {
       bool far = false;
 #pragma unroll 1
       for (int m = lane; m < COLUMNS; m += 32) {
-        const u32 unit = load_shared_4(at + SLAB_SCALES + 4 * place_of_scale(m)) >> 23;
-        const u32 rest = load_shared_4(at + SLAB_REST + 4 * m);
+        const u32 unit = load_shared_4(scales_at + 4 * place_of_scale(m)) >> 23, rest = load_shared_4(rest_at + 4 * m);
         far |= unit > MOST_UNIT + 1;
 #pragma unroll
         for (int b = 0; b < 4; b++) far |= unit < (rest >> (8 * b) & 255) + LEAST_UNIT;
@@ -185,9 +235,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) w4_fp8(const Arg
         const u32 y[4] = {x[i][0] & mine, x[i][1] & mine, x[i][2] & mine, x[i][3] & mine};
         products_begin();
         if (i == 0)
-          multiply_fp8<false>(sum, y[0], y[1], y[2], y[3], matrix_at(at));
+          multiply_fp8<false>(sum, y[0], y[1], y[2], y[3], matrix_at(chunk));
         else
-          multiply_fp8<true>(sum, y[0], y[1], y[2], y[3], matrix_at(at) + 2 * i);
+          multiply_fp8<true>(sum, y[0], y[1], y[2], y[3], matrix_at(chunk) + 2 * i);
         products_commit();
         products_wait<0>();  // few registers, and rare
 #pragma unroll
@@ -196,96 +246,78 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) w4_fp8(const Arg
 #pragma unroll
       for (int z = 0; z < PER_TILE; z++) {
         const int m = z / 4 * 8 + 2 * t + (z & 1);
-        const int unit = static_cast<int>(load_shared_4(at + SLAB_SCALES + 4 * place_of_scale(m)) >> 23);
-        const int rest = static_cast<int>(load_shared_4(at + SLAB_REST + 4 * m) >> (8 * b) & 255);
+        const int unit = static_cast<int>(load_shared_4(scales_at + 4 * place_of_scale(m)) >> 23);
+        const int rest = static_cast<int>(load_shared_4(rest_at + 4 * m) >> (8 * b) & 255);
         acc[z] += times_power(sum[z], unit - rest - 127 + (based ? static_cast<int>(bases[z >> 1 & 1]) - 127 : 0));
       }
     }
   };
 
-  // A chunk's words of the weight become e4m3, and their place takes later ones.
-  u32 slot = 0, x[1 + AHEAD][4][4];
-  auto decode_weights = [&](int chunk, int u) {
+  u32 stage = wk, parity = 0, slot = own, x[1 + AHEAD][4][4];
+  if (AHEAD && wk < count) {
     wait_for_copies<DEPTH - 1>();
-    const u32 from = own + slot * SLOT;
-    u32 q[2][4];
-    uint2 magnitude[2];
-#if FRAGMENTS
-    const u32 both = load_shared_4(from + 1024 - lane * 12);
-#endif
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-      const uint4 v = load_shared_16(from + 512 * h);
-      q[h][0] = v.x, q[h][1] = v.y, q[h][2] = v.z, q[h][3] = v.w;
-#if FRAGMENTS
-      magnitude[h] = magnitudes(table, permute(both, 0, 0x4440 + 2 * (warp & 1) + h), bases[h]);
-#else
-      magnitude[h] = magnitudes(table, scale[u][h], bases[h]);
-#endif
+    decode_weights(0, slot, scale_slot(0), x[0]);
+  }
+#pragma unroll 1
+  for (int round = 0, step = wk; step < count; round++, step += WK) {
+    const u32 at = ring + stage * SLAB, now = scale_slot(round);
+    const bool more = step + 2 * WK < count;
+    u32 later[4];
+    if (more) load_scales(step + 2 * WK, later);
+    if (!AHEAD) {
+      wait_for_copies<DEPTH - 1>();
+      decode_weights(0, slot, now, x[0]);
     }
-    u32(&to)[4][4] = x[u * AHEAD];
+    barrier_wait(full + 8 * stage, parity);
+    u32 rest = 0;
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-#pragma unroll
-      for (int h = 0; h < 2; h++) decode_e4m3(q[h][i], magnitude[h], to[i][h], to[i][2 + h]);
-    if (chunk + DEPTH * WK < count) copy_weights(chunk + DEPTH * WK, from);
-    end_group_of_copies();
-#if !FRAGMENTS
-    if (chunk + 2 * WK < count) load_scales(chunk + 2 * WK, scale[u]);
-#endif
-    if (++slot == DEPTH) slot = 0;
-  };
-
-  u32 stage = wk, parity = 0;
-  if (AHEAD && wk < count) decode_weights(wk, 0);
+    for (int i = 0; i < COLUMNS / 64; i++) {
+      const uint4 some = load_shared_16(at + SLAB_REST + 512 * i + 16 * lane);
+      rest |= some.x | some.y | some.z | some.w;
+    }
+    const bool whole = !(any_lane(rest != 0) || based);
+    // Behind the second chunk's products: the place of this step's weights takes later ones, and AHEAD the next ones are
+    // decoded.
+    auto meanwhile = [&] {
+      if (more) store_scales(scale_slot(round + 2), later);
+      if (step + DEPTH * WK < count) copy_weights(step + DEPTH * WK, slot);
+      end_group_of_copies();
+      slot = slot == own + (DEPTH - 1) * SLOT ? own : slot + SLOT;
+      if (AHEAD && step + WK < count) {
+        wait_for_copies<DEPTH - 1>();
+        decode_weights(0, slot, scale_slot(round + 1), x[0]);
+      }
+    };
+    if (whole) {
+      multiply(at, x[0]);
+      // Always: but behind a branch the compiler does not wait for the products first.
+      if (AHEAD && p.unused == 0) decode_weights(1, slot, now, x[AHEAD]);
+      add_sums(at + SLAB_SCALES);
+      if (!AHEAD) decode_weights(1, slot, now, x[AHEAD]);
+      multiply(at + CHUNK, x[AHEAD]);
+      meanwhile();
+      add_sums(at + SLAB_SCALES + SCALES);
+    } else {
 #pragma unroll 1
-  for (int round = wk; round < count; round += 2 * WK) {
-#pragma unroll
-    for (int u = 0; u < 2; u++) {
-      const int chunk = round + u * WK;
-      if (chunk < count) {
-        const u32 at = ring + stage * STAGE;
-        u32(&now)[4][4] = x[u * AHEAD];
-        if (!AHEAD) decode_weights(chunk, u);
-        barrier_wait(full + 8 * stage, parity);
-        u32 rest = 0;
-#pragma unroll
-        for (int i = 0; i < COLUMNS / 64; i++) {
-          const uint2 some = load_shared_8(at + SLAB_REST + 256 * i + 8 * lane);
-          rest |= some.x | some.y;
-        }
-        if (any_lane(rest != 0) || based) {
-          add_blocks(at, now);
-          if (AHEAD && chunk + WK < count) decode_weights(chunk + WK, u ^ 1);
-        } else {
-          const u64 columns = matrix_at(at);
-          products_begin();
-          multiply_fp8<false>(sum, now[0][0], now[0][1], now[0][2], now[0][3], columns);
-#pragma unroll
-          for (int i = 1; i < 4; i++)  // 32 bytes further
-            multiply_fp8<true>(sum, now[i][0], now[i][1], now[i][2], now[i][3], columns + 2 * i);
-          products_commit();
-          if (AHEAD && chunk + WK < count) decode_weights(chunk + WK, u ^ 1);  // meanwhile
-          products_wait<0>();
-#pragma unroll
-          for (int z = 0; z < PER_TILE; z++) come_to_rest(sum[z]);
-          add_sums(at);
-        }
-        warp_meets();
-        if (lane == 0) barrier_arrive(empty + 8 * stage);
-        if ((stage += WK) >= STAGES) stage -= STAGES, parity ^= 1;
-        // What the round before has left takes later slabs.
-        if (chosen && chunk >= WK) {
+      for (int c = 0; c < 2; c++) {
+        decode_weights(c, slot, now, x[0]);
+        add_blocks(at + c * CHUNK, at + SLAB_SCALES + c * SCALES, at + SLAB_REST + c * REST, x[0]);
+      }
+      meanwhile();
+    }
+    warp_meets();
+    if (lane == 0) barrier_arrive(empty + 8 * stage);
+    if ((stage += WK) >= STAGES) stage -= STAGES, parity ^= 1;
+    // What the round before has left takes later slabs.
+    if (chosen && round > 0) {
 #pragma unroll 1
-          for (int left = chunk - WK; left < chunk && left + STAGES < count; left++) {
-            const u32 of = static_cast<u32>(left) % STAGES;
-            barrier_wait(empty + 8 * of, static_cast<u32>(left) / STAGES & 1);
-            copy_slab(left + STAGES, of);
-          }
-        }
-        warp_meets();
+      for (int left = step - WK; left < step && left + STAGES < count; left++) {
+        const u32 of = static_cast<u32>(left) % STAGES;
+        barrier_wait(empty + 8 * of, static_cast<u32>(left) / STAGES & 1);
+        copy_slab(left + STAGES, of);
       }
     }
+    warp_meets();
   }
   if (!based)
 #pragma unroll

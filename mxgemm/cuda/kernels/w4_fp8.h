@@ -1,16 +1,18 @@
 // Of both launches of w4_fp8: what a slab of A is, and where an e2m1 value times 2^d is an e4m3 value.
 //
-// A slab is COLUMNS rows of A by a chunk of 128 values: rows of 128 e4m3 bytes, in each 16 bytes i of row m at
-// i ^ (m & 7); then a power of two for each row, that its values are too small by, in fp32; then, for each of its four
-// blocks, a byte: how many binades more than that the block is too large by. It is 0 where the chunk folds, as mostly.
-// Powers of two lie so that the lanes of a product have theirs side by side. K is permuted within a block, so that a lane's
-// codes of weights are whole blocks: a word's eight codes are 4 and 4 bytes, of which PLACES says which.
+// A slab is COLUMNS rows of A by a step of 256 values, two chunks. First the chunks: rows of 128 e4m3 bytes, in each 16
+// bytes i of row m at i ^ (m & 7). Then, of both chunks, a power of two for each row, that its values are too small by, in
+// fp32; then, of both, for each of the four blocks of a row a byte: how many binades more than that the block is too
+// large by. It is 0 where the chunk folds, as mostly. Powers of two lie so that the lanes of a product have theirs side by
+// side. K is permuted within a block, so that a lane's codes of weights are whole blocks: of a word's eight codes the
+// even ones are four bytes, and the odd ones four others, 16 further.
 //
-// Macros: COLUMNS; FRAGMENTS, weights are in fragment order.
+// Macros: COLUMNS.
 #pragma once
 
-constexpr int SLAB_SCALES = 128 * COLUMNS, SLAB_REST = 132 * COLUMNS, SLAB = 136 * COLUMNS;
-constexpr int FOLD_UP = 6, FOLD_DOWN = 8;  // an e2m1 value times 2^-8 to 2^6 is an e4m3 value
+constexpr int CHUNK = 128 * COLUMNS, SCALES = 4 * COLUMNS, REST = 4 * COLUMNS;  // bytes of a chunk
+constexpr int SLAB_SCALES = 2 * CHUNK, SLAB_REST = SLAB_SCALES + 2 * SCALES, SLAB = SLAB_REST + 2 * REST;
+constexpr u32 FOLD_UP = 6, FOLD_DOWN = 8;  // an e2m1 value times 2^-8 to 2^6 is an e4m3 value
 // Exponents of powers of two with which fp32 holds every sum of products whatever the rest of it is: others are for the
 // long way round.
 constexpr u32 LEAST_UNIT = 63, MOST_UNIT = 191;

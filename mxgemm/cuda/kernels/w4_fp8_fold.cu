@@ -25,7 +25,7 @@ INLINE u32 largest_of_four(u32 x, int step) {  // lanes `step` apart
 extern "C" __global__ void __launch_bounds__(LANES) fold_slabs(const FoldArguments p) {
   wait_for_earlier_launches();
   let_later_launches_begin();
-  const int chunks = (p.k + 127) >> 7, eighth = static_cast<int>(blockIdx.x) * LANES + static_cast<int>(threadIdx.x);
+  const int chunks = (p.k + 255) >> 8 << 1, eighth = static_cast<int>(blockIdx.x) * LANES + static_cast<int>(threadIdx.x);
   const int m = eighth / (16 * chunks), at = eighth % (16 * chunks);  // a row's eighths of values
   float v[8] = {};
   if (m < p.m && 8 * at < p.k) load_values(p.a + (m * p.a_row + 8 * at * p.a_column) * A_BYTES, p.a_column * A_BYTES, v);
@@ -43,26 +43,21 @@ extern "C" __global__ void __launch_bounds__(LANES) fold_slabs(const FoldArgumen
 #pragma unroll
   for (int i = 0; i < 8; i++) v[i] = rounded(v[i] * reciprocal) * to;
 #pragma unroll
-  for (int h = 0; h < 2; h++) {
-#if FRAGMENTS
-    byte[h] = e4m3x2_of(v[4 * h + 2], v[4 * h + 1]) | e4m3x2_of(v[4 * h], v[4 * h + 3]) << 16;
-#else
-    byte[h] = e4m3x2_of(v[h], v[2 + h]) | e4m3x2_of(v[4 + h], v[6 + h]) << 16;
-#endif
-    if (nan) byte[h] = 0x7F7F7F7F;
-  }
+  for (int h = 0; h < 2; h++)
+    byte[h] = nan ? 0x7F7F7F7F : e4m3x2_of(v[h], v[2 + h]) | e4m3x2_of(v[4 + h], v[6 + h]) << 16;
   const int i = at & 3, t = (at >> 2) & 3;
   u32 rests = rest << (8 * t);
   rests |= from_lane_xor(rests, 4);
   rests |= from_lane_xor(rests, 8);
   if (m < (p.m + COLUMNS - 1) / COLUMNS * COLUMNS) {
-    const int row = m % COLUMNS;
-    u8* const slab = p.out + (static_cast<i64>(m / COLUMNS) * chunks + (at >> 4)) * SLAB;
+    const int row = m % COLUMNS, chunk = at >> 4;
+    u8* const slab = p.out + (static_cast<i64>(m / COLUMNS) * (chunks / 2) + chunk / 2) * SLAB;
+    u8* const to = slab + chunk % 2 * CHUNK + row * 128 + 4 * t;
 #pragma unroll
-    for (int h = 0; h < 2; h++) store_u32(slab + row * 128 + ((2 * i + h) ^ (row & 7)) * 16 + 4 * t, byte[h]);
+    for (int h = 0; h < 2; h++) store_u32(to + ((2 * i + h) ^ (row & 7)) * 16, byte[h]);
     if ((at & 15) == 0) {
-      store_u32(slab + SLAB_SCALES + 4 * place_of_scale(row), base << 23);
-      store_u32(slab + SLAB_REST + 4 * row, rests);
+      store_u32(slab + SLAB_SCALES + chunk % 2 * SCALES + 4 * place_of_scale(row), base << 23);
+      store_u32(slab + SLAB_REST + chunk % 2 * REST + 4 * row, rests);
     }
   }
 }
