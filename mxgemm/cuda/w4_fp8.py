@@ -42,7 +42,7 @@ GROUP: Final = 128
 """Lanes of a warpgroup."""
 TILE_N: Final = 64
 """Rows of a warpgroup's product, here of the weight."""
-COLUMNS: Final = (64, 128)
+COLUMNS: Final = (64, 128, 192)
 """Its columns, here rows of A: two sets of sums are in registers."""
 MAX_GROUPS: Final = 4
 MAX_STAGES: Final = 12
@@ -56,8 +56,14 @@ MAX_K: Final = 1 << 24
 MAX_BYTES: Final = 1 << 32
 _REGISTERS: Final = 1 << 16
 """Of a multiprocessor."""
-_OTHER_REGISTERS: Final = {False: 64, True: 112}
-"""A lane's besides the sums, by whether it decodes ahead: as compiled."""
+_REGISTERS_OF: Final = {
+    (64, False): 128,
+    (64, True): 192,
+    (128, False): 248,
+    (128, True): 248,
+    (192, False): 248,
+}
+"""A lane's, by columns and whether it decodes ahead: as compiled."""
 _VALUES: Final = 8
 """Of A that a lane of the launch before folds."""
 
@@ -131,9 +137,7 @@ def _problem_clauses(p: Problem) -> Iterator[Refusal]:
     (row, column), (scales_row, scales_column) = strides_of(p).b, strides_of(p).b_scales
     tiled = p.weight_layout != "row_major"
     if not p.aligned or column != 1 or scales_column != 1 or not (tiled or p.n == 1 or row % 16 == 0):
-        yield Refusal(
-            "b", "not in aligned pieces of 16 bytes", "blocks that are read at once, scales side by side"
-        )
+        yield Refusal("b", "not in aligned pieces of 16 bytes", "blocks that are read at once, scales side by side")
     if p.n * max(p.k // 2, 0 if tiled else row, scales_row) >= MAX_BYTES:
         yield Refusal("n * k", p.n * p.k, f"a weight of fewer than {MAX_BYTES} bytes: they are counted in 32 bits")
     for name, value, most in (("m", p.m, MAX_M), ("n", p.n, MAX_N), ("k", p.k, MAX_K)):
@@ -147,6 +151,9 @@ def _problem_clauses(p: Problem) -> Iterator[Refusal]:
 def _config_clauses(p: Problem, c: Fp8Config) -> Iterator[Refusal]:
     if c.columns not in COLUMNS:
         yield Refusal("columns", c.columns, f"one of {', '.join(map(str, COLUMNS))}")
+        return
+    if (c.columns, c.ahead) not in _REGISTERS_OF:
+        yield Refusal("ahead", c.ahead, f"False with {c.columns} columns: registers are few")
         return
     for field, value, least, most in (
         ("groups_n", c.groups_n, 1, MAX_GROUPS),
@@ -190,7 +197,7 @@ def fold_rows(p: Problem, columns: int) -> int:
 
 def registers_needed(c: Fp8Config) -> int:
     """Return a bound of the registers of a lane."""
-    return c.columns + _OTHER_REGISTERS[c.ahead]
+    return _REGISTERS_OF[c.columns, c.ahead]
 
 
 def registers_allowed(c: Fp8Config) -> int:

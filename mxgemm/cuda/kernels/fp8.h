@@ -45,8 +45,3 @@ INLINE void multiply_fp8(float (&d)[32], u32 a0, u32 a1, u32 a2, u32 a3, u64 b) 
   asm volatile(WGMMA8(64) S32_0 "}, {%32, %33, %34, %35}, %36, %37, 1, 1;"
                : D32(0) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(ADD));
 }
-template <bool ADD>
-INLINE void multiply_fp8(float (&d)[64], u32 a0, u32 a1, u32 a2, u32 a3, u64 b) {
-  asm volatile(WGMMA8(128) S32_0 "," S32_1 "}, {%64, %65, %66, %67}, %68, %69, 1, 1;"
-               : D32(0), D32(32) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(ADD));
-}

@@ -18,9 +18,11 @@
 #include "w4_fp8.h"
 
 constexpr int GROUPS = WN * WK, THREADS = 128 * GROUPS;
+constexpr int LAG = STAGES > 2 * WK ? 1 : 0;  // rounds
 constexpr int ROWS = 64 * WN;            // of the weight, of a workgroup
 constexpr int PITCH = ROWS + 4;          // of a row of sums in shared memory: the quads of a warp meet different banks
-constexpr int PER_TILE = COLUMNS / 2;    // sums of a lane
+// Products are of 64 columns, a part. Those of two parts are in flight, but for a single one where registers are few.
+constexpr int PARTS = COLUMNS / 64, OF_PART = 32, FLYING = AHEAD || PARTS == 2 ? 2 : 1;
 static_assert(SLAB % 1024 == 0, "rows of 128 bytes are swizzled by their address");
 constexpr int SLOT = 2048, SCALE_SLOTS = 4;  // of a step's weights of a warp; for scales, of 4 bytes a lane
 constexpr int WEIGHTS = STAGES * SLAB, OF_SCALES = WEIGHTS + 4 * GROUPS * DEPTH * SLOT;
@@ -148,9 +150,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) w4_fp8(const Arg
     barriers_are_ready();
   }
   if (threadIdx.x <= PLACES) make_table(table, threadIdx.x);
-  float acc[PER_TILE], sum[PER_TILE];
+  float acc[PARTS][OF_PART], sums[FLYING][OF_PART];
 #pragma unroll
-  for (int z = 0; z < PER_TILE; z++) acc[z] = 0.f;
+  for (int i = 0; i < PARTS; i++)
+#pragma unroll
+    for (int z = 0; z < OF_PART; z++) acc[i][z] = 0.f;
   workgroup_barrier();
   if (chosen) {
     wait_for_earlier_launches();  // for A; the weight had been written before the launch that folds A began
@@ -160,6 +164,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) w4_fp8(const Arg
   warp_meets();
 
   u32 half = 1 << 16, beginning[2] = {beginning_in(table, bases[0]), beginning_in(table, bases[1])};
+  auto base_of = [&](int h) { return base_from(table, beginning[h]); };
   keep_as_it_is(half), keep_as_it_is(beginning[0]), keep_as_it_is(beginning[1]);
   // A chunk's words of the weight become e4m3.
   auto decode_weights = [&](int c, u32 from, u32 scales_from, u32(&x)[4][4]) {
@@ -186,9 +191,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) w4_fp8(const Arg
 #pragma unroll
       for (int j = 0; j < 4; j++) keep_as_it_is(x[i][j]);
   };
-  // Products of a chunk.
-  auto multiply = [&](u32 chunk, const u32(&x)[4][4]) {
-    const u64 columns = matrix_at(chunk);
+  // Products of a part of a chunk.
+  auto multiply = [&](float(&sum)[OF_PART], u32 part, const u32(&x)[4][4]) {
+    const u64 columns = matrix_at(part);
     products_begin();
     multiply_fp8<false>(sum, x[0][0], x[0][1], x[0][2], x[0][3], columns);
 #pragma unroll
@@ -196,17 +201,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) w4_fp8(const Arg
       multiply_fp8<true>(sum, x[i][0], x[i][1], x[i][2], x[i][3], columns + 2 * i);
     products_commit();
   };
-  // Sums of the products, which are done then, times what a chunk of A is too small by.
-  auto add_sums = [&](u32 by) {
-    products_wait<0>();
+  // Adds sums of products, which are done, times what a chunk of A is too small by.
+  auto add_sums = [&](float(&to)[OF_PART], float(&sum)[OF_PART], u32 by) {
 #pragma unroll
-    for (int z = 0; z < PER_TILE; z++) come_to_rest(sum[z]);
+    for (int z = 0; z < OF_PART; z++) come_to_rest(sum[z]);
 #pragma unroll
-    for (int j = 0; j < COLUMNS / 16; j++) {
+    for (int j = 0; j < 4; j++) {
       const float4 four = load_sums(by + 64 * j + 16 * t);
       const float each[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
-      for (int z = 0; z < 8; z++) acc[8 * j + z] += sum[8 * j + z] * each[z / 4 * 2 + (z & 1)];
+      for (int z = 0; z < 8; z++) to[8 * j + z] += sum[8 * j + z] * each[z / 4 * 2 + (z & 1)];
     }
   };
   // A chunk block by block: the lanes that hold others have zeros.
@@ -224,36 +228,44 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) w4_fp8(const Arg
       if (any_lane(far)) {
         based = true;
 #pragma unroll
-        for (int z = 0; z < PER_TILE; z++) acc[z] *= float_of(bases[z >> 1 & 1] << 23);
+        for (int i = 0; i < PARTS; i++)
+#pragma unroll
+          for (int z = 0; z < OF_PART; z++) acc[i][z] *= float_of(base_of(z >> 1 & 1) << 23);
       }
     }
+    float(&sum)[OF_PART] = sums[0];
 #pragma unroll 1
     for (int b = 0; b < 4; b++) {
       const u32 mine = t == b ? ~0u : 0u;
 #pragma unroll
-      for (int i = 0; i < 4; i++) {
-        const u32 y[4] = {x[i][0] & mine, x[i][1] & mine, x[i][2] & mine, x[i][3] & mine};
-        products_begin();
-        if (i == 0)
-          multiply_fp8<false>(sum, y[0], y[1], y[2], y[3], matrix_at(chunk));
-        else
-          multiply_fp8<true>(sum, y[0], y[1], y[2], y[3], matrix_at(chunk) + 2 * i);
-        products_commit();
-        products_wait<0>();  // few registers, and rare
+      for (int part = 0; part < PARTS; part++) {
+        const u64 columns = matrix_at(chunk + part * 8192);
 #pragma unroll
-        for (int z = 0; z < PER_TILE; z++) come_to_rest(sum[z]);
-      }
+        for (int i = 0; i < 4; i++) {
+          const u32 y[4] = {x[i][0] & mine, x[i][1] & mine, x[i][2] & mine, x[i][3] & mine};
+          products_begin();
+          if (i == 0)
+            multiply_fp8<false>(sum, y[0], y[1], y[2], y[3], columns);
+          else
+            multiply_fp8<true>(sum, y[0], y[1], y[2], y[3], columns + 2 * i);
+          products_commit();
+          products_wait<0>();  // few registers, and rare
 #pragma unroll
-      for (int z = 0; z < PER_TILE; z++) {
-        const int m = z / 4 * 8 + 2 * t + (z & 1);
-        const int unit = static_cast<int>(load_shared_4(scales_at + 4 * place_of_scale(m)) >> 23);
-        const int rest = static_cast<int>(load_shared_4(rest_at + 4 * m) >> (8 * b) & 255);
-        acc[z] += times_power(sum[z], unit - rest - 127 + (based ? static_cast<int>(bases[z >> 1 & 1]) - 127 : 0));
+          for (int z = 0; z < OF_PART; z++) come_to_rest(sum[z]);
+        }
+#pragma unroll
+        for (int z = 0; z < OF_PART; z++) {
+          if (z % 4 == 0) warp_meets();  // few loads at a time: so they take few registers
+          const int m = 64 * part + z / 4 * 8 + 2 * t + (z & 1);
+          const int unit = static_cast<int>(load_shared_4(scales_at + 4 * place_of_scale(m)) >> 23);
+          const int rest = static_cast<int>(load_shared_4(rest_at + 4 * m) >> (8 * b) & 255);
+          acc[part][z] += times_power(sum[z], unit - rest - 127 + (based ? static_cast<int>(base_of(z >> 1 & 1)) - 127 : 0));
+        }
       }
     }
   };
 
-  u32 stage = wk, parity = 0, slot = own, x[1 + AHEAD][4][4];
+  u32 stage = wk, parity = 0, slot = own, x[1 + AHEAD][4][4], later[4];
   if (AHEAD && wk < count) {
     wait_for_copies<DEPTH - 1>();
     decode_weights(0, slot, scale_slot(0), x[0]);
@@ -262,8 +274,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) w4_fp8(const Arg
   for (int round = 0, step = wk; step < count; round++, step += WK) {
     const u32 at = ring + stage * SLAB, now = scale_slot(round);
     const bool more = step + 2 * WK < count;
-    u32 later[4];
-    if (more) load_scales(step + 2 * WK, later);
+    // Scales of the step after the next: called for here and stored behind the products, or, where registers are few,
+    // there and stored here, one step on.
+    if (AHEAD && more) load_scales(step + 2 * WK, later);
+    if (!AHEAD && round > 0 && step + WK < count) store_scales(scale_slot(round + 1), later);
     if (!AHEAD) {
       wait_for_copies<DEPTH - 1>();
       decode_weights(0, slot, now, x[0]);
@@ -279,7 +293,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) w4_fp8(const Arg
     // Behind the second chunk's products: the place of this step's weights takes later ones, and AHEAD the next ones are
     // decoded.
     auto meanwhile = [&] {
-      if (more) store_scales(scale_slot(round + 2), later);
+      if (AHEAD && more) store_scales(scale_slot(round + 2), later);
+      if (!AHEAD && more) load_scales(step + 2 * WK, later);
       if (step + DEPTH * WK < count) copy_weights(step + DEPTH * WK, slot);
       end_group_of_copies();
       slot = slot == own + (DEPTH - 1) * SLOT ? own : slot + SLOT;
@@ -289,14 +304,46 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) w4_fp8(const Arg
       }
     };
     if (whole) {
-      multiply(at, x[0]);
-      // Always: but behind a branch the compiler does not wait for the products first.
-      if (AHEAD && p.unused == 0) decode_weights(1, slot, now, x[AHEAD]);
-      add_sums(at + SLAB_SCALES);
-      if (!AHEAD) decode_weights(1, slot, now, x[AHEAD]);
-      multiply(at + CHUNK, x[AHEAD]);
-      meanwhile();
-      add_sums(at + SLAB_SCALES + SCALES);
+      // Parts of both chunks one after the other: while one is added, the next is multiplied.
+      auto begin = [&](int i) { multiply(sums[i % FLYING], at + i * 8192, x[i / PARTS * AHEAD]); };
+      auto end = [&](int i) {
+        const int c = i / PARTS, part = i % PARTS;
+        add_sums(acc[part], sums[i % FLYING], at + SLAB_SCALES + c * SCALES + part * 256);
+      };
+#if AHEAD
+      begin(0);
+      if (PARTS > 1) begin(1);
+      // Always: but behind a branch the compiler does not wait for products first.
+      if (p.unused == 0) decode_weights(1, slot, now, x[1]);
+      if (PARTS == 1) begin(1);
+#pragma unroll
+      for (int i = 0; i < 2 * PARTS; i++) {
+        if (i == 2 * PARTS - 2) meanwhile();
+        if (i < 2 * PARTS - 1)
+          products_wait<1>();
+        else
+          products_wait<0>();
+        end(i);
+        if (i + 2 < 2 * PARTS) begin(i + 2);
+      }
+#else
+#pragma unroll
+      for (int c = 0; c < 2; c++) {
+        if (c) decode_weights(1, slot, now, x[0]);
+        begin(c * PARTS);
+        if (FLYING == 2) begin(c * PARTS + 1);
+#pragma unroll
+        for (int i = c * PARTS; i < (c + 1) * PARTS; i++) {
+          if (i == 2 * PARTS - 1) meanwhile();
+          if (FLYING == 2 && i < (c + 1) * PARTS - 1)
+            products_wait<1>();
+          else
+            products_wait<0>();
+          end(i);
+          if (i + FLYING < (c + 1) * PARTS) begin(i + FLYING);
+        }
+      }
+#endif
     } else {
 #pragma unroll 1
       for (int c = 0; c < 2; c++) {
@@ -308,10 +355,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) w4_fp8(const Arg
     warp_meets();
     if (lane == 0) barrier_arrive(empty + 8 * stage);
     if ((stage += WK) >= STAGES) stage -= STAGES, parity ^= 1;
-    // What the round before has left takes later slabs.
-    if (chosen && round > 0) {
+    // What the round before has left, or this one where there are few stages, takes later slabs.
+    if (chosen && round >= LAG) {
 #pragma unroll 1
-      for (int left = step - WK; left < step && left + STAGES < count; left++) {
+      for (int left = step - LAG * WK; left < step + (1 - LAG) * WK && left + STAGES < count; left++) {
         const u32 of = static_cast<u32>(left) % STAGES;
         barrier_wait(empty + 8 * of, static_cast<u32>(left) / STAGES & 1);
         copy_slab(left + STAGES, of);
@@ -321,13 +368,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) w4_fp8(const Arg
   }
   if (!based)
 #pragma unroll
-    for (int z = 0; z < PER_TILE; z++) acc[z] *= float_of(bases[z >> 1 & 1] << 23);
+    for (int i = 0; i < PARTS; i++)
+#pragma unroll
+      for (int z = 0; z < OF_PART; z++) acc[i][z] *= float_of(base_of(z >> 1 & 1) << 23);
 
   workgroup_barrier();  // nothing of the ring is needed any more, and all of it has come
-  float* const sums = reinterpret_cast<float*>(memory) + wk * COLUMNS * PITCH;
+  float* const results = reinterpret_cast<float*>(memory) + wk * COLUMNS * PITCH + 64 * wn + 16 * (warp & 3) + g;
 #pragma unroll
-  for (int z = 0; z < PER_TILE; z++)
-    sums[(z / 4 * 8 + 2 * t + (z & 1)) * PITCH + 64 * wn + 16 * (warp & 3) + (z & 2) * 4 + g] = acc[z];
+  for (int i = 0; i < PARTS; i++)
+#pragma unroll
+    for (int z = 0; z < OF_PART; z++) results[(64 * i + z / 4 * 8 + 2 * t + (z & 1)) * PITCH + (z & 2) * 4] = acc[i][z];
   if (SPLITS > 1)
     cluster_barrier();
   else

@@ -15,6 +15,7 @@ INLINE void make_table(u32 table, u32 place) {
 }
 // Where it would have what a scale byte of 0 makes of codes of a row with this base; others are 8 bytes further each.
 INLINE u32 beginning_in(u32 table, u32 base) { return table + 8 * OF_BASE - 8 * base; }
+INLINE u32 base_from(u32 table, u32 beginning) { return (table + 8 * OF_BASE - beginning) >> 3; }
 // Only blocks of zeros and NaN's are outside: then this is their place.
 INLINE bool outside(u32 table, u32 a, u32 b) { return ((a ^ table) | (b ^ table)) >= 8 * PLACES; }
 INLINE u32 place_after_all(u32 table, u32 at, u32 scale) {
