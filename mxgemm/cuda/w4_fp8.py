@@ -42,8 +42,10 @@ GROUP: Final = 128
 """Lanes of a warpgroup."""
 TILE_N: Final = 64
 """Rows of a warpgroup's product, here of the weight."""
-COLUMNS: Final = (64, 128, 192)
+COLUMNS: Final = (64, 128, 192, 256)
 """Its columns, here rows of A: two sets of sums are in registers."""
+MOST_AHEAD: Final = 128
+"""Columns up to which registers are enough to decode a chunk while the one before is multiplied."""
 MAX_GROUPS: Final = 4
 MAX_STAGES: Final = 12
 MAX_DEPTH: Final = 16
@@ -62,6 +64,7 @@ _REGISTERS_OF: Final = {
     (128, False): 248,
     (128, True): 248,
     (192, False): 248,
+    (256, False): 248,
 }
 """A lane's, by columns and whether it decodes ahead: as compiled."""
 _VALUES: Final = 8
@@ -165,6 +168,10 @@ def _config_clauses(p: Problem, c: Fp8Config) -> Iterator[Refusal]:
         if not least <= value <= most:
             yield Refusal(field, value, f"{least} to {most}")
             return
+    if c.columns == COLUMNS[-1] and (c.groups_n, c.groups_k) != (2, 1):
+        yield Refusal(
+            "groups", f"{c.groups_n} x {c.groups_k}", f"2 x 1 with {c.columns} columns: others spill registers"
+        )
     if c.groups > MAX_GROUPS:
         yield Refusal("groups", c.groups, f"at most {MAX_GROUPS} of a workgroup")
         return

@@ -12,9 +12,11 @@ from mxgemm.cuda.operands import SHARED_BYTES
 from mxgemm.cuda.w4_fp8 import (
     COLUMNS,
     MAX_GROUPS,
+    MOST_AHEAD,
     Fp8Config,
     config_refusal,
     grid,
+    registers_needed,
     shared_bytes,
     slab_bytes,
     steps,
@@ -26,8 +28,22 @@ CLOCKS_A_US: Final = 1700.0
 MEMORY_BYTES_A_US: Final = 4.2e6
 L2_BYTES_A_US: Final = 9e6
 LAUNCHES_US: Final = 3.5
+BATCH_US: Final = 0.8
+"""Of a workgroup, before its first step and after its last."""
+SUM_BYTES_A_CLOCK: Final = 18
+"""Of sums, through shared memory and out."""
 SPLIT_US: Final = 1.0
+"""For a cluster's barriers."""
+IN_CLUSTERS: Final = 0.895
+"""Of the multiprocessors: those that clusters of three or more found places on at once."""
+STEP: Final = {64: 370, 128: 470, 192: 570, 256: 690}
+"""Instructions of a warp and step, by columns."""
+ALONE: Final = 4.5
+"""Clocks of an instruction of a warp that has its scheduler for itself."""
+TOGETHER: Final = 1.65
+"""And of one of many."""
 MAX_USEFUL_STAGES: Final = 6
+_REGISTERS: Final = 1 << 16
 
 
 def candidates(p: Problem) -> Sequence[Fp8Config]:
@@ -39,10 +55,10 @@ def _legal(p: Problem) -> Iterator[Fp8Config]:
     most = steps(p)
     for columns, groups_n, groups_k, resident in itertools.product(COLUMNS, (1, 2, 3, 4), (1, 2, 4), (1, 2)):
         groups = groups_n * groups_k
-        if (columns >= 2 * p.m and columns > COLUMNS[0]) or groups > MAX_GROUPS or groups_k > most:
+        if (columns >= p.m + COLUMNS[0] and columns > COLUMNS[0]) or groups > MAX_GROUPS or groups_k > most:
             continue
-        ahead = groups * resident < 3 and columns < COLUMNS[-1]
-        for splits, depth in itertools.product((1, 2, 3, 4, 6, 8), (3, 4)):
+        ahead = groups * resident < 3 and columns <= MOST_AHEAD
+        for splits, depth in itertools.product((1, 2, 3, 4, 5, 6, 8), (3, 4)):
             bare = Fp8Config(columns, groups_n, groups_k, 0, depth, splits, resident, ahead)
             room = (SHARED_BYTES + 1024) // resident - 1024 - shared_bytes(bare)
             stages = min(MAX_USEFUL_STAGES, room // (slab_bytes(bare) + 16))
@@ -53,14 +69,16 @@ def _legal(p: Problem) -> Iterator[Fp8Config]:
 
 def estimate_us(p: Problem, c: Fp8Config) -> float:
     """Return about how long the device takes."""
-    slots = max(1, int(p.machine.cu_count * (0.895 if c.splits > 2 else 1.0)) * c.resident)
-    waves = -(-grid(p, c)[0] // slots)
-    of_group = 2 * -(-steps(p) // (c.splits * c.groups_k))
-    together = c.groups * c.resident
-    clocks = max(2 * c.columns * together, 60 * together + 1.6 * c.columns * together, 300 + 3 * c.columns)
+    units = max(1, int(p.machine.cu_count * (IN_CLUSTERS if c.splits > 2 else 1.0)))
+    room = min(_REGISTERS // (c.threads * registers_needed(c)), (SHARED_BYTES + 1024) // (shared_bytes(c) + 1024))
+    of_unit = -(-grid(p, c)[0] // units)
+    together = min(of_unit, max(1, room))
+    batches = -(-of_unit // together)
+    clocks = max(ALONE * STEP[c.columns], TOGETHER * STEP[c.columns] * c.groups * together)
+    of_group = -(-steps(p) // (c.splits * c.groups_k))
+    sums = together * 4 * c.groups_k * c.columns * c.rows / SUM_BYTES_A_CLOCK
     weight = p.n * p.k * 17 / 32
     passed = tiles_m(p, c) * (p.n / c.rows * c.columns * p.k * 1.06 + weight)
-    sums = waves * 4 * c.groups_k * c.columns * c.rows / 18 / CLOCKS_A_US
-    parts = waves * of_group * clocks / CLOCKS_A_US, weight / MEMORY_BYTES_A_US, passed / L2_BYTES_A_US
-    spread = math.pow(math.fsum(math.pow(part, 3) for part in parts), 1 / 3)
-    return LAUNCHES_US + SPLIT_US * (c.splits > 1) + sums + spread
+    issue = batches * (of_group * clocks + sums) / CLOCKS_A_US + batches * BATCH_US
+    parts = issue, weight / MEMORY_BYTES_A_US, passed / L2_BYTES_A_US
+    return LAUNCHES_US + SPLIT_US * (c.splits > 1) + math.pow(math.fsum(math.pow(part, 3) for part in parts), 1 / 3)

@@ -39,6 +39,7 @@ class W4FP8(Route):
     config_type = Fp8Config
     accumulate_bits = 13
     fitted = True
+    alike = (tuple(w4_fp8.BASES),)
 
     def missing(self, machine: Machine) -> Refusal | None:
         """A Hopper GPU, and a compiler for it."""

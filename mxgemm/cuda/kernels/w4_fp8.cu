@@ -22,7 +22,7 @@ constexpr int LAG = STAGES > 2 * WK ? 1 : 0;  // rounds
 constexpr int ROWS = 64 * WN;            // of the weight, of a workgroup
 constexpr int PITCH = ROWS + 4;          // of a row of sums in shared memory: the quads of a warp meet different banks
 // Products are of 64 columns, a part. Those of two parts are in flight, but for a single one where registers are few.
-constexpr int PARTS = COLUMNS / 64, OF_PART = 32, FLYING = AHEAD || PARTS == 2 ? 2 : 1;
+constexpr int PARTS = COLUMNS / 64, OF_PART = 32, FLYING = AHEAD || PARTS == 2 || PARTS == 3 ? 2 : 1;
 static_assert(SLAB % 1024 == 0, "rows of 128 bytes are swizzled by their address");
 constexpr int SLOT = 2048, SCALE_SLOTS = 4;  // of a step's weights of a warp; for scales, of 4 bytes a lane
 constexpr int WEIGHTS = STAGES * SLAB, OF_SCALES = WEIGHTS + 4 * GROUPS * DEPTH * SLOT;
@@ -126,7 +126,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) w4_fp8(const Arg
 #pragma unroll
     for (int i = 0; i < 4; i++) store_shared_1(to + i, of[i]);
   };
-  auto scale_slot = [&](int round) { return own_scales + (round & (SCALE_SLOTS - 1)) * 128; };
+  auto scale_slot = [&](u32 round) { return own_scales + (round & (SCALE_SLOTS - 1)) * 128; };
 #pragma unroll
   for (int d = 0; d < DEPTH; d++) {
     if (wk + d * WK < count) copy_weights(wk + d * WK, own + d * SLOT);
@@ -239,7 +239,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) w4_fp8(const Arg
       const u32 mine = t == b ? ~0u : 0u;
 #pragma unroll
       for (int part = 0; part < PARTS; part++) {
-        const u64 columns = matrix_at(chunk + part * 8192);
+        u32 from = chunk + part * 8192, rests_at = rest_at;
+        keep_as_it_is(from), keep_as_it_is(rests_at);  // what they give is not kept for the loop
+        const u64 columns = matrix_at(from);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
           const u32 y[4] = {x[i][0] & mine, x[i][1] & mine, x[i][2] & mine, x[i][3] & mine};
@@ -258,31 +260,32 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) w4_fp8(const Arg
           if (z % 4 == 0) warp_meets();  // few loads at a time: so they take few registers
           const int m = 64 * part + z / 4 * 8 + 2 * t + (z & 1);
           const int unit = static_cast<int>(load_shared_4(scales_at + 4 * place_of_scale(m)) >> 23);
-          const int rest = static_cast<int>(load_shared_4(rest_at + 4 * m) >> (8 * b) & 255);
+          const int rest = static_cast<int>(load_shared_4(rests_at + 4 * m) >> (8 * b) & 255);
           acc[part][z] += times_power(sum[z], unit - rest - 127 + (based ? static_cast<int>(base_of(z >> 1 & 1)) - 127 : 0));
         }
       }
     }
   };
 
-  u32 stage = wk, parity = 0, slot = own, x[1 + AHEAD][4][4], later[4];
+  u32 x[1 + AHEAD][4][4];
+  auto slot_of = [&](u32 round) { return own + round % DEPTH * SLOT; };
   if (AHEAD && wk < count) {
     wait_for_copies<DEPTH - 1>();
-    decode_weights(0, slot, scale_slot(0), x[0]);
+    decode_weights(0, own, scale_slot(0), x[0]);
   }
 #pragma unroll 1
-  for (int round = 0, step = wk; step < count; round++, step += WK) {
-    const u32 at = ring + stage * SLAB, now = scale_slot(round);
+  for (int step = wk; step < count; step += WK) {
+    const u32 round = static_cast<u32>(step) / WK, use = static_cast<u32>(step) / STAGES;
+    const u32 stage = step - use * STAGES, at = ring + stage * SLAB, slot = slot_of(round), now = scale_slot(round);
     const bool more = step + 2 * WK < count;
-    // Scales of the step after the next: called for here and stored behind the products, or, where registers are few,
-    // there and stored here, one step on.
+    // Scales of the step after the next: called for here, or, where registers are few, behind the last products.
+    u32 later[4];
     if (AHEAD && more) load_scales(step + 2 * WK, later);
-    if (!AHEAD && round > 0 && step + WK < count) store_scales(scale_slot(round + 1), later);
     if (!AHEAD) {
       wait_for_copies<DEPTH - 1>();
       decode_weights(0, slot, now, x[0]);
     }
-    barrier_wait(full + 8 * stage, parity);
+    barrier_wait(full + 8 * stage, use & 1);
     u32 rest = 0;
 #pragma unroll
     for (int i = 0; i < COLUMNS / 64; i++) {
@@ -297,10 +300,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) w4_fp8(const Arg
       if (!AHEAD && more) load_scales(step + 2 * WK, later);
       if (step + DEPTH * WK < count) copy_weights(step + DEPTH * WK, slot);
       end_group_of_copies();
-      slot = slot == own + (DEPTH - 1) * SLOT ? own : slot + SLOT;
       if (AHEAD && step + WK < count) {
         wait_for_copies<DEPTH - 1>();
-        decode_weights(0, slot, scale_slot(round + 1), x[0]);
+        decode_weights(0, slot_of(round + 1), scale_slot(round + 1), x[0]);
       }
     };
     if (whole) {
@@ -352,9 +354,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) w4_fp8(const Arg
       }
       meanwhile();
     }
+    if (!AHEAD && more) store_scales(scale_slot(round + 2), later);
     warp_meets();
     if (lane == 0) barrier_arrive(empty + 8 * stage);
-    if ((stage += WK) >= STAGES) stage -= STAGES, parity ^= 1;
     // What the round before has left, or this one where there are few stages, takes later slabs.
     if (chosen && round >= LAG) {
 #pragma unroll 1
