@@ -168,6 +168,8 @@ def _config_clauses(p: Problem, c: Fp8Config) -> Iterator[Refusal]:
         if not least <= value <= most:
             yield Refusal(field, value, f"{least} to {most}")
             return
+    if c.ahead and c.columns == MOST_AHEAD and c.groups_k > 1:
+        yield Refusal("ahead", c.ahead, f"False with {c.columns} columns where groups share K: registers are few")
     if c.columns == COLUMNS[-1] and (c.groups_n, c.groups_k) != (2, 1):
         yield Refusal(
             "groups", f"{c.groups_n} x {c.groups_k}", f"2 x 1 with {c.columns} columns: others spill registers"

@@ -57,7 +57,7 @@ def _legal(p: Problem) -> Iterator[Fp8Config]:
         groups = groups_n * groups_k
         if (columns >= p.m + COLUMNS[0] and columns > COLUMNS[0]) or groups > MAX_GROUPS or groups_k > most:
             continue
-        ahead = groups * resident < 3 and columns <= MOST_AHEAD
+        ahead = groups * resident < 3 and columns <= MOST_AHEAD and (columns < MOST_AHEAD or groups_k == 1)
         for splits, depth in itertools.product((1, 2, 3, 4, 5, 6, 8), (3, 4)):
             bare = Fp8Config(columns, groups_n, groups_k, 0, depth, splits, resident, ahead)
             room = (SHARED_BYTES + 1024) // resident - 1024 - shared_bytes(bare)

@@ -38,12 +38,14 @@ INLINE void store_shared_8(u32 at, u32 low, u32 high) {
 }
 INLINE void copy_16_of_256(u32 to, const void* from) { copy_16(to, from, 16); }
 INLINE void come_to_rest(float&) {}
-template <bool ADD, int COUNT>
-static void multiply_fp8(float (&d)[COUNT], u32 a0, u32 a1, u32 a2, u32 a3, u64 b) {
+static void multiply_fp8(float (&d)[32], const u32 (&x)[4], u64 b, bool first) {
   Lane& lane = lanes[running];
-  const u32 in[] = {a0, a1, a2, a3, static_cast<u32>(b), 2 * COUNT, ADD ? OF_E4M3_ADDED : OF_E4M3};
+  const u32 in[] = {x[0], x[1], x[2], x[3], static_cast<u32>(b), 64, first ? OF_E4M3 : OF_E4M3_ADDED};
   std::memcpy(lane.in, in, sizeof in);
   lane.sums = d;
   stop(MULTIPLY);
+}
+static void multiply_fp8(float (&d)[32], const u32 (&x)[4][4], u64 b) {
+  for (int i = 0; i < 4; i++) multiply_fp8(d, x[i], b + 2 * i, i == 0);
 }
 #endif

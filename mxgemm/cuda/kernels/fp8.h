@@ -37,11 +37,24 @@ INLINE void copy_16_of_256(u32 to, const void* from) {
 // Sums that products write behind the compiler's back: nothing that reads them goes ahead of this.
 INLINE void come_to_rest(float& x) { asm volatile("" : "+f"(x)::"memory"); }
 
-// As multiply_group(), of e4m3: a lane's four words are rows g and g + 8 of 4 t to 4 t + 3 and of 16 more, of 32 along K.
-// Without ADD, d is what the product is.
-#define WGMMA8(n) "wgmma.mma_async.sync.aligned.m64n" #n "k32.f32.e4m3.e4m3 {"
-template <bool ADD>
-INLINE void multiply_fp8(float (&d)[32], u32 a0, u32 a1, u32 a2, u32 a3, u64 b) {
-  asm volatile(WGMMA8(64) S32_0 "}, {%32, %33, %34, %35}, %36, %37, 1, 1;"
-               : D32(0) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(ADD));
+// d = a b of a warpgroup for 128 along K, in fp32 as exact as the units are: a is 64 rows of e4m3, b 64 columns. Of each 32
+// along K a lane's four words are of rows g and g + 8 the bytes 4 t to 4 t + 3, and of both rows those 16 further.
+#define WGMMA8(a, b, add)                                                                                             \
+  "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 {" S32_0 "}, {" a "}, " b ", " add ", 1, 1;\n"
+#define IN4(i) "r"(x[i][0]), "r"(x[i][1]), "r"(x[i][2]), "r"(x[i][3])
+INLINE void multiply_fp8(float (&d)[32], const u32 (&x)[4][4], u64 b) {
+  // 32 bytes further are 2 in a matrix's description: added here, they are added where descriptions are kept.
+  asm volatile(
+      "{\n.reg .b64 b1, b2, b3;\nadd.s64 b1, %48, 2;\nadd.s64 b2, %48, 4;\nadd.s64 b3, %48, 6;\n" WGMMA8(
+          "%32, %33, %34, %35", "%48", "0") WGMMA8("%36, %37, %38, %39", "b1", "1")
+          WGMMA8("%40, %41, %42, %43", "b2", "1") WGMMA8("%44, %45, %46, %47", "b3", "1") "}"
+      : D32(0)
+      : IN4(0), IN4(1), IN4(2), IN4(3), "l"(b));
+}
+// The same for 32 along K, added to d but for the first.
+INLINE void multiply_fp8(float (&d)[32], const u32 (&x)[4], u64 b, bool first) {
+  if (first)
+    asm volatile(WGMMA8("%32, %33, %34, %35", "%36", "0") : D32(0) : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "l"(b));
+  else
+    asm volatile(WGMMA8("%32, %33, %34, %35", "%36", "1") : D32(0) : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "l"(b));
 }

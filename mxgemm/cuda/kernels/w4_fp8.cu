@@ -22,7 +22,7 @@ constexpr int LAG = STAGES > 2 * WK ? 1 : 0;  // rounds
 constexpr int ROWS = 64 * WN;            // of the weight, of a workgroup
 constexpr int PITCH = ROWS + 4;          // of a row of sums in shared memory: the quads of a warp meet different banks
 // Products are of 64 columns, a part. Those of two parts are in flight, but for a single one where registers are few.
-constexpr int PARTS = COLUMNS / 64, OF_PART = 32, FLYING = AHEAD || PARTS == 2 || PARTS == 3 ? 2 : 1;
+constexpr int PARTS = COLUMNS / 64, OF_PART = 32, PART = 64 * 128 / 16, FLYING = AHEAD || PARTS == 2 || PARTS == 3 ? 2 : 1;
 static_assert(SLAB % 1024 == 0, "rows of 128 bytes are swizzled by their address");
 constexpr int SLOT = 2048, SCALE_SLOTS = 4;  // of a step's weights of a warp; for scales, of 4 bytes a lane
 constexpr int WEIGHTS = STAGES * SLAB, OF_SCALES = WEIGHTS + 4 * GROUPS * DEPTH * SLOT;
@@ -191,16 +191,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) w4_fp8(const Arg
 #pragma unroll
       for (int j = 0; j < 4; j++) keep_as_it_is(x[i][j]);
   };
-  // Products of a part of a chunk.
-  auto multiply = [&](float(&sum)[OF_PART], u32 part, const u32(&x)[4][4]) {
-    const u64 columns = matrix_at(part);
-    products_begin();
-    multiply_fp8<false>(sum, x[0][0], x[0][1], x[0][2], x[0][3], columns);
-#pragma unroll
-    for (int i = 1; i < 4; i++)  // 32 bytes further
-      multiply_fp8<true>(sum, x[i][0], x[i][1], x[i][2], x[i][3], columns + 2 * i);
-    products_commit();
-  };
   // Adds sums of products, which are done, times what a chunk of A is too small by.
   auto add_sums = [&](float(&to)[OF_PART], float(&sum)[OF_PART], u32 by) {
 #pragma unroll
@@ -215,7 +205,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) w4_fp8(const Arg
   };
   // A chunk block by block: the lanes that hold others have zeros.
   bool based = false;
-  auto add_blocks = [&](u32 chunk, u32 scales_at, u32 rest_at, const u32(&x)[4][4]) {
+  auto add_blocks = [&](u64 columns, u32 scales_at, u32 rest_at, const u32(&x)[4][4]) {
     if (!based) {
       bool far = false;
 #pragma unroll 1
@@ -239,17 +229,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) w4_fp8(const Arg
       const u32 mine = t == b ? ~0u : 0u;
 #pragma unroll
       for (int part = 0; part < PARTS; part++) {
-        u32 from = chunk + part * 8192, rests_at = rest_at;
-        keep_as_it_is(from), keep_as_it_is(rests_at);  // what they give is not kept for the loop
-        const u64 columns = matrix_at(from);
+        u32 rests_at = rest_at;
+        keep_as_it_is(rests_at);  // what it gives is not kept for the loop
 #pragma unroll
         for (int i = 0; i < 4; i++) {
           const u32 y[4] = {x[i][0] & mine, x[i][1] & mine, x[i][2] & mine, x[i][3] & mine};
           products_begin();
-          if (i == 0)
-            multiply_fp8<false>(sum, y[0], y[1], y[2], y[3], columns);
-          else
-            multiply_fp8<true>(sum, y[0], y[1], y[2], y[3], columns + 2 * i);
+          multiply_fp8(sum, y, columns + part * PART + 2 * i, i == 0);
           products_commit();
           products_wait<0>();  // few registers, and rare
 #pragma unroll
@@ -274,9 +260,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) w4_fp8(const Arg
     decode_weights(0, own, scale_slot(0), x[0]);
   }
 #pragma unroll 1
-  for (int step = wk; step < count; step += WK) {
+  for (int own_step = wk; own_step < count; own_step += WK) {
+    const int step = static_cast<int>(from_lane(own_step, 0));  // the compiler does not know that all lanes have it
     const u32 round = static_cast<u32>(step) / WK, use = static_cast<u32>(step) / STAGES;
     const u32 stage = step - use * STAGES, at = ring + stage * SLAB, slot = slot_of(round), now = scale_slot(round);
+    const u64 columns = matrix_at(at);
     const bool more = step + 2 * WK < count;
     // Scales of the step after the next: called for here, or, where registers are few, behind the last products.
     u32 later[4];
@@ -307,7 +295,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) w4_fp8(const Arg
     };
     if (whole) {
       // Parts of both chunks one after the other: while one is added, the next is multiplied.
-      auto begin = [&](int i) { multiply(sums[i % FLYING], at + i * 8192, x[i / PARTS * AHEAD]); };
+      auto begin = [&](int i) {
+        products_begin();
+        multiply_fp8(sums[i % FLYING], x[i / PARTS * AHEAD], columns + i * PART);
+        products_commit();
+      };
       auto end = [&](int i) {
         const int c = i / PARTS, part = i % PARTS;
         add_sums(acc[part], sums[i % FLYING], at + SLAB_SCALES + c * SCALES + part * 256);
@@ -350,7 +342,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) w4_fp8(const Arg
 #pragma unroll 1
       for (int c = 0; c < 2; c++) {
         decode_weights(c, slot, now, x[0]);
-        add_blocks(at + c * CHUNK, at + SLAB_SCALES + c * SCALES, at + SLAB_REST + c * REST, x[0]);
+        add_blocks(columns + c * PARTS * PART, at + SLAB_SCALES + c * SCALES, at + SLAB_REST + c * REST, x[0]);
       }
       meanwhile();
     }
