@@ -62,6 +62,10 @@ def planned(shape: Shape, a_format: str, form: str, width: int) -> Planned:
     seen: Counter[tuple[int, ...]] = Counter()
     for config in candidates(problem):
         division = (config.columns, config.groups_n, config.groups_k, config.resident)
+        once = (*division, config.splits)
+        seen[once] += 1
+        if seen[once] > 1:  # with more of the weight in shared memory
+            continue
         seen[division] += 1
         if seen[division] <= (2 if len(found) < width // 2 else 1) and len(found) < width:
             found.append(config)

@@ -18,7 +18,6 @@ from mxgemm.cuda.w4_fp8 import (
     grid,
     registers_needed,
     shared_bytes,
-    slab_bytes,
     steps,
     tiles_m,
 )
@@ -36,7 +35,7 @@ SPLIT_US: Final = 1.0
 """For a cluster's barriers."""
 IN_CLUSTERS: Final = 0.895
 """Of the multiprocessors: those that clusters of three or more found places on at once."""
-STEP: Final = {64: 370, 128: 470, 192: 570, 256: 690}
+STEP: Final = {64: 355, 128: 460, 192: 525, 256: 650}
 """Instructions of a warp and step, by columns."""
 ALONE: Final = 4.5
 """Clocks of an instruction of a warp that has its scheduler for itself."""
@@ -60,11 +59,16 @@ def _legal(p: Problem) -> Iterator[Fp8Config]:
         ahead = groups * resident < 3 and columns <= MOST_AHEAD and (columns < MOST_AHEAD or groups_k == 1)
         for splits, depth in itertools.product((1, 2, 3, 4, 5, 6, 8), (3, 4)):
             bare = Fp8Config(columns, groups_n, groups_k, 0, depth, splits, resident, ahead)
-            room = (SHARED_BYTES + 1024) // resident - 1024 - shared_bytes(bare)
-            stages = min(MAX_USEFUL_STAGES, room // (slab_bytes(bare) + 16))
-            config = replace(bare, stages=stages)
+            config = _with_stages(bare)
             if splits * groups_k <= most and config_refusal(p, config) is None:
                 yield config
+
+
+def _with_stages(c: Fp8Config) -> Fp8Config:
+    """Return a configuration with as many stages as shared memory holds, up to what is useful."""
+    room = (SHARED_BYTES + 1024) // c.resident - 1024
+    stages = (n for n in range(MAX_USEFUL_STAGES, 0, -1) if shared_bytes(replace(c, stages=n)) <= room)
+    return replace(c, stages=next(stages, 0))
 
 
 def estimate_us(p: Problem, c: Fp8Config) -> float:
