@@ -141,11 +141,11 @@ def _problem_clauses(p: Problem) -> Iterator[Refusal]:
     tiled = p.weight_layout != "row_major"
     if not p.aligned or column != 1 or scales_column != 1 or not (tiled or p.n == 1 or row % 16 == 0):
         yield Refusal("b", "not in aligned pieces of 16 bytes", "blocks that are read at once, scales side by side")
-    if p.n * max(p.k // 2, 0 if tiled else row, scales_row) >= MAX_BYTES:
-        yield Refusal("n * k", p.n * p.k, f"a weight of fewer than {MAX_BYTES} bytes: they are counted in 32 bits")
     for name, value, most in (("m", p.m, MAX_M), ("n", p.n, MAX_N), ("k", p.k, MAX_K)):
         if value > most:
             yield Refusal(name, value, f"at most {most}: it is counted in 32 bits")
+    if p.n * max(p.k // 2, 0 if tiled else row, scales_row) >= MAX_BYTES:
+        yield Refusal("n * k", p.n * p.k, f"a weight of fewer than {MAX_BYTES} bytes: they are counted in 32 bits")
     too_many = round_refusal(p, fold_rows(p, COLUMNS[-1]))
     if too_many is not None:
         yield too_many
