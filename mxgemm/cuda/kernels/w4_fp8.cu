@@ -3,7 +3,7 @@
 //
 // The weight is the 64-row operand of the products and A the column one. Warpgroups have WN times 64 rows, and WK share K,
 // in steps of two chunks of 128. Each lane copies its own words of the weight to shared memory, DEPTH steps ahead, and
-// reads them itself: nobody waits for another. One lane of the first warp copies slabs of A into a ring. Sums leave the
+// reads them itself: nobody waits for another. Slabs of A are copied into a ring. Sums leave the
 // tensor cores after each chunk and are added in fp32, times the power of two of the chunk of A's row; a step of which a
 // chunk does not fold is multiplied block by block. Sums lack the base of the weight's row until the end; where A is so
 // large or small that fp32 might not hold them so, they get it at once and what follows is multiplied with it.
@@ -74,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) w4_fp8(const Arg
   const int blocks = p.k >> 5, steps = (blocks + 7) >> 3;
   const int first = steps * split / SPLITS, count = steps * (split + 1) / SPLITS - first;
   const int group = warp >> 2, wn = group % WN, wk = WK == 1 ? 0 : group / WN;
-  const bool chosen = threadIdx.x == 0;
+  const bool chosen = threadIdx.x == 0, first_lane = wk == 0 && threadIdx.x % 128 == 0;
   let_later_launches_begin();
 
   // Where the weight lies, of rows 16 w + g and 8 more. Rows and blocks past the end are the last one's again: they are
@@ -349,8 +349,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) w4_fp8(const Arg
     if (!AHEAD && more) store_scales(scale_slot(round + 2), later);
     warp_meets();
     if (lane == 0) barrier_arrive(empty + 8 * stage);
-    // What the round before has left, or this one where there are few stages, takes later slabs.
-    if (chosen && round >= LAG) {
+    // What the round before has left, or this one where there are few stages, takes later slabs. Warpgroups see to it
+    // in turn.
+    if (first_lane && round % WN == static_cast<u32>(wn) && round >= LAG) {
 #pragma unroll 1
       for (int left = step - LAG * WK; left < step + (1 - LAG) * WK && left + STAGES < count; left++) {
         const u32 of = static_cast<u32>(left) % STAGES;
