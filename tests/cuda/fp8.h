@@ -1,4 +1,4 @@
-// Stands in for mxgemm/cuda/kernels/fp8.h on a CPU, beside wgmma.h: products are done at once.
+// Stands in for mxgemm/cuda/kernels/fp8.h on a CPU, beside wgmma.h: products are done when they are waited for.
 #pragma once
 #ifdef SHARED_OF_WORKGROUPS
 #include "wgmma.h"
@@ -39,11 +39,9 @@ INLINE void store_shared_8(u32 at, u32 low, u32 high) {
 INLINE void copy_16_of_256(u32 to, const void* from) { copy_16(to, from, 16); }
 INLINE void come_to_rest(float&) {}
 static void multiply_fp8(float (&d)[32], const u32 (&x)[4], u64 b, bool first) {
-  Lane& lane = lanes[running];
-  const u32 in[] = {x[0], x[1], x[2], x[3], static_cast<u32>(b), 64, first ? OF_E4M3 : OF_E4M3_ADDED};
-  std::memcpy(lane.in, in, sizeof in);
-  lane.sums = d;
-  stop(MULTIPLY);
+  std::vector<std::vector<Product>>& groups = products[running];
+  if (groups.empty()) groups.emplace_back();
+  groups.back().push_back({{x[0], x[1], x[2], x[3], static_cast<u32>(b), 64, first ? OF_E4M3 : OF_E4M3_ADDED}, d});
 }
 static void multiply_fp8(float (&d)[32], const u32 (&x)[4][4], u64 b) {
   for (int i = 0; i < 4; i++) multiply_fp8(d, x[i], b + 2 * i, i == 0);

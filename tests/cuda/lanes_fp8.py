@@ -13,13 +13,20 @@ from mxgemm.routes import Operands
 from tests.cuda import lanes, lanes_wgmma
 
 
-def run(problem: Problem, config: Fp8Config, given: Operands) -> int:
-    """Run both launches over their whole grids and return the matrix instructions of all warps."""
+def run(problem: Problem, config: Fp8Config, given: Operands, late: int = 0) -> int:
+    """Run both launches over their whole grids and return the matrix instructions of all warps.
+
+    Args:
+        problem: what the operands are.
+        config: how it is divided.
+        given: operands.
+        late: turns of all lanes until a slab of A has come, one after the other.
+    """
     slabs = folded_a(problem, config, given.a)
     operands = slabs, given.b, given.b_scales, given.derived[-1], given.bias, given.out
     pointers = [0 if x is None else x.data_ptr() for x in operands]
     packed = w4_fp8.POINTERS.pack(*pointers) + w4_fp8.constants(problem)
-    macros = tuple(sorted(w4_fp8.defines(problem, config).items()))
+    macros = tuple(sorted({**w4_fp8.defines(problem, config), "LATE_COPIES": late}.items()))
     library = lanes_wgmma.built(macros, w4_fp8.SOURCE, w4_fp8.KERNEL)
     shared = w4_fp8.shared_bytes(config)
     return lanes._run(library, packed, w4_fp8.grid(problem, config), w4_fp8.block(config), operands, shared)

@@ -26,6 +26,7 @@ extern "C" long run(const void* packed, long size, int grid, int threads, const 
       makecontext(&lane.context, lane_main, 0);
       lane.at = NOTHING, lane.copies.clear();
     }
+    products.clear();
     run_cluster(SPLITS);
   }
   return counts[MULTIPLY];

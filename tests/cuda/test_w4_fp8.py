@@ -41,10 +41,10 @@ def case_of(m: int, n: int, k: int, config: Fp8Config, **more: Any) -> Case:
     return Case(m, n, k, config, **{"derived": "fp8_fold", **more})  # type: ignore[arg-type]
 
 
-def run(case: Case, seed: int = 0) -> int:
+def run(case: Case, seed: int = 0, late: int = 0) -> int:
     made = make(case, seed, CPU)
     config: Any = case.config
-    products = lanes_fp8.run(made.problem, config, made.operands)
+    products = lanes_fp8.run(made.problem, config, made.operands, late)
     found = judged(case, made)
     assert not found, f"{case}: {found}"
     return products
@@ -78,6 +78,24 @@ def test_every_kind_of_data(derived: str) -> None:
 def test_configurations_layouts_and_strides(case: Case) -> None:
     for i, data in enumerate(DATA):
         run(replace(case, data=data), i)
+
+
+@pytest.mark.parametrize("late", [1, 40])
+@pytest.mark.parametrize(
+    "config",
+    [
+        Fp8Config(64, 2, 1, 2, 1),
+        Fp8Config(64, 1, 3, 4, 2, ahead=False),
+        Fp8Config(64, 2, 2, 5, 1, 2, ahead=False),
+        pytest.param(Fp8Config(128, 2, 1, 3, 2), marks=SLOW),
+        pytest.param(Fp8Config(256, 2, 1, 2, 2, ahead=False), marks=SLOW),
+    ],
+    ids=str,
+)
+def test_slabs_that_come_late(config: Fp8Config, late: int) -> None:
+    """Nobody reads what has not come or writes over what is read, and everybody goes on."""
+    for data in ("even", "outliers"):
+        run(case_of(min(70, config.columns), 130, 2400, config, data=data), late=late)
 
 
 @pytest.mark.slow

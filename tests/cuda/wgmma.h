@@ -1,5 +1,6 @@
 // Stands in for mxgemm/cuda/kernels/wgmma.h on a CPU, beside sm90.h: shared memory and barriers of each workgroup of a
-// cluster. Copies and products are done at once; lanes_wgmma.cpp runs the lanes.
+// cluster; lanes_wgmma.cpp runs the lanes. Products of bf16 are done at once, those of e4m3 when they are waited for; copies
+// at once, or, with LATE_COPIES, some turns later.
 #pragma once
 #include <map>
 
@@ -79,13 +80,40 @@ static void have_fewer_registers() {}
 template <int COUNT>
 static void have_more_registers() {}
 
+#ifndef LATE_COPIES
+#define LATE_COPIES 0  // turns of all lanes until a copy is done, one after the other
+#endif
+struct Bulk {
+  u32 workgroup, to, bytes, barrier;
+  const void* from;
+  int turns;
+};
+static std::vector<Bulk> under_way;
+static void arrives(const Bulk& copy) {
+  Workgroup& workgroup = workgroups[copy.workgroup];
+  std::memcpy(&workgroup.memory[copy.to - START], copy.from, copy.bytes);
+  Barrier& b = barrier_of(workgroup, copy.barrier);
+  b.bytes -= copy.bytes;
+  b.check();
+}
+// A turn of all lanes is over; true if there are copies.
+static bool copies_go_on() {
+  if (under_way.empty()) return false;
+  if (--under_way[0].turns <= 0) {
+    const Bulk copy = under_way[0];
+    under_way.erase(under_way.begin());
+    arrives(copy);
+  }
+  return true;
+}
 INLINE void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier) {
   check(readable, from, bytes, 16);
   if (to % 16 || bytes % 16 || to - START + bytes > mine().memory.size()) wrong("a copy that is not to shared memory");
-  std::memcpy(&mine().memory[to - START], from, bytes);
-  Barrier& b = barrier_of(mine(), barrier);
-  b.bytes -= bytes;
-  b.check();
+  const Bulk copy = {rank_of(running), to, bytes, barrier, from, LATE_COPIES};
+  if (LATE_COPIES)
+    under_way.push_back(copy);
+  else
+    arrives(copy);
 }
 
 INLINE float4 load_sums_of(u32 at, u32 workgroup) {
@@ -101,11 +129,28 @@ INLINE u64 matrix_at(u32 shared) {
   if (shared % 16) wrong("a matrix that does not begin at 16 bytes");
   return shared >> 4;
 }
-INLINE void products_begin() {}
-INLINE void products_commit() {}
-template <int LEFT>
-static void products_wait() {}
 enum Kind { OF_BF16, OF_E4M3, OF_E4M3_ADDED };
+struct Product {
+  u32 in[7];
+  float* sums;
+};
+static std::map<u32, std::vector<std::vector<Product>>> products;  // of a lane, by groups, the last one not ended
+INLINE void products_begin() {}
+INLINE void products_commit() { products[running].emplace_back(); }
+template <int LEFT>
+static void products_wait() {
+  std::vector<std::vector<Product>>& groups = products[running];
+  while (groups.size() > LEFT + 1) {
+    const std::vector<Product> group = groups.front();
+    groups.erase(groups.begin());
+    for (const Product& product : group) {
+      Lane& lane = lanes[running];
+      std::memcpy(lane.in, product.in, sizeof product.in);
+      lane.sums = product.sums;
+      stop(MULTIPLY);
+    }
+  }
+}
 template <int COUNT>
 static void multiply_group(float (&d)[COUNT], u32 a0, u32 a1, u32 a2, u32 a3, u64 b) {
   Lane& lane = lanes[running];
