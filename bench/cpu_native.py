@@ -77,6 +77,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=sorted({1, min(2, cores)}))
     parser.add_argument("--seconds", type=float, default=SECONDS, help="for each size, all contenders together")
     parser.add_argument("--most-rows", type=int, default=1024, help="of A; torch takes long for many in bf16 with AVX2")
+    parser.add_argument("--rows", type=int, nargs="+", help="of A: these in every format by one weight, no other sizes")
+    parser.add_argument("--variants", nargs="+", help="of those that the CPU runs, without `reference`; else all")
     output.add_options(parser)
     parser.add_argument("--processor-time", action="store_true", help="of the calling thread; with --threads 1")
     parser.add_argument("--undisturbed", action="store_true", help="leave out calls that were interrupted")
@@ -87,11 +89,15 @@ def main() -> None:
         parser.error("--processor-time, --undisturbed: want one of them")
     keep = output.json_file(arguments, KIND)
     found, failed = libraries()
+    found = {name: library for name, library in found.items() if name in (arguments.variants or found)}
     wrong = [fault for name, library in found.items() for fault in faults(name, library)]
-    most, seconds = arguments.most_rows, arguments.seconds
+    seconds, sizes = arguments.seconds, chosen_sizes(arguments.rows, arguments.most_rows)
+    reference = not arguments.variants
     timer: Timer = undisturbed_us if arguments.undisturbed else single_wall_us
     timer = single_thread_us if arguments.processor_time else timer
-    results = [record for threads in arguments.threads for record in measured(found, threads, seconds, most, timer)]
+    results = [
+        record for threads in arguments.threads for record in measured(found, threads, seconds, sizes, reference, timer)
+    ]
     words = (__doc__ or "").split("\n\n")[2 : 4 if timer is not single_wall_us else 3]
     document: dict[str, Any] = {
         "kind": KIND,
@@ -111,6 +117,14 @@ def main() -> None:
     keep(document)
     print(json.dumps({name: value for name, value in document.items() if name != "results"}, indent=1))
     raise SystemExit(bool(wrong or failed))
+
+
+def chosen_sizes(rows: list[int] | None, most_rows: int) -> list[tuple[str, int, int, int]]:
+    """Return what is timed: a format of A, and M, N, K."""
+    of_formats = {"e2m1": SIZES, "bf16": BF16_SIZES, "e4m3": E4M3_SIZES}
+    if rows:
+        of_formats = {a_format: tuple((m, *CONVERTED) for m in rows) for a_format in of_formats}
+    return [(a_format, *size) for a_format, sizes in of_formats.items() for size in sizes if size[0] <= most_rows]
 
 
 def processor() -> dict[str, str]:
@@ -164,24 +178,30 @@ def faults(name: str, library: ctypes.CDLL) -> Iterator[str]:
                     yield f"{name} {method} {a_format} ({m}, {n}, {k}): {accuracy}"
 
 
-def measured(found: Libraries, threads: int, seconds: float, most_rows: int, timer: Timer) -> Iterator[dict[str, Any]]:
-    """Time every size of at most ``most_rows`` rows with a number of threads."""
+def measured(
+    found: Libraries,
+    threads: int,
+    seconds: float,
+    sizes: list[tuple[str, int, int, int]],
+    reference: bool,
+    timer: Timer,
+) -> Iterator[dict[str, Any]]:
+    """Time these sizes with a number of threads, then conversions."""
     torch.set_num_threads(threads)
-    for a_format, sizes in (("e2m1", SIZES), ("bf16", BF16_SIZES), ("e4m3", E4M3_SIZES)):
-        for m, n, k in (size for size in sizes if size[0] <= most_rows):
-            a, values = torch.randn(m, k).to(torch.bfloat16), torch.randn(n, k).to(torch.bfloat16)
-            weight = mxgemm.quantize(values)
-            peers = peers_of(a, weight.dequantize(dtype=torch.bfloat16))
-            times = timed({**peers, **contenders(found, a, weight, a_format)}, seconds, timer)
-            fastest = min((times[name].us for name in peers if name in times), default=math.nan)
-            if math.isnan(fastest):
-                print(f"{m},{n},{k} {a_format} {threads} threads: interrupted too often", flush=True)
-                continue
-            for name, spread in times.items():
-                what = {"m": m, "n": n, "k": k, "a_format": a_format, "threads": threads, "name": name}
-                yield {**what, **asdict(spread), "ratio": spread.us / fastest}
-            shown = "  ".join(f"{name} {s.us / 1e3:.2f} ({s.us / fastest:.2f})" for name, s in times.items())
-            print(f"{m},{n},{k} {a_format} {threads} threads, ms (ratio): {shown}", flush=True)
+    for a_format, m, n, k in sizes:
+        a, values = torch.randn(m, k).to(torch.bfloat16), torch.randn(n, k).to(torch.bfloat16)
+        weight = mxgemm.quantize(values)
+        peers = peers_of(a, weight.dequantize(dtype=torch.bfloat16))
+        times = timed({**peers, **contenders(found, a, weight, a_format, reference)}, seconds, timer)
+        fastest = min((times[name].us for name in peers if name in times), default=math.nan)
+        if math.isnan(fastest):
+            print(f"{m},{n},{k} {a_format} {threads} threads: interrupted too often", flush=True)
+            continue
+        for name, spread in times.items():
+            what = {"m": m, "n": n, "k": k, "a_format": a_format, "threads": threads, "name": name}
+            yield {**what, **asdict(spread), "ratio": spread.us / fastest}
+        shown = "  ".join(f"{name} {s.us / 1e3:.2f} ({s.us / fastest:.2f})" for name, s in times.items())
+        print(f"{m},{n},{k} {a_format} {threads} threads, ms (ratio): {shown}", flush=True)
     n, k = CONVERTED
     values = torch.randn(n, k).to(torch.bfloat16)
     weight = mxgemm.quantize(values)
@@ -201,7 +221,7 @@ def peers_of(a: Tensor, values: Tensor) -> dict[str, Call]:
     }
 
 
-def contenders(found: Libraries, a: Tensor, weight: MXTensor, a_format: str) -> dict[str, Call]:
+def contenders(found: Libraries, a: Tensor, weight: MXTensor, a_format: str, reference: bool) -> dict[str, Call]:
     """Return the public call, each variant and method, and the other routes."""
     gemm = partial(mxgemm.gemm, a, weight, a_format=a_format)  # type: ignore[arg-type]
     calls: dict[str, Call] = {"gemm": gemm}
@@ -212,7 +232,7 @@ def contenders(found: Libraries, a: Tensor, weight: MXTensor, a_format: str) -> 
                 calls[f"{name} {method}"] = partial(product, library, a, weight, a_format, method, out)
     if found:
         calls["cpu_dequant_mm"] = partial(gemm, route="cpu_dequant_mm")
-    if a.shape[0] <= REFERENCE_ROWS:
+    if reference and a.shape[0] <= REFERENCE_ROWS:
         calls["reference"] = partial(gemm, route="reference")
     return calls
 

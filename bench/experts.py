@@ -33,7 +33,7 @@ from mxgemm.experts.mma import FEW_PAIRS, GroupedConfig
 from mxgemm.experts.problem import GroupedProblem, Operands, Routing, Tokens
 from mxgemm.experts.route import ExpertsRoute, LayerLaunches
 from mxgemm.experts.steps import LayerOptions, describe
-from mxgemm.experts.w4_mma import GroupedMMA
+from mxgemm.experts.w4_mma import ROUNDED_TOKENS, GroupedMMA
 from mxgemm.experts.w4_wgmma import GroupedWgmma
 from mxgemm.experts.wgmma import GroupedWgmmaConfig
 from mxgemm.measure.moe import _dense, _grouped, _ours, make_layer, make_tokens, turns_of
@@ -51,8 +51,10 @@ BANDWIDTH = 4.2e6
 class Mma(GroupedMMA):
     """The route w4_mma with changes to its configuration of the first product and of the second."""
 
-    def __init__(self, first: dict[str, Any], second: dict[str, Any] | None = None, few: int = FEW_PAIRS) -> None:
-        self.few, self.changes = few, (first, first if second is None else second)
+    def __init__(
+        self, first: dict[str, Any], second: dict[str, Any] | None = None, rounding: int = ROUNDED_TOKENS
+    ) -> None:
+        self.rounding, self.changes = rounding, (first, first if second is None else second)
 
     def config(self, problem: GroupedProblem) -> GroupedConfig:
         """Change the route's own configuration."""
@@ -70,28 +72,23 @@ class Wgmma(GroupedWgmma):
         return replace(wgmma.config_for(problem), **self.changes)
 
 
-_FOUR: dict[str, Any] = {"tiles": 4, "warps_n": 1, "resident": 3}
-_TWO: dict[str, Any] = {"tiles": 2, "warps_n": 2, "resident": 2}
+_REGISTERS: dict[str, Any] = {"tiles": 4, "warps_n": 1, "slots": 0}
+_STREAM: dict[str, Any] = {"tiles_m": 1, "tiles": 1, "warps_n": 4, "slots": 2, "resident": 2}
 FEW: dict[str, ExpertsRoute] = {
     "w4_mma": Mma({}),
-    "w4_mma, depth 2": Mma({"depth": 2}),
-    "w4_mma, four tiles": Mma(_FOUR),
-    "w4_mma, four tiles, depth 2": Mma({**_FOUR, "depth": 2}),
-    "w4_mma, second of 64 rows": Mma({}, _TWO),
-    "w4_mma, second by eight warps along K": Mma({}, {"warps_k": 8, "resident": 2}),
-    "w4_mma, listed": Mma({}, few=0),
-    "w4_mma, listed, four tiles": Mma(_FOUR, few=0),
+    "w4_mma, in registers": Mma({**_REGISTERS, "resident": 3}),
+    "w4_mma, second of 32 rows": Mma({}, {"warps_n": 2, "resident": 3}),
+    "w4_mma, three slots": Mma({"slots": 3}),
+    "w4_mma, rounded before": Mma({}, rounding=0),
 }
 SOME: dict[str, ExpertsRoute] = {
     "w4_mma": Mma({}),
-    "w4_mma, depth 2": Mma({"depth": 2, "resident": 2}),
-    "w4_mma, four resident": Mma({"ahead": False, "resident": 4}),
-    "w4_mma, two resident": Mma({"resident": 2}),
-    "w4_mma, two tiles": Mma(_TWO),
-    "w4_mma, sixteen rows": Mma({"tiles_m": 2, "resident": 2}),
+    "w4_mma, in registers": Mma({**_REGISTERS, "ahead": False, "resident": 4}),
+    "w4_mma, rounded before": Mma({}, rounding=0),
 }
 MANY: dict[str, ExpertsRoute] = {
     "w4_mma": Mma({}),
+    "w4_mma, eight rows": Mma(_STREAM),
     "w4_wgmma": Wgmma(),
     "w4_wgmma, 64 rows by 4": Wgmma(columns=64, tiles=1, groups=4),
     "w4_wgmma, 64 rows by 2 x 2": Wgmma(columns=64, tiles=2, groups=2),
@@ -104,7 +101,12 @@ def variants(p: Planned, fragments: bool) -> dict[str, ExpertsRoute]:
     """Return what is tried for a layer; as the weight lies the routes' own configurations alone."""
     per_expert = p.routing.pairs / p.routing.experts
     found = FEW if p.routing.pairs <= FEW_PAIRS else SOME if per_expert < 8 else MANY
-    return found if fragments else {name: route for name, route in found.items() if "," not in name}
+    rounds = p.tokens.a_format != "bf16"
+    return {
+        name: route
+        for name, route in found.items()
+        if ("," not in name) or (fragments and (rounds or "rounded" not in name))
+    }
 
 
 class Weight(NamedTuple):
@@ -198,20 +200,23 @@ def measure(name: str, calls: Sequence[Callable[[], Tensor]], floor: float, **mo
     return time.us
 
 
-def time_layers(one: ExpertsSet, tokens: tuple[int, ...], a_formats: list[str], peers: bool) -> None:
-    """Measure whole layers."""
+def time_layers(
+    one: ExpertsSet, tokens: tuple[int, ...], a_formats: list[str], peers: bool, names: list[str] | None
+) -> None:
+    """Measure whole layers, by variants of some names or all."""
     device = torch.device("cuda", 0)
     layer = make_layer(one, device)
     forms = {"raw": as_they_lie(layer), "fragments": in_order(layer)}
     dense = _dense(one, layer, {"refusals": []}) if peers else None
     heat()
     for count in tokens:
-        time_tokens(one, count, a_formats, layer, forms, dense)
+        time_tokens(one, count, a_formats, layer, forms, dense, names)
 
 
 def time_tokens(
-    one: ExpertsSet, count: int, a_formats: list[str], layer: Any, forms: dict[str, tuple[Weight, Weight]], dense: Any
-) -> None:
+    one: ExpertsSet, count: int, a_formats: list[str], layer: Any, forms: dict[str, tuple[Weight, Weight]], dense: Any,
+    names: list[str] | None,
+) -> None:  # fmt: skip
     """Measure layers of so many tokens, each beside the result of the route reference."""
     x, ids, weights = make_tokens(one, count, layer.w13.device)
     turns, floor = turns_of(one, ids, int(torch.unique(ids).numel())), floor_us(one, ids)
@@ -221,6 +226,8 @@ def time_tokens(
         for form, (w13, w2) in forms.items():
             p = planned(one, count, fmt, machine_of(x.device), form == "fragments")
             for name, variant in variants(p, form == "fragments").items():
+                if names is not None and name not in names:
+                    continue
                 launches = variant.bind_layer(p.problems, p.routing, p.tokens)
                 calls = [partial(run_layer, launches, p, w13, w2, layer, x, turn, weights) for turn in turns]
                 got = calls[-1]().float()
@@ -289,6 +296,7 @@ def main() -> int:
     parser.add_argument("--tokens", nargs="+", type=int, default=[1, 4, 16, 64])
     parser.add_argument("--a-formats", nargs="+", default=["e2m1", "bf16"])
     parser.add_argument("--peers", action="store_true", help="torch's grouped bf16 products, and the route triton")
+    parser.add_argument("--variants", nargs="+", help="time these alone, by their names; all by default")
     chosen = parser.parse_args()
     sets, tokens = [MOE_SETS[name] for name in chosen.set], tuple(chosen.tokens)
     if chosen.command == "build":
@@ -299,7 +307,7 @@ def main() -> int:
         return 0
     for one in sets:
         if chosen.command == "time":
-            time_layers(one, tokens, chosen.a_formats, chosen.peers)
+            time_layers(one, tokens, chosen.a_formats, chosen.peers, chosen.variants)
         else:
             time_host(one, tokens, chosen.a_formats)
     return 0

@@ -119,10 +119,10 @@ class Clock:
 
 
 def clear_bytes_for(device: torch.device) -> int:
-    """Return the size of the evaluator's clear, 67 GB, or what of it fits half the device's memory."""
+    """Return the size of the evaluator's clear, 67 GB, or half of what is free of the device's memory."""
     if device.type == "cpu":
         return 0
-    return min(16000 * 1024 * 1024 * 4, torch.cuda.get_device_properties(device).total_memory // 2)
+    return min(16000 * 1024 * 1024 * 4, torch.cuda.mem_get_info(device)[0] // 2)
 
 
 def run_case(path: str, case: Case, rules: Rules, device_name: str, clear_bytes: int) -> Outcome:

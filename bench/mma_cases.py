@@ -112,6 +112,12 @@ def drawn(count: int, seed: int) -> list[Case]:
         )
         if draw.random() < 0.3:
             case = replace(case, config=replace(case.config, a_slots=draw.randint(1, 4), a_ahead=True, a_before=False))
+            if draw.random() < 0.4:  # many warps, whose chunks may all be in flight at once
+                many = draw.choice((5, 9, 20, 23, 24))
+                config = replace(case.config, warps_k=many, warps_m=1, warps_n=1, depth=draw.choice((1, 2)))
+                case = replace(case, config=replace(config, in_turn=draw.choice((False, True))))
+            elif draw.random() < 0.2:
+                case = replace(case, config=replace(case.config, warps_n=draw.choice((3, 6))))
         if case.derived:
             case = replace(case, config=replace(case.config, prefetch=draw.choice((False, True))))
         if case.config.a_before and case.a_format == "e2m1" and draw.random() < 0.6:

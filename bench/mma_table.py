@@ -107,8 +107,9 @@ def planned(width: int, only: Sequence[str] = (), least: float = 0, built_of_all
         least: elements of a weight.
         built_of_all: configurations that are built for a problem, where not as the pass says.
 
-    Kernels know the class of M and whether K has a tail, not N and K: the first configurations of every problem
-    are built, and of all that there are for its class each problem takes the first ``width``.
+    Kernels know the class of M, whether K has a tail and how often warps come back for more of it, not N and K: the
+    first configurations of every problem are built, and of all that there are for its class each problem takes the
+    first ``width``.
     """
     work: list[Work] = []
     for a_format, form, ms, of_pass in PASSES:

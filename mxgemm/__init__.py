@@ -19,7 +19,7 @@ from mxgemm import ops as _ops  # registers torch.ops.mxgemm
 from mxgemm import saved as _saved  # how an MXTensor is pickled; lets torch.load(weights_only=True) make one
 from mxgemm._version import __version__
 from mxgemm.errors import Refusal, RouteUnavailable
-from mxgemm.experts import SwiGLU, grouped_gemm, moe
+from mxgemm.experts import ExpertsExplanation, SwiGLU, explain_experts, grouped_gemm, moe
 from mxgemm.gemm import gemm, gemm_mx
 from mxgemm.mx.tensor import MXTensor, dequantize
 from mxgemm.nn import MXConfig, quantize_
@@ -45,6 +45,7 @@ __all__ = [
     "ABBlock",
     "ABlock",
     "BBlock",
+    "ExpertsExplanation",
     "Explanation",
     "MXConfig",
     "MXTensor",
@@ -59,6 +60,7 @@ __all__ = [
     "clear_workspaces",
     "dequantize",
     "explain",
+    "explain_experts",
     "gemm",
     "gemm_mx",
     "grouped_gemm",

@@ -216,3 +216,21 @@ def cpu_features() -> frozenset[str]:
 def default_device() -> torch.device:
     """Return the current GPU if torch sees one, else the CPU."""
     return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+
+
+def machine_asked(device: Any) -> Machine:
+    """Return the machine that somebody asks about: of a device, of an architecture's name, or the one here.
+
+    Raises:
+        TypeError, ValueError: it is none of them.
+    """
+    if device is None:
+        return machine_of(default_device())
+    named = machine_named(device) if isinstance(device, str) else None
+    if named:
+        return named
+    try:
+        return machine_of(device_of(device))
+    except ValueError as error:
+        known = ", ".join(KNOWN_MACHINES)
+        raise ValueError(f"{error}; or the name of an architecture: {known}, or another gfx* or sm_*") from error

@@ -37,6 +37,11 @@ quick: Callable[..., Tensor | None] | None = None
 """``call`` in C, of the weight, A, bias, out and the four options; None until a plan is known there."""
 
 
+def native() -> module.Native | None:
+    """Return the extension module, told of weights and their plans, or None where it cannot be."""
+    return module.load(MXTensor, Known, vars(plan))
+
+
 class _Steady:
     """A plan, and how many bytes lie between the first and the last of what a call brings; 0 for what it does not."""
 
@@ -99,7 +104,7 @@ class Known:
         try:
             if not on_gpu:
                 self._tell(steady, a, bias, out, options)
-            elif module.load(MXTensor, Known, vars(plan)) is not None:
+            elif native() is not None:
                 with relaxed():
                     self._tell(steady, a, bias, out, options)
         except (RuntimeError, OSError, TypeError, ValueError) as error:  # of a driver, or of tensors of another kind
@@ -110,18 +115,18 @@ class Known:
         described = plan.described(steady.plan, a, self._data, self._scales, bias, out, self._derived)
         if described is None or not described.fits():
             return
-        native = module.load(MXTensor, Known, vars(plan))
-        if native is None:
+        made = native()
+        if made is None:
             return
         if self.table is None:
             counted = (None, 0) if self._stamp is None else self._stamp.counted
-            self.table = native.table(self.source, self._owned_once(), *counted)
+            self.table = made.table(self.source, self._owned_once(), *counted)
         sizes = steady.a_bytes, steady.bias_bytes, steady.out_bytes
         gpu = -1 if steady.plan.gpu is None else steady.plan.gpu
         self.table.add(
-            (a, bias, out), sizes, options, steady.plan.allocate, native.program(described), self._data.device, gpu
+            (a, bias, out), sizes, options, steady.plan.allocate, made.program(described), self._data.device, gpu
         )
-        quick = native.call
+        quick = made.call
 
     def _owned_once(self) -> tuple[tuple[Tensor, int], ...]:
         return tuple({id(tensor): (tensor, nbytes) for tensor, nbytes in self._owned}.values())

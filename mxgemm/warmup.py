@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
+from torch import Tensor
 
 from mxgemm import steady
 from mxgemm.arguments import as_int, shown
 from mxgemm.device import default_device
+from mxgemm.experts import grouped_gemm
 from mxgemm.gemm import gemm
 from mxgemm.mx.formats import ActivationFormat, ScaleRounding
 from mxgemm.mx.tensor import FLOAT_DTYPES, MXTensor
@@ -33,12 +35,14 @@ class Warmed:
         n: rows of the weight.
         k: elements of a row.
         seconds: that the call took, until the device had finished it.
+        experts: weights of a stack, 0 for one weight.
     """
 
     m: int
     n: int
     k: int
     seconds: float
+    experts: int = 0
 
 
 def warmup(
@@ -60,7 +64,8 @@ def warmup(
 
     Args:
         weights: a weight as it will be multiplied (after ``prepare()``, on its device), or several; or sizes (M, N, K),
-            for which a weight of zeros is prepared here.
+            for which a weight of zeros is prepared here. Of a stack (E, N, K) the calls are those of
+            :func:`mxgemm.grouped_gemm`, without ``gather``; of a layer there is ``MXExperts.warmup``.
         m: rows of A to warm for each weight, by default :data:`SIZES`; sizes bring their own.
         a_dtype: dtype of A.
         a_format: as in ``gemm``.
@@ -91,15 +96,18 @@ def warmup(
     options: dict[str, Any] = {"a_format": a_format, "scale_rounding": scale_rounding, "out_dtype": out_dtype}
     done: list[Warmed] = []
     for count, weight in calls:
-        n, k = weight.shape
+        *stack, n, k = weight.shape
         start = time.monotonic()
         a = torch.zeros(count, k, dtype=a_dtype, device=weight.device)
-        bias = None if bias_dtype is None else torch.zeros(n, dtype=bias_dtype, device=weight.device)
-        gemm(a, weight, bias=bias, **options)
-        steady.settle(a, weight, bias, None, (a_format, scale_rounding, out_dtype, None))
+        bias = None if bias_dtype is None else torch.zeros(*stack, n, dtype=bias_dtype, device=weight.device)
+        if stack:
+            grouped_gemm(a, weight, _even(count, stack[0], weight.device), bias=bias, **options)
+        else:
+            gemm(a, weight, bias=bias, **options)
+            steady.settle(a, weight, bias, None, (a_format, scale_rounding, out_dtype, None))
         if weight.device.type == "cuda":
             torch.cuda.synchronize(weight.device)
-        done.append(Warmed(count, n, k, time.monotonic() - start))
+        done.append(Warmed(count, n, k, time.monotonic() - start, *stack))
         if progress is not None:
             progress(len(done), len(calls), done[-1])
     return done
@@ -112,8 +120,8 @@ def _calls(
     made: dict[tuple[int, int], MXTensor] = {}
     for i, one in enumerate([weights] if isinstance(weights, MXTensor) else weights):
         if isinstance(one, MXTensor):
-            if len(one.shape) != 2:
-                raise ValueError(f"weights[{i}]: got shape {one.shape}, want (N, K)")
+            if len(one.shape) not in (2, 3):
+                raise ValueError(f"weights[{i}]: got shape {one.shape}, want (N, K), or (E, N, K) of experts")
             counts = rows
         elif isinstance(one, tuple) and len(one) == 3:
             count, n, k = (_size(f"weights[{i}]", value) for value in one)
@@ -130,6 +138,11 @@ def _calls(
             if kind not in seen:
                 seen.add(kind)
                 yield count, one
+
+
+def _even(rows: int, experts: int, device: torch.device) -> Tensor:
+    """Return offsets that divide rows among experts."""
+    return (torch.arange(experts + 1, dtype=torch.int64, device=device) * rows // experts).to(torch.int32)
 
 
 def _form(weight: MXTensor) -> tuple[object, ...]:

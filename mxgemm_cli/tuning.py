@@ -55,6 +55,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--build-only", action="store_true",
         help="measure nothing: build what would be measured first, for --device, which need not be here",
     )  # fmt: skip
+    parser.add_argument(
+        "--again", metavar="SOURCE",
+        help="the sizes of the table's rows whose source holds this text, and of --route alone where it is given; "
+        "says what became of their times",
+    )  # fmt: skip
     parser.add_argument("--every", action="store_true", help="measure every configuration, however slow")
     parser.add_argument("--anew", action="store_true", help="forget what an unfinished run has measured")
     parser.add_argument(
@@ -71,9 +76,12 @@ def check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     sizes = options.shape or options.set or options.model
     if options.rows and not (options.model or options.set):
         parser.error("--rows: got it without --model or --set, want one of them too: --shape has its own")
-    if options.build_only and (options.output or options.dry_run or options.merge or options.anew):
+    named = options.output if options.again is None else None
+    if options.again is not None and (sizes or options.rows or options.a_format or options.merge):
+        parser.error("--again: got it with sizes, --a-format or --merge, want none of them: rows have their own")
+    if options.build_only and (named or options.dry_run or options.merge or options.anew):
         parser.error("--build-only: got it with --output, --dry-run, --merge or --anew, want none: nothing is measured")
     if options.merge and (sizes or options.route or options.dry_run or options.device):
         parser.error("--merge: got it with other options, want it alone, or with --output and --force")
-    if options.dry_run and (options.output or options.budget is not None or options.anew):
+    if options.dry_run and (named or options.budget is not None or options.anew):
         parser.error("--dry-run: got it with --output, --budget or --anew, want none of them: nothing is measured")

@@ -37,6 +37,8 @@ KINDS = {
     "w4_fp8, compact": ("w4_fp8", None, 65, True),
     "fp8_fold": ("fp8_fold", None, 65, True),
     "fp8_fold, compact": ("fp8_fold", None, 65, True),
+    "fp8_fold, a bias in fp32": ("fp8_fold", None, 65, True),
+    "fp8_fold, a bias in fp32, many rows": ("fp8_fold", None, 1100, True),
     "dequant_mm, decoded at each call": ("dequant_mm", None, 65, False),
     "dequant_mm, A as it is": ("dequant_mm", None, 48, True),
 }
@@ -57,7 +59,9 @@ class Case:
         if prepared:
             self.w = self.w.prepare(memory="compact" if kind.endswith("compact") else "fast")
         self.a = torch.randn(m or rows, K, dtype=torch.bfloat16, device=device)
-        self.bias = torch.randn(N, dtype=torch.bfloat16, device=device) if bias else None
+        in_fp32 = "in fp32" in kind
+        bias_dtype = torch.float32 if in_fp32 else torch.bfloat16
+        self.bias = torch.randn(N, device=device).to(bias_dtype) if bias or in_fp32 else None
 
     def __call__(self, a: Tensor | None = None, **options: Any) -> Tensor:
         x = self.a if a is None else a

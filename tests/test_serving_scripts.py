@@ -44,6 +44,17 @@ def test_a_model_is_served_and_every_logit_compared(soak) -> None:
     assert document["note"] == "a test"
 
 
+def test_memory_that_grows_to_the_end_is_growth(soak, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(soak, "WINDOWS", 10)
+    monkeypatch.setattr(soak, "SETTLED", 3)
+    memory = soak.Memory(torch.device("cpu"))
+    kept = [900, 900, 950, 990, 1000, 1000, 1000, 1000, 1000, 1000]
+    for s in range(10):
+        memory.between.append({"s": s, "allocated": 7.0 * max(s, 2), "reserved": kept[s], "device": 10.0 * s})
+        memory.growth()  # of the windows so far, which a document kept early has
+    assert memory.growth() == {"allocated": 49.0, "reserved": 0.0, "device": 50.0}
+
+
 def test_one_wrong_bit_is_a_wrong_logit_and_errors_of_threads_are_raised(soak) -> None:
     with torch.inference_mode():
         served = soak.Served(soak.Decoder(tiny(soak)).bfloat16().requires_grad_(False), 2, torch.device("cpu"))

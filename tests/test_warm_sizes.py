@@ -12,7 +12,7 @@ from mxgemm.cuda import w4_mma
 from mxgemm.device import KNOWN_MACHINES
 from mxgemm.mx.formats import BLOCK, E2M1
 from mxgemm.problem import Options, Problem, contiguous_strides
-from mxgemm.routes import fold_calls
+from mxgemm.routes.fold_chain import FoldChain
 from mxgemm.routing.router import choose
 from mxgemm.triton.launch import KernelCall
 from mxgemm.triton.support import INT32_MAX
@@ -43,8 +43,9 @@ def kernels(problem: Problem) -> Iterator[object]:
         if config.a_before:
             yield tuple(sorted(w4_mma.round_defines(problem, config).items()))
     elif route.name == "fp8_fold":
-        yield specialisation(fold_calls.quantize_fold_call(problem))
-        yield specialisation(fold_calls.wide_rows_call(problem))
+        chain = FoldChain(problem)
+        for launcher in (chain.quantize, *chain.decode.values(), *chain.finish.values(), chain.last):
+            yield specialisation(launcher._call)
     elif builds := getattr(sys.modules[type(route).__module__], "instances", None):
         yield from ((source, *sorted(macros.items())) for source, macros in builds(problem, config))
     elif hasattr(route, "calls"):
@@ -59,6 +60,8 @@ def kernels(problem: Problem) -> Iterator[object]:
         (2880, 512, "e2m1", "fp8_fold"),
         (2880, 512, "e2m1", ""),
         (7168, 2048, "e2m1", "fp8_fold"),
+        (7168, 2048, "e2m1", "fp8_fold_compact"),
+        (2890, 4096, "e2m1", "fp8_fold"),  # the vendor's product goes to scratch
         (1024, 2048, "e2m1", "fp8_fold"),
         (2112, 7168, "e2m1", ""),
         (4096, 8192, "bf16", "bf16"),

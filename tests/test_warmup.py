@@ -83,8 +83,8 @@ def test_what_is_wrong_is_named(weights: Any, options: dict[str, Any], error: ty
         mxgemm.warmup(weights, **options)
 
 
-def test_a_stack_of_weights_is_refused() -> None:
-    w = mxgemm.quantize(torch.randn(2, 32, 32))
+def test_a_weight_of_other_dimensions_is_refused() -> None:
+    w = mxgemm.quantize(torch.randn(2, 2, 32, 32))
     with pytest.raises(ValueError, match=r"weights\[0\]: got shape"):
         mxgemm.warmup(w)
 

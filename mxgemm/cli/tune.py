@@ -6,7 +6,7 @@ import os
 import time
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import product
 from pathlib import Path
 
@@ -17,13 +17,13 @@ from mxgemm.cli.model_sizes import model_sizes
 from mxgemm.cli.sizes import device_for, fitting, sizes_of
 from mxgemm.cli.terminal import progress, say, say_table
 from mxgemm.device import Machine, machine_named, machine_of
-from mxgemm.measure import building, text, tuned, tuner, unfinished, workers
+from mxgemm.measure import again, building, settled, text, tuned, tuner, unfinished, workers
 from mxgemm.measure.search import Candidate, ordered
 from mxgemm.measure.tune import Task, Timing, candidates
 from mxgemm.routing import tables
 from mxgemm.routing.explain import problem_of
 
-_ROW = ("M,N,K", "A", "time", "route", "configuration")
+_ROW = ("M,N,K", "A", "time", "before", "route", "configuration")
 
 
 def run(options: Namespace) -> int:
@@ -36,23 +36,23 @@ def run(options: Namespace) -> int:
         return _build_only(options)
     devices = _devices(options.device)
     machine = machine_of(devices[0])
-    request = tuner.Request(
-        _tasks(options, devices), options.route, options.seconds, 0 if options.every else options.patience
-    )
+    tasks, routes = _tasks(options, machine, devices)
     path = _output(options, machine.arch)
     tuned.check_writable(path, machine.arch, force=options.force)  # before the work, not after it
+    old = tuned.existing(path, machine.arch, force=options.force)
+    request = tuner.Request(tasks, routes, options.seconds, 0 if options.every else options.patience)
     folder = unfinished.folder_of(path)
     if options.anew:
         unfinished.forget(folder, request.tasks)
     _say_what_is_done(request, devices[0], path)
     if options.jobs:
-        _build(options, request.tasks, machine, options.jobs)
+        _build(options, request.tasks, routes, machine, options.jobs)
     found = _measure(options, request, devices, path)
     for timing, count in _left_out(found.timings).items():
         say(f"left out {count}: {timing}")
     for failure in found.failures:
         say(f"not tuned: {failure}")
-    _say_rows(found, devices[0])
+    _say_rows(found, devices[0], old)
     if found.end == "finished":
         unfinished.forget(folder, request.tasks)
     else:
@@ -61,6 +61,7 @@ def run(options: Namespace) -> int:
     if not any(timing.us for timing in found.timings):
         say("nothing was measured: no route that was asked for took a shape and passed")
         return 1
+    _settle(path, machine, {task.shape[1:] for task in tasks})
     say(f"{len(found.timings)} configurations measured; wrote {path}{_how_to_use(options)}")
     return 0
 
@@ -81,15 +82,17 @@ def _measure(options: Namespace, request: tuner.Request, devices: Sequence[torch
 
 def _build_only(options: Namespace) -> int:
     machine = _named_machine(options.device)
-    built = _build(options, _tasks(options, []), machine, options.jobs or os.cpu_count() or 1)
+    built = _build(options, *_tasks(options, machine), machine, options.jobs or os.cpu_count() or 1)
     return 1 if built.failures and not built.bound else 0
 
 
-def _build(options: Namespace, tasks: Sequence[Task], machine: Machine, jobs: int) -> building.Built:
+def _build(
+    options: Namespace, tasks: Sequence[Task], routes: Sequence[str], machine: Machine, jobs: int
+) -> building.Built:
     each, start = 1 + options.patience, time.monotonic()
     with progress(len(tasks)) as shown:
         built = building.build(
-            tasks, machine, options.route, each, jobs, budget=options.budget, tell=lambda task: shown.done(str(task))
+            tasks, machine, routes, each, jobs, budget=options.budget, tell=lambda task: shown.done(str(task))
         )
     for failure in built.failures:
         say(f"not built: {failure}")
@@ -102,17 +105,29 @@ def _merge(options: Namespace) -> int:
     first = tables.load(options.merge[0])
     path = _output(options, first.arch)
     table = tuned.merge(path, options.merge, force=options.force)
+    machine = machine_named(first.arch)
+    if machine is not None and _settle(path, machine, set(table.by_weight)):
+        table = tables.load(path)
     say(f"{len(options.merge)} tables merged: {len(table.rows)} rows for {table.arch}; wrote {path}"
         f"{_how_to_use(options)}")  # fmt: skip
     return 0
 
 
+def _settle(path: Path, machine: Machine, weights: Collection[tuple[int, int]]) -> int:
+    """Take out what contradicts, say it, and return how many rows that were."""
+    found = settled.settle(path, machine, weights)
+    for one in found:
+        say(f"left out of the table: {one}")
+    return len(found)
+
+
 def _dry_run(options: Namespace) -> int:
     machine = _named_machine(options.device)
     rows = []
-    for task in _tasks(options, []):
+    tasks, routes = _tasks(options, machine)
+    for task in tasks:
         problem = problem_of(*task.shape, machine, a_format=task.a_format, prepared=task.prepared)
-        found = ordered(candidates(problem, options.route))
+        found = ordered(candidates(problem, routes))
         counts = Counter(candidate.route for candidate in found)
         first: dict[str, Candidate] = {}
         for candidate in found:
@@ -126,7 +141,31 @@ def _dry_run(options: Namespace) -> int:
     return 0
 
 
-def _tasks(options: Namespace, devices: Sequence[torch.device]) -> list[Task]:
+def _tasks(
+    options: Namespace, machine: Machine, devices: Sequence[torch.device] = ()
+) -> tuple[list[Task], Sequence[str]]:
+    """Return what is to be tuned, and the routes that are measured; none for all."""
+    if options.again is not None:
+        of_rows = again.again(_table(options, machine.arch), options.again, options.route)
+        for device in devices:
+            fitting(device, [task.shape for task in of_rows.tasks])
+        return of_rows
+    return _of_sizes(options, devices), options.route
+
+
+def _table(options: Namespace, arch: str) -> tables.Table:
+    """Return the table that would be written, or the shipped one where there is none yet.
+
+    Raises:
+        ValueError: there is neither.
+    """
+    found = tuned.existing(_output(options, arch), arch, force=options.force) or next(iter(tables.shipped(arch)), None)
+    if found is None:
+        raise ValueError(f"--again: there is no table for {arch}")
+    return found
+
+
+def _of_sizes(options: Namespace, devices: Sequence[torch.device]) -> list[Task]:
     of_models = [size for folder in options.model for size in model_sizes(folder, options.rows)]
     sets = options.set
     if options.rows:
@@ -199,14 +238,24 @@ def _left_out(timings: Sequence[Timing]) -> Counter[str]:
     return Counter(f"{timing.route}: {timing.reason}" for timing in timings if timing.us is None)
 
 
-def _say_rows(found: tuner.Found, device: torch.device) -> None:
+def _say_rows(found: tuner.Found, device: torch.device, old: tables.Table | None) -> None:
     configs = {(timing.route, str(timing.config.to_mapping())): str(timing.config) for timing in found.timings}
+    measured = tuned.rows(found.timings, device, "")
+    had = again.before(measured, old)
     rows = [
         (
-            *(f"{row.m},{row.n},{row.k}", row.a_format, text.duration(row.us), row.route),
+            *(f"{row.m},{row.n},{row.k}", row.a_format, text.duration(row.us)),
+            *(text.duration(had.get(tuned.place_of_row(row))), row.route),
             configs[row.route, str(dict(row.config))],
         )
-        for row in tuned.rows(found.timings, device, "")
+        for row in measured
     ]
+    columns = _ROW if had else tuple(name for name in _ROW if name != "before")
     if rows:
-        say_table(_ROW, rows, left=("M,N,K", "A", "route"), wrapped=("configuration",), shared=("M,N,K",))
+        shown = rows if had else [(*row[:3], *row[4:]) for row in rows]
+        say_table(columns, shown, left=("M,N,K", "A", "route"), wrapped=("configuration",), shared=("M,N,K",))
+    for change in again.changes(measured, had):
+        say(
+            f"{change.route}: {change.rows} rows that the table had take {change.median:.3f} of their times in the "
+            f"median, {change.least:.2f} to {change.most:.2f}"
+        )

@@ -60,6 +60,25 @@ VARIANTS: Final = (
 """The best first."""
 
 
+BESIDE: Final = ("amx_bf16", "avx512_bf16", "avx512vbmi", "bf16", "i8mm")
+"""Features that a variant does not need and that change how long its kernels, or torch's products, take."""
+
+
+def kind() -> str:
+    """Name the kind of CPU that times hold for: its best variant, and what else it has; "" without a variant.
+
+    A Zen 4 and a Zen 5 are "avx512_vnni+avx512_bf16+avx512vbmi", a Xeon with AMX is "amx_bf16", and the same one whose
+    user names the variant avx512_vnni, where torch's products have AMX all the same, is one of its own.
+    """
+    found = usable(named())
+    if isinstance(found, Refusal):
+        return ""
+    best, features = found[0], cpu_features()
+    if "amx_bf16" in features and best.name != "amx_bf16" and not abi.permit_matrix_unit():
+        features -= {"amx_bf16"}
+    return "+".join((best.name, *(one for one in BESIDE if one in features and one not in best.needs)))
+
+
 def named() -> str:
     """Return the variant that the user names, "" for the best one."""
     return os.environ.get(VARIANT_VARIABLE, "")

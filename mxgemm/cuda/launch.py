@@ -9,6 +9,7 @@ arguments.
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
@@ -30,6 +31,9 @@ UNASKED_SHARED_BYTES: Final = 48 * 1024
 _MAX_DYNAMIC_SHARED_SIZE_BYTES: Final = 8
 _CLUSTER_DIMENSION: Final = 4
 _PROGRAMMATIC_STREAM_SERIALIZATION: Final = 6
+
+_asking: Final = threading.RLock()
+"""Whoever raises the limit of shared memory: two that read the old limit could leave the lower of theirs."""
 
 _current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
 """Without asking whether CUDA has been started: what is launched on has."""
@@ -211,7 +215,11 @@ def _attributes(overlap: bool, cluster: tuple[int, int, int] | None) -> list[_At
 
 
 def _allow_shared(using: Driver, function: Function, shared_bytes: int) -> None:
+    """Have the driver allow launches with this much: a limit of the function, shared by all that launch it."""
     ask = using.declare("FuncSetAttribute", ctypes.c_void_p, ctypes.c_int, ctypes.c_int)
-    with torch.cuda.device(function.module.device):
-        status = ask(function.handle, _MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes)
-    using.check(status, f"FuncSetAttribute({function.info.name}, {shared_bytes} bytes of shared memory)")
+    with _asking, torch.cuda.device(function.module.device):
+        while shared_bytes > function.shared_limit:
+            status = ask(function.handle, _MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes)
+            using.check(status, f"FuncSetAttribute({function.info.name}, {shared_bytes} bytes of shared memory)")
+            # What a signal's handler asked for meanwhile has just been taken back if it was more: ask for that again.
+            function.shared_limit, shared_bytes = shared_bytes, max(function.shared_limit, shared_bytes)

@@ -49,7 +49,7 @@ TILE_M: Final = 8
 """Its columns, here rows of A."""
 LANES: Final = KNOWN_MACHINES[ARCH].wave_size
 TILES: Final = (1, 2, 3, 4, 5, 6)
-MAX_WARPS: Final = 16
+MAX_WARPS: Final = 24
 MAX_DEPTH: Final = 4
 MAX_CHUNKS: Final = 64
 """Of a warp: a bit each says whether it is left to the kernel's second loop."""
@@ -102,6 +102,8 @@ class MmaConfig(Config):
         prefetch: a workgroup calls all that it reads of the weight to L2 before anything else, also before it waits for
             earlier launches; of a weight in fragment order.
         splits: workgroups that share K, a cluster; each adds the sums of all for an equal part of results.
+        in_turn: warps call for their first chunks four at a time, so that the first ones' come before the last ones'
+            and are multiplied meanwhile.
     """
 
     tiles: int = 1
@@ -117,6 +119,7 @@ class MmaConfig(Config):
     a_slots: int = 0
     prefetch: bool = False
     splits: int = 1
+    in_turn: bool = False
 
     @property
     def warps(self) -> int:
@@ -169,12 +172,12 @@ def _config_clauses(p: Problem, c: MmaConfig) -> Iterator[Refusal]:
     if not 0 <= c.a_slots <= MAX_SLOTS:
         yield Refusal("a_slots", c.a_slots, f"0 to {MAX_SLOTS}")
         return
-    if c.a_slots and c.warps_n not in (1, 2, 4):
-        yield Refusal("warps_n", c.warps_n, "1, 2 or 4, which share the chunks of A in shared memory")
     if c.a_slots and (c.a_before or not c.a_ahead or p.a_dtype != torch.bfloat16 or not a_vector(p)):
         yield Refusal("a_slots", c.a_slots, "a_ahead, not a_before, and aligned contiguous rows of A in bfloat16")
     if c.prefetch and not fragments(p):
         yield Refusal("prefetch", True, "a weight in fragment order: what a workgroup reads lies together")
+    if c.in_turn and (c.warps_n > 1 or c.a_before or not c.a_ahead):
+        yield Refusal("in_turn", True, "a_ahead, not a_before, and one warp along N, whose barriers others would be")
     if c.warps > MAX_WARPS:
         yield Refusal("warps", c.warps, f"at most {MAX_WARPS} of a workgroup")
     if not 1 <= c.depth <= MAX_DEPTH:
@@ -202,9 +205,17 @@ def tiles_m(p: Problem) -> int:
     return next(tiles for tiles in (1, 2, 4) if TILE_M * tiles >= min(p.m, MAX_M))
 
 
+def at_once(p: Problem, c: MmaConfig) -> bool:
+    """Say whether all chunks are in flight at once: no warp comes back for more."""
+    return chunks(p) <= c.along_k * c.depth
+
+
 def registers_needed(p: Problem, c: MmaConfig) -> int:
     """Return a bound of the registers of a lane: sums, what is in flight, A's words, places, decoded weights."""
     of_warp = tiles_m(p) // c.warps_m
+    least = _LEAST_REGISTERS + (_TAIL if p.k % CHUNK else 0)
+    if fragments(p) and c.a_slots and (c.depth == 1 or (c.depth == 2 and at_once(p, c))):
+        return max(least, (9 * c.depth + 4 * of_warp) * c.tiles + _beside_slots(p, c, of_warp))
     weights = 9 * c.tiles if fragments(p) else 10 * c.tiles
     block = 5 if c.a_codes else 0 if c.a_slots else 16 if c.a_before else 8 * p.a_dtype.itemsize
     if c.a_slots:
@@ -220,8 +231,18 @@ def registers_needed(p: Problem, c: MmaConfig) -> int:
         + (0 if c.a_before else _ROUNDING)
     )
     sums = 4 * c.tiles * of_warp
-    least = _LEAST_REGISTERS + (_TAIL if p.k % CHUNK else 0)
     return max(least, sums + c.depth * flight + opened + places + other)
+
+
+def _beside_slots(p: Problem, c: MmaConfig, of_warp: int) -> int:
+    """Return what is needed beside sums and a weight in fragment order where A is in shared memory.
+
+    Counted in 400 compiled instances; less than the parts would say, for the compiler holds them one after the other.
+    """
+    rounded = of_warp if p.a_format != "bf16" else 0
+    if at_once(p, c):
+        return 30 + 4 * of_warp if c.depth > 1 else 25 + 2 * of_warp + (22 if rounded > 2 else rounded > 0)
+    return 30 + 3 * c.tiles + 4 * of_warp + (12 if rounded > 2 else 0)
 
 
 def registers_allowed(c: MmaConfig) -> int:
@@ -238,9 +259,9 @@ def shared_bytes(p: Problem, c: MmaConfig) -> int:
     cluster's other workgroups.
     """
     of_warp = tiles_m(p) // c.warps_m * TILE_M
-    sums, of_a = 4 * of_warp * (TILE_N * c.tiles + 4), 2 * CHUNK * of_warp * c.a_slots // c.warps_n
+    sums, of_a = 4 * of_warp * (TILE_N * c.tiles + 4), 2 * CHUNK * of_warp * c.a_slots
     received = 4 + round_up(TILE_N * c.tiles * c.warps_n * p.m, 4 * c.splits) if c.splits > 1 else 0
-    return c.warps * max(sums, of_a) + 4 * received
+    return c.warps * max(sums, round_up(-(-of_a // c.warps_n), 64)) + 4 * received
 
 
 def rounded_bytes(p: Problem, c: MmaConfig) -> int:
@@ -273,6 +294,8 @@ def defines(p: Problem, c: MmaConfig) -> dict[str, int | str]:
         "A_SLOTS": c.a_slots,
         "A_WHOLE": int(c.a_slots > 0 and chunks(p) <= c.a_slots * c.along_k),
         "PREFETCH": int(c.prefetch),
+        "ONCE": int(at_once(p, c)),
+        "IN_TURN": int(c.in_turn),
     }
 
 

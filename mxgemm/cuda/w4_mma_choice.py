@@ -101,11 +101,11 @@ def candidates(p: Problem) -> Sequence[MmaConfig]:
 
 def _considered(p: Problem) -> Iterator[MmaConfig]:
     most = chunks(p)
-    along_k = sorted({min(w, most) for w in (1, 2, 4, 7, 8, 12, 14, 16)} | {-(-most // MAX_CHUNKS)})
+    along_k = sorted({min(w, most) for w in (1, 2, 4, 7, 8, 12, 14, 16, MAX_WARPS)} | {-(-most // MAX_CHUNKS)})
     along_m = [w for w in (1, 2, 4) if w <= tiles_m(p)]
     befores = [(False, False), (True, False)] + [(True, True)] * (p.a_format == "e2m1")
     calls = _called_to_l2(p)
-    for tiles, warps_n, warps_m, warps_k in itertools.product(TILES, (1, 2, 4), along_m, along_k):
+    for tiles, warps_n, warps_m, warps_k in itertools.product(TILES, (1, 2, 3, 4, 6), along_m, along_k):
         if not min(4, most) <= warps_n * warps_m * warps_k <= MAX_WARPS or warps_n * tiles > MAX_ROWS_TILES:
             continue
         slots = -(-most // warps_k)
@@ -122,7 +122,7 @@ def _considered(p: Problem) -> Iterator[MmaConfig]:
 
 def _in_clusters(p: Problem) -> Iterator[MmaConfig]:
     """Yield those whose workgroups share K, where all of them run at once."""
-    for splits, tiles, warps_n in itertools.product(SPLITS, TILES, (1, 2)):
+    for splits, tiles, warps_n in itertools.product(SPLITS, TILES, (1, 2, 3, 4, 6)):
         of_each = -(-chunks(p) // splits)
         for warps_k, depth in itertools.product(sorted({min(w, of_each) for w in CLUSTERED_ALONG_K}), (1, 2)):
             slots = -(-of_each // warps_k)

@@ -38,7 +38,7 @@ def choose(problems: Sequence[GroupedProblem], route: str | None) -> ExpertsRout
     """
     machine = problems[0].machine
     if route is not None:
-        refusal = _refusal(ROUTES[route], problems)
+        refusal = first_refusal(ROUTES[route], problems)
         if refusal is not None:
             raise RouteUnavailable(route, refusal)
         return ROUTES[route]
@@ -48,7 +48,7 @@ def choose(problems: Sequence[GroupedProblem], route: str | None) -> ExpertsRout
             continue
         if not all(map(candidate.suits, problems)):
             continue
-        refusal = _refusal(candidate, problems)
+        refusal = first_refusal(candidate, problems)
         if refusal is None:
             if name == "reference" and machine.arch != "cpu":
                 reasons = "; ".join(refused)
@@ -58,7 +58,8 @@ def choose(problems: Sequence[GroupedProblem], route: str | None) -> ExpertsRout
     raise AssertionError("reference takes everything")
 
 
-def _refusal(route: ExpertsRoute, problems: Sequence[GroupedProblem]) -> Refusal | None:
+def first_refusal(route: ExpertsRoute, problems: Sequence[GroupedProblem]) -> Refusal | None:
+    """Say why a route does not take one of some problems, or None."""
     return next((refusal for refusal in map(route.refusal, problems) if refusal is not None), None)
 
 

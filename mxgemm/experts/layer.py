@@ -6,17 +6,20 @@ atomic sums, so that runs agree to the bit.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from mxgemm.allocation import allocator
 from mxgemm.experts.choice import check_route
 from mxgemm.experts.forms import is_prepared
+from mxgemm.experts.known import know_layer
 from mxgemm.experts.plan import on
 from mxgemm.experts.problem import Routing, Tokens
+from mxgemm.experts.program import LayerProgram
 from mxgemm.experts.steps import LayerOptions, Steps, bind_steps, describe, pair_results
 from mxgemm.experts.validation import check_moe, rows_of
 from mxgemm.mx.freshness import mark_written
@@ -34,11 +37,15 @@ class LayerPlan:
         steps: None where there is nothing to compute.
         shape: of the result.
         device: where it runs.
+        allocate: makes the memory of the result, of a GPU that is the current device.
+        program: all of it as one call, where operands are contiguous and the launches can be described.
     """
 
     steps: Steps | None
     shape: tuple[int, ...]
     device: torch.device
+    allocate: Callable[[], Tensor]
+    program: LayerProgram | None = None
 
 
 _plans: dict[Hashable, LayerPlan] = {}
@@ -110,8 +117,9 @@ def _make_plan(
     leading, top_k = _check(x, w13, w2, ids, weights, b13, b2, expert_map, out, o)
     tokens, hidden = rows_of(leading), w2.shape[1]
     shape = (*leading, hidden)
+    allocate = allocator(shape, o.out_dtype, x.device)
     if not tokens:
-        return LayerPlan(None, shape, x.device)
+        return LayerPlan(None, shape, x.device, allocate)
     rows = x.reshape(tokens, -1)
     problems = describe(rows, w13, w2, b13, b2, top_k, o)
     aligned = rows.data_ptr() % 16 == 0
@@ -132,7 +140,16 @@ def _make_plan(
         out.stride() if out is not None and direct else (hidden, 1),
     )
     prepared = is_prepared("w13", w13), is_prepared("w2", w2)
-    return LayerPlan(bind_steps(problems, routing, o.route, prepared, given), shape, x.device)
+    steps = bind_steps(problems, routing, o.route, prepared, given)
+    # Then what launches read is where the tensors are.
+    plain = (x.dim() == 2 or x.is_contiguous()) and all(
+        t is None or t.is_contiguous() for t in (ids, weights, expert_map)
+    )
+    resolved = not any(t is not None and t.is_neg() for t in (x, weights, b13, b2))
+    rounded = steps.quantise is not None or steps.rounds or o.a_format == "bf16"
+    described = direct and plain and resolved and rounded and x.device.type == "cuda"
+    program = LayerProgram(steps, x.device, allocate) if described else None
+    return LayerPlan(steps, shape, x.device, allocate, program)
 
 
 def _execute(
@@ -150,16 +167,20 @@ def _execute(
 ) -> Tensor:
     steps = plan.steps
     direct = out is not None and out.dim() == 2 and not out.is_neg()
-    result = out if direct else torch.empty(plan.shape, dtype=o.out_dtype, device=plan.device)
+    result = out if direct else plan.allocate()
     assert result is not None
-    if steps is not None:
+    given = x, w13, w2, topk_ids, topk_weights, b13, b2, expert_map
+    if plan.program is not None and plan.program(*given, result):
+        if out is None and expert_map is None:
+            know_layer(w13, w2, b13, b2).remember(x, topk_ids, topk_weights, o, plan.program, w13)
+    elif steps is not None:
         tokens, top_k = steps.routing.tokens, steps.routing.top_k
         ids = topk_ids.reshape(tokens, top_k).contiguous()
         weights = topk_weights.resolve_neg().reshape(tokens, top_k).contiguous()
         table = None if expert_map is None else expert_map.contiguous()
         rows = x.reshape(tokens, -1)
         a: tuple[Tensor, Tensor | None]
-        if o.a_format == "bf16":
+        if o.a_format == "bf16" or steps.rounds:
             a = rows.resolve_neg(), None
         elif steps.quantise is None or rows.is_neg():
             a = encode(rows, o.a_format, o.scale_rounding)

@@ -9,6 +9,7 @@ import torch
 
 from mxgemm.device import Machine
 from mxgemm.hip.kernarg import Layout
+from mxgemm.native.program import KernelStep, Place
 
 if TYPE_CHECKING:
     from mxgemm.cuda.launch import Kernel
@@ -38,10 +39,17 @@ class Lazy:
 
     def __call__(self, device: torch.device, *pointers: int) -> None:
         """Launch on the device's current stream."""
+        self._load(device).launch(*pointers)
+
+    def step(self, device: torch.device, *places: Place) -> KernelStep:
+        """Return a launch with its pointers at some places, described for ``mxgemm.native``."""
+        return self._load(device).step(*places)
+
+    def _load(self, device: torch.device) -> Kernel:
         loaded = self._loaded
         if loaded is None:
             from mxgemm.cuda.launch import Kernel, function
 
             found = function(*self._kernel, device, self._defines)
             loaded = self._loaded = Kernel(found, *self._arguments, **self._more)
-        loaded.launch(*pointers)
+        return loaded

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+import torch
+
 from mxgemm.cuda.operands import CHUNK, DTYPES, FORMATS
 from mxgemm.errors import Refusal
 from mxgemm.experts.mma_around import routing_constants
@@ -21,10 +23,13 @@ from mxgemm.mx.formats import scale_addend
 
 SOURCE: Final = "grouped_mma.cu"
 KERNEL: Final = "grouped_mma"
+STREAM_SOURCE: Final = "grouped_stream.cu"
+STREAM_KERNEL: Final = "grouped_stream"
+"""For configurations with slots."""
 
 POINTERS: Final = Layout("P" * 9)
 """a, its scales, weight, scales, bias, out, its scales, tile list or ids, index or map; 0 for what there is not."""
-CONSTANTS: Final = Layout("q" + "i" * 10 + "q" * 11 + "i" * 4 + "fff" + "i")
+CONSTANTS: Final = Layout("q" + "i" * 10 + "q" * 11 + "i" * 4 + "fff" + "i" * 3)
 """The rest of the kernel's ``Arguments``."""
 
 LANES: Final = 32
@@ -38,6 +43,9 @@ MAX_CHUNKS: Final = 32
 MAX_K: Final = CHUNK * MAX_CHUNKS * WARPS_K
 MAX_EXPERTS: Final = 1024
 MAX_GRID: Final = (1 << 31) - 1
+SLOTS: Final = 2
+MAX_SHARED_BYTES: Final = 227 * 1024 // 2 - 1024
+"""Of a workgroup of the kernel with slots, of which a multiprocessor holds two."""
 FEW_PAIRS: Final = LANES
 """Pairs of a token and an expert that every warp sorts by itself: one a lane."""
 MOST_A_TILE: Final = 3
@@ -58,6 +66,8 @@ class GroupedConfig:
         resident: workgroups that a multiprocessor holds: its registers must do for them.
         warps_k: warps that share K. The order of sums: one number for all calls whose bits are to agree.
         ahead: the next tile is begun before the last one's sums are stored.
+        slots: chunks of a prepared weight that a warp has on their way through shared memory, by
+            ``kernels/grouped_stream.cu``; 0 for ``depth`` of them in registers, by ``kernels/grouped_mma.cu``.
     """
 
     tiles_m: int = 1
@@ -67,6 +77,7 @@ class GroupedConfig:
     resident: int = 3
     warps_k: int = WARPS_K
     ahead: bool = True
+    slots: int = 0
 
     @property
     def rows(self) -> int:
@@ -127,8 +138,17 @@ def config_for(p: GroupedProblem) -> GroupedConfig:
     """
     if p.rows > MOST_A_TILE * p.experts and p.rows > TILE_M:
         return GroupedConfig(2, resident=3 if p.a_format == "e2m1" else 2)
+    stream = GroupedConfig(1, tiles=1, warps_n=4, resident=2, slots=SLOTS)
+    if takes_slots(p, stream):
+        return stream
     few = p.rows <= FEW_PAIRS
     return GroupedConfig(1, resident=4 if p.fragments and not few else 3, ahead=few or not p.fragments)
+
+
+def takes_slots(p: GroupedProblem, c: GroupedConfig) -> bool:
+    """Say whether chunks can pass through shared memory: a warp has as many of each tile, and all tiles are wanted."""
+    chunks = -(-p.k // CHUNK)
+    return p.fragments and not p.zeros and chunks // WARPS_K >= c.slots and shared_bytes(p, c) <= MAX_SHARED_BYTES
 
 
 def most_tiles(p: GroupedProblem, c: GroupedConfig) -> int:
@@ -140,7 +160,7 @@ def most_tiles(p: GroupedProblem, c: GroupedConfig) -> int:
 def programs(p: GroupedProblem, c: GroupedConfig, by_ids: bool) -> int:
     """Return the workgroups: of few pairs one for each tile there may be, else as many as there is room for."""
     most = -(-p.n // c.columns) * most_tiles(p, c)
-    return most if by_ids else min(most, max(1, p.machine.cu_count) * c.resident)
+    return most if by_ids and not c.slots else min(most, max(1, p.machine.cu_count) * c.resident)
 
 
 def grid(p: GroupedProblem, c: GroupedConfig, by_ids: bool) -> tuple[int, int, int]:
@@ -148,38 +168,58 @@ def grid(p: GroupedProblem, c: GroupedConfig, by_ids: bool) -> tuple[int, int, i
     return programs(p, c, by_ids), 1, 1
 
 
+def kernel(c: GroupedConfig) -> tuple[str, str]:
+    """Return the source and the name of a configuration's kernel."""
+    return (STREAM_SOURCE, STREAM_KERNEL) if c.slots else (SOURCE, KERNEL)
+
+
 def block(c: GroupedConfig) -> tuple[int, int, int]:
     """Return the threads of a workgroup."""
     return c.threads, 1, 1
 
 
-def shared_bytes(c: GroupedConfig) -> int:
-    """Return the shared memory of a workgroup: of each warp its sums."""
-    return 4 * c.warps_n * c.warps_k * c.rows * (TILE_N * c.tiles + 4)
+def shared_bytes(p: GroupedProblem, c: GroupedConfig) -> int:
+    """Return the shared memory of a workgroup: of each warp its sums, and with slots its chunks to come, and A."""
+    warps = c.warps_n * c.warps_k
+    of_sums = 4 * warps * c.rows * (TILE_N * c.tiles + 4)
+    if not c.slots:
+        return of_sums
+    slot = TILE_N * c.tiles * CHUNK // 2 + -(-c.tiles // 2) * LANES * 4
+    return (
+        2 * of_sums + warps * c.slots * slot + -(-p.k // CHUNK) * 2 * CHUNK * a_rows(p) + 16 + 4 * MAX_CHUNKS * WARPS_K
+    )
+
+
+def a_rows(p: GroupedProblem) -> int:
+    """Return the rows of A of a tile that there is room for: a power of two."""
+    return min(TILE_M, 1 << (p.rows - 1).bit_length())
 
 
 def defines(p: GroupedProblem, c: GroupedConfig, *, by_ids: bool, early: bool) -> dict[str, int | str]:
     """Return the macros of a class of problems and a configuration.
 
     Args:
-        p: the product.
+        p: the product; of floats beside a format of A, the kernel rounds them.
         c: how.
         by_ids: groups are those of pairs, found by their ids.
         early: what groups are found by was written before the launch before this one began.
     """
     s, quantised = p.strides, ELEMENT_FORMATS.get(p.out_format)
-    vector = p.a is not None or (s.a[1] == 1 and s.a[0] * p.a_dtype.itemsize % 16 == 0)
+    vector = p.a_dtype == torch.uint8 or (s.a[1] == 1 and s.a[0] * p.a_dtype.itemsize % 16 == 0)
     gated = 0 if p.activation is None else 1 if p.activation.interleaved else 2
     return {
-        "A_TYPE": 0 if p.a is not None else DTYPES[p.a_dtype],
+        "A_TYPE": DTYPES.get(p.a_dtype, 0),
+        "ROUNDS": int(p.a is not None and p.a_dtype != torch.uint8),
         "A_FORMAT": FORMATS[p.a_format],
         "A_VECTOR": int(vector),
-        "SCALE_ADDEND": 0 if quantised is None else scale_addend(quantised, p.scale_rounding),
+        "SCALE_ADDEND": 0 if p.a is None else scale_addend(p.a, p.scale_rounding),
         "MT": c.tiles_m,
         "TILES": c.tiles,
         "WARPS_N": c.warps_n,
         "WARPS_K": c.warps_k,
         "DEPTH": c.depth,
+        "SLOTS": c.slots,
+        "A_ROWS": a_rows(p) if c.slots else 0,
         "FRAGMENTS": int(p.fragments),
         "TAIL": int(p.k % CHUNK != 0),
         "GATED": gated,
@@ -203,11 +243,11 @@ def constants(p: GroupedProblem, c: GroupedConfig, routing: Routing | None) -> b
         flags = int(p.reads_index), int(p.writes_index)
         found: tuple[int, ...] = (0, p.rows, p.experts, p.a_rows, p.divisor, *flags, programs(p, c, False), 0, 0, 0)
     else:
-        found = routing_constants(routing, p.rows, p.a_rows, p.divisor)
+        found = routing_constants(routing, p.rows, p.a_rows, p.divisor, programs(p, c, True))
     return CONSTANTS.pack(
         *found,
         *(*s.a, s.a_scales[0], *s.w[:2], *s.w_scales[:2], *s.bias, *s.out),
         *(p.n, p.k, 0 if p.bias_dtype is None else DTYPES[p.bias_dtype], DTYPES.get(p.out_dtype, 0)),
         *((0.0, 0.0, 0.0) if act is None else (act.alpha, math.inf if act.limit is None else act.limit, act.offset)),
-        0,
+        *(-(-p.k // CHUNK), -(-p.n // c.columns), -(-p.n // (2 * TILE_N)) * 2),
     )

@@ -33,6 +33,14 @@ ROUTE_THREADS: Final = 512
 ROUTE_SHARED_BYTES: Final = 4 * (2 * ROUTE_THREADS + 2 * ROUTE_THREADS // 32)
 """What each thread knows of its pair and of its expert, and two sums of each warp."""
 
+SORT_SOURCE: Final = "grouped_sort.cu"
+SORT_KERNEL: Final = "grouped_sort"
+"""As the route kernel, of any number of pairs."""
+SORT_THREADS: Final = 1024
+MAX_SORTED_EXPERTS: Final = 1024
+MAX_SORTED: Final = 1 << 20
+"""Pairs that one workgroup sorts."""
+
 SUM_SOURCE: Final = "grouped_sum.cu"
 SUM_KERNEL: Final = "grouped_sum"
 SUM_POINTERS: Final = Layout("PPPPP")
@@ -44,10 +52,10 @@ MAX_TOP_K: Final = 16
 """A lane holds a value of each of a token's pairs."""
 
 
-def routing_constants(routing: Routing, rows: int, a_rows: int, divisor: int) -> tuple[int, ...]:
+def routing_constants(routing: Routing, rows: int, a_rows: int, divisor: int, programs: int = 0) -> tuple[int, ...]:
     """Return the numbers of the kernels' ``Routing`` for pairs that are found by ids."""
     r = routing
-    return (r.first, rows, r.experts, a_rows, divisor, 0, 0, 0, r.id_dtype.itemsize, r.mapped, 0)
+    return (r.first, rows, r.experts, a_rows, divisor, 0, 0, programs, r.id_dtype.itemsize, r.mapped, 0)
 
 
 def quantise_defines(t: Tokens) -> dict[str, int | str]:
@@ -73,6 +81,11 @@ def quantise_grid(t: Tokens) -> tuple[int, int, int]:
 def route_defines(rows: int, *, early: bool) -> dict[str, int | str]:
     """Return the macros of sorting pairs and listing tiles of so many rows; see ``mma.defines`` for ``early``."""
     return {"COLUMNS": rows, "EARLY": int(early)}
+
+
+def sort_shared_bytes(r: Routing) -> int:
+    """Return the shared memory of sorting: counts of each warp and expert, and two sums of each warp."""
+    return 4 * (SORT_THREADS // 32) * (r.experts + 2)
 
 
 def route_constants(r: Routing) -> bytes:

@@ -9,6 +9,7 @@ from mxgemm.ambient import check_no_grad, is_observed
 from mxgemm.arguments import as_int
 from mxgemm.experts import ops
 from mxgemm.experts.activation import SwiGLU
+from mxgemm.experts.known import known_layer
 from mxgemm.experts.layer import run
 from mxgemm.experts.steps import LayerOptions
 from mxgemm.experts.validation import check_weight
@@ -69,6 +70,13 @@ def moe(
         RouteUnavailable: the named route cannot run here.
         RuntimeError: an input requires grad while gradients are recorded, or carries a forward-mode tangent.
     """
+    if out is None and expert_map is None and type(w13) is MXTensor and type(first_expert) is int:
+        known = known_layer(w13, w2, b13, b2)
+        if known is not None and not is_observed(x, topk_ids, topk_weights):
+            options = LayerOptions(activation, first_expert, a_format, scale_rounding, out_dtype, route)
+            result = known.run(x, topk_ids, topk_weights, options)
+            if result is not None:
+                return result
     check_weight("w13", w13)
     check_weight("w2", w2)
     first = as_int("first_expert", first_expert)

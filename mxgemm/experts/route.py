@@ -45,13 +45,15 @@ Quantise = Callable[[Tensor], tuple[Tensor, Tensor]]
 class LayerLaunches(NamedTuple):
     """What a layer of experts is made of, in order: the sort, its two products, the sums.
 
-    ``quantise`` makes its tokens bytes before, where the route has a launch of its own for that.
+    ``quantise`` makes its tokens bytes before, where the route has a launch of its own for that; with ``rounds`` the
+    first product takes them as they come.
     """
 
     sort: Sort
     products: tuple[Launch, Launch]
     combine: Combine
     quantise: Quantise | None = None
+    rounds: bool = False
 
 
 class ExpertsRoute(ABC):
@@ -74,6 +76,14 @@ class ExpertsRoute(ABC):
     def refusal(self, problem: GroupedProblem) -> Refusal | None:
         """Ask both questions, :meth:`missing` first."""
         return self.missing(problem.machine) or self.can_implement(problem)
+
+    suits_what: ClassVar[str] = ""
+    """Which sizes :meth:`suits` is for, in a few words; "" for all."""
+
+    def described(self, problem: GroupedProblem) -> str:
+        """Return how it computes a product, in words, as ``mxgemm.explain_experts`` prints it."""
+        del problem
+        return "one way for all sizes"
 
     def suits(self, problem: GroupedProblem) -> bool:
         """Say whether this route is the one for such a size, where none is named."""

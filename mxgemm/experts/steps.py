@@ -41,6 +41,7 @@ class Steps:
         products: launches of the two.
         combine: see :mod:`mxgemm.experts.route`.
         quantise: see there.
+        rounds: see there.
     """
 
     problems: tuple[GroupedProblem, GroupedProblem]
@@ -49,6 +50,7 @@ class Steps:
     products: tuple[Launch, Launch]
     combine: Combine
     quantise: Quantise | None = None
+    rounds: bool = False
 
 
 def describe(

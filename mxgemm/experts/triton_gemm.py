@@ -86,6 +86,10 @@ class TritonGrouped(ExpertsRoute):
         """Rows of a tile."""
         return tile_for(problem).block_m
 
+    def described(self, problem: GroupedProblem) -> str:
+        """Its tile."""
+        return str(tile_for(problem))
+
     def bind(self, problem: GroupedProblem) -> Launch:
         """Return the launcher; it makes the tile list if it gets none."""
         tile = tile_for(problem)

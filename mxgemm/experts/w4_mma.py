@@ -7,10 +7,10 @@ overlap: each waits for what it reads, and weights are on their way before the l
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import torch
-from torch import Tensor
 
 from mxgemm import workspace
 from mxgemm.cuda.operands import ARCH, FORMATS
@@ -18,15 +18,16 @@ from mxgemm.device import Machine
 from mxgemm.errors import Refusal
 from mxgemm.experts import mma as grouped_mma
 from mxgemm.experts import mma_around as around
+from mxgemm.experts.launches import Combined, Product, Quantised, Routed, ids_alone
 from mxgemm.experts.lazy import Lazy
 from mxgemm.experts.mma import FEW_PAIRS, MAX_ROUTED, GroupedConfig, config_for, grouped_refusal
 from mxgemm.experts.problem import GroupedProblem, Operands, Routing, Tokens, tile_list_rows
-from mxgemm.experts.route import Combine, ExpertsRoute, Launch, LayerLaunches, Quantise, Sort, Sorted
+from mxgemm.experts.route import Combine, ExpertsRoute, Launch, LayerLaunches, Quantise, Sort
 from mxgemm.experts.triton_gemm import TritonGrouped
-from mxgemm.mx.formats import BLOCK
-from mxgemm.mx.formats import FORMATS as ELEMENT_FORMATS
 
 _TRITON: Final = TritonGrouped()
+ROUNDED_TOKENS: Final = 128
+"""Tokens that a first product with slots rounds by itself, once a workgroup and expert: a launch less."""
 
 
 class GroupedMMA(ExpertsRoute):
@@ -59,6 +60,10 @@ class GroupedMMA(ExpertsRoute):
         """Return how a product is computed."""
         return config_for(problem)
 
+    def described(self, problem: GroupedProblem) -> str:
+        """Its configuration."""
+        return str(self.config(problem))
+
     def bind(self, problem: GroupedProblem) -> Launch:
         """Build the kernel, unless it is in the cache, and return the launcher, which lists tiles first."""
         config = self.config(problem)
@@ -76,12 +81,22 @@ class GroupedMMA(ExpertsRoute):
 
     few = FEW_PAIRS
     """Pairs that every warp sorts by itself."""
+    rounding = ROUNDED_TOKENS
+    """Tokens that the first product rounds by itself."""
 
     def bind_layer(
         self, problems: tuple[GroupedProblem, GroupedProblem], routing: Routing, tokens: Tokens | None
     ) -> LayerLaunches:
         """Return the launches of a layer: of few pairs without a sort."""
-        quantise = None if tokens is None or tokens.a_format == "bf16" else self.bind_quantise(tokens, routing.machine)
+        slots = self.config(problems[0]).slots
+        rounds = tokens is not None and 0 < tokens.tokens <= self.rounding and rounds_tokens(problems[0], tokens)
+        rounds = rounds and slots > 0
+        if rounds:
+            assert tokens is not None
+            strides = replace(problems[0].strides, a=tokens.strides, a_scales=(0, 0))
+            problems = replace(problems[0], a_dtype=tokens.dtype, strides=strides), problems[1]
+        none = rounds or tokens is None or tokens.a_format == "bf16"
+        quantise = None if none or tokens is None else self.bind_quantise(tokens, routing.machine)
         # Without a launch of ours ahead, what wrote the ids may not have ended when this one begins.
         early, few = quantise is not None, routing.pairs <= self.few
         one, two = (self.config(p) for p in problems)
@@ -90,11 +105,9 @@ class GroupedMMA(ExpertsRoute):
         assert few or one.rows == two.rows, "one tile list serves both products"
         if few:
             sort: Sort = ids_alone
-        elif max(routing.pairs, routing.experts) <= MAX_ROUTED:
-            sort = self.bind_route(routing, one.rows, early=early)
         else:
-            sort = self.bind_sort(routing, one.rows)
-        return LayerLaunches(sort, (first, second), self.bind_combine(routing), quantise)
+            sort = self.bind_route(routing, one.rows, early=early)
+        return LayerLaunches(sort, (first, second), self.bind_combine(routing), quantise, rounds)
 
     def launcher(
         self, problem: GroupedProblem, config: GroupedConfig, routing: Routing | None, *, early: bool
@@ -113,14 +126,14 @@ class GroupedMMA(ExpertsRoute):
         by_ids = routing is not None
         launch = Lazy(
             problem.machine,
-            (grouped_mma.SOURCE, grouped_mma.KERNEL),
+            grouped_mma.kernel(config),
             grouped_mma.defines(problem, config, by_ids=by_ids, early=early),
             (grouped_mma.grid(problem, config, by_ids), grouped_mma.block(config)),
             grouped_mma.POINTERS,
             grouped_mma.constants(problem, config, routing),
-            grouped_mma.shared_bytes(config),
+            grouped_mma.shared_bytes(problem, config),
         )
-        return lambda o: launch(o.out.device, *addresses(o))
+        return Product(launch)
 
     def bind_sort(self, routing: Routing, block_rows: int) -> Sort:
         """Return Triton's sort."""
@@ -132,25 +145,19 @@ class GroupedMMA(ExpertsRoute):
 
     def bind_route(self, routing: Routing, rows: int, *, early: bool) -> Sort:
         """Return the launch that sorts pairs and lists tiles of so many rows."""
+        if routing.experts > around.MAX_SORTED_EXPERTS or routing.pairs > around.MAX_SORTED:
+            return _TRITON.bind_sort(routing, rows)
+        few = max(routing.pairs, routing.experts) <= MAX_ROUTED
         launch = Lazy(
             routing.machine,
-            (around.ROUTE_SOURCE, around.ROUTE_KERNEL),
+            (around.ROUTE_SOURCE, around.ROUTE_KERNEL) if few else (around.SORT_SOURCE, around.SORT_KERNEL),
             around.route_defines(rows, early=early),
-            ((1, 1, 1), (around.ROUTE_THREADS, 1, 1)),
+            ((1, 1, 1), (around.ROUTE_THREADS if few else around.SORT_THREADS, 1, 1)),
             around.ROUTE_POINTERS,
             around.route_constants(routing),
-            around.ROUTE_SHARED_BYTES,
+            around.ROUTE_SHARED_BYTES if few else around.sort_shared_bytes(routing),
         )
-        most = tile_list_rows(routing.pairs, routing.experts, rows)
-
-        def sort(ids: Tensor, expert_map: Tensor | None) -> Sorted:
-            places = torch.empty(routing.pairs, dtype=torch.int32, device=ids.device)
-            tiles = torch.empty((most, 3), dtype=torch.int32, device=ids.device)
-            table = 0 if expert_map is None else expert_map.data_ptr()
-            launch(ids.device, places.data_ptr(), tiles.data_ptr(), ids.data_ptr(), table)
-            return Sorted(places, tiles, tiles)
-
-        return sort
+        return Routed(launch, routing.pairs, tile_list_rows(routing.pairs, routing.experts, rows))
 
     def bind_combine(self, routing: Routing) -> Combine:
         """Return the launch that adds up, Triton's for many pairs a token."""
@@ -165,41 +172,23 @@ class GroupedMMA(ExpertsRoute):
             around.sum_constants(routing),
         )
 
-        def combine(y: Tensor, ids: Tensor, weights: Tensor, expert_map: Tensor | None, out: Tensor) -> None:
-            table = 0 if expert_map is None else expert_map.data_ptr()
-            launch(out.device, y.data_ptr(), weights.data_ptr(), out.data_ptr(), ids.data_ptr(), table)
-
-        return combine
+        return Combined(launch)
 
 
 def _quantise(tokens: Tokens, machine: Machine) -> Quantise:
-    t, fmt = tokens, ELEMENT_FORMATS[tokens.a_format]
-    assert t.a_format in FORMATS
+    assert tokens.a_format in FORMATS
     launch = Lazy(
         machine,
         (around.QUANTISE_SOURCE, around.QUANTISE_KERNEL),
-        around.quantise_defines(t),
-        (around.quantise_grid(t), (around.THREADS, 1, 1)),
+        around.quantise_defines(tokens),
+        (around.quantise_grid(tokens), (around.THREADS, 1, 1)),
         around.QUANTISE_POINTERS,
-        around.quantise_constants(t),
+        around.quantise_constants(tokens),
     )
-
-    def quantise(x: Tensor) -> tuple[Tensor, Tensor]:
-        data = torch.empty((t.tokens, t.hidden // fmt.pack), dtype=torch.uint8, device=x.device)
-        scales = torch.empty((t.tokens, t.hidden // BLOCK), dtype=torch.uint8, device=x.device)
-        launch(x.device, x.data_ptr(), data.data_ptr(), scales.data_ptr())
-        return data, scales
-
-    return quantise
+    return Quantised(launch, tokens)
 
 
-def ids_alone(ids: Tensor, expert_map: Tensor | None) -> Sorted:
-    """Pass ids and map on, for launches that find their pairs by them."""
-    return Sorted(expert_map, ids, None)
-
-
-def addresses(o: Operands) -> tuple[int, ...]:
-    """Return where the operands are, in the order of ``mma.POINTERS``: ids are where offsets would be."""
-    found = o.offsets if o.tiles is None else o.tiles
-    given = (o.a, o.a_scales, o.w, o.w_scales, o.bias, o.out, o.out_scales, found, o.places)
-    return tuple(0 if tensor is None else tensor.data_ptr() for tensor in given)
+def rounds_tokens(problem: GroupedProblem, tokens: Tokens) -> bool:
+    """Say whether the first product can round tokens as a launch before it would: to the same bits."""
+    vector = tokens.aligned and tokens.strides[1] == 1 and tokens.strides[0] % 8 == 0
+    return tokens.a_format != "bf16" and tokens.dtype == torch.bfloat16 and vector and problem.aligned

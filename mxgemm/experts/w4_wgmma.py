@@ -14,6 +14,7 @@ from mxgemm import workspace
 from mxgemm.device import Machine
 from mxgemm.errors import Refusal
 from mxgemm.experts import wgmma
+from mxgemm.experts.launches import Slabbed
 from mxgemm.experts.lazy import Lazy
 from mxgemm.experts.problem import GroupedProblem, Operands, Routing, Tokens, tile_list_rows
 from mxgemm.experts.route import Combine, ExpertsRoute, Launch, LayerLaunches, Quantise, Sort
@@ -33,6 +34,7 @@ class GroupedWgmma(ExpertsRoute):
     name = "w4_wgmma"
     takes = "MXFP4 weights and many rows an expert on Hopper, e2m1, e4m3 or bf16 activations"
     reads_fragments = True
+    suits_what = f"at least {LEAST_ROWS} rows an expert in the mean"
 
     def missing(self, machine: Machine) -> Refusal | None:
         """A Hopper GPU, a compiler for it, and Triton."""
@@ -53,6 +55,10 @@ class GroupedWgmma(ExpertsRoute):
     def block_rows(self, problem: GroupedProblem) -> int:
         """Rows of a tile."""
         return self.config(problem).columns
+
+    def described(self, problem: GroupedProblem) -> str:
+        """Its configuration."""
+        return str(self.config(problem))
 
     def bind(self, problem: GroupedProblem) -> Launch:
         """Build the kernels, unless they are in the cache, and return the launcher, which lists tiles first."""
@@ -76,7 +82,7 @@ class GroupedWgmma(ExpertsRoute):
         assert rows == self.block_rows(problems[1]), "one tile list serves both products"
         quantise = None if tokens is None or tokens.a_format == "bf16" else self.bind_quantise(tokens, routing.machine)
         products = tuple(self.launcher(p, self.config(p)) for p in problems)
-        sort = self.bind_sort(routing, rows)
+        sort = self.bind_route(routing, rows, early=quantise is not None)
         return LayerLaunches(sort, (products[0], products[1]), self.bind_combine(routing), quantise)
 
     def launcher(self, problem: GroupedProblem, config: GroupedWgmmaConfig) -> Launch:
@@ -107,19 +113,7 @@ class GroupedWgmma(ExpertsRoute):
             wgmma.constants(p),
             c.shared_bytes,
         )
-        nbytes = wgmma.slab_bytes(p, c)
-
-        def launch(o: Operands) -> None:
-            assert o.tiles is not None
-            device, tiles, index = o.out.device, o.tiles.data_ptr(), address(o.places)
-            with workspace.take(nbytes, device) as arena:
-                memory = arena.address
-                slabs(device, o.a.data_ptr(), address(o.a_scales), memory, tiles, index if p.reads_index else 0)
-                weight = o.w.data_ptr(), o.w_scales.data_ptr(), address(o.bias)
-                out = o.out.data_ptr(), address(o.out_scales)
-                main(device, memory, *weight, *out, tiles, index if p.writes_index else 0)
-
-        return launch
+        return Slabbed(slabs, main, wgmma.slab_bytes(p, c), p.reads_index, p.writes_index)
 
     def bind_quantise(self, tokens: Tokens, machine: Machine) -> Quantise:
         """Return the launch of the route ``w4_mma`` that quantises a layer's tokens."""
@@ -129,11 +123,10 @@ class GroupedWgmma(ExpertsRoute):
         """Return Triton's sort."""
         return _TRITON.bind_sort(routing, block_rows)
 
+    def bind_route(self, routing: Routing, rows: int, *, early: bool) -> Sort:
+        """Return the sort of the route ``w4_mma``."""
+        return _MMA.bind_route(routing, rows, early=early)
+
     def bind_combine(self, routing: Routing) -> Combine:
         """Return the sums of the route ``w4_mma``."""
         return _MMA.bind_combine(routing)
-
-
-def address(tensor: torch.Tensor | None) -> int:
-    """Return where a tensor is, 0 for none."""
-    return 0 if tensor is None else tensor.data_ptr()

@@ -33,6 +33,20 @@ class CodeObjectError(ValueError):
     """Not a code object, a damaged one, or one for another architecture."""
 
 
+class Argument(NamedTuple):
+    """An explicit argument of an AMD kernel.
+
+    Attributes:
+        offset: in the segment.
+        size: bytes.
+        is_pointer: to global memory.
+    """
+
+    offset: int
+    size: int
+    is_pointer: bool
+
+
 @dataclass(frozen=True, slots=True)
 class KernelInfo:
     """One kernel of a code object.
@@ -44,6 +58,7 @@ class KernelInfo:
         registers: vector registers of a lane, accumulation registers included; 0 for cubins, as all below.
         scratch_bytes: of a lane; above 0 something did not fit registers.
         max_threads: largest workgroup.
+        arguments: the explicit ones, in order; none of a cubin.
     """
 
     name: str
@@ -52,6 +67,7 @@ class KernelInfo:
     registers: int
     scratch_bytes: int
     max_threads: int
+    arguments: tuple[Argument, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,17 +153,27 @@ def _amd(image: bytes) -> CodeObject:
     kernels = {}
     for kernel in _field(metadata, "amdhsa.kernels", list):
         arguments: list[Any] = _field(kernel, ".args", list, [])
-        explicit = [a for a in arguments if not _field(a, ".value_kind", str, "").startswith("hidden_")]
+        explicit = _explicit(arguments)
         name = _field(kernel, ".symbol", str).removesuffix(".kd")
         kernels[name] = KernelInfo(
             name,
-            kernarg_bytes=max((_field(a, ".offset", int) + _field(a, ".size", int) for a in explicit), default=0),
+            kernarg_bytes=max((at + size for at, size, _ in explicit), default=0),
             shared_bytes=_field(kernel, ".group_segment_fixed_size", int),
             registers=_field(kernel, ".vgpr_count", int),
             scratch_bytes=_field(kernel, ".private_segment_fixed_size", int),
             max_threads=_field(kernel, ".max_flat_workgroup_size", int, 0),
+            arguments=explicit,
         )
     return CodeObject(target.split(":")[0], target, kernels)
+
+
+def _explicit(arguments: list[Any]) -> tuple[Argument, ...]:
+    kinds = [_field(argument, ".value_kind", str, "") for argument in arguments]
+    return tuple(
+        Argument(_field(argument, ".offset", int), _field(argument, ".size", int), kind == "global_buffer")
+        for argument, kind in zip(arguments, kinds, strict=True)
+        if not kind.startswith("hidden_")
+    )
 
 
 def _field(found: Any, name: str, kind: type[T], default: T | None = None) -> T:

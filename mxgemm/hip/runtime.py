@@ -266,8 +266,7 @@ class Module:
             info = self.code.kernels.get(name)
             if info is None:
                 raise DriverError(f"kernel: got {name!r}, want one of {', '.join(sorted(self.code.kernels)) or 'none'}")
-            known = Function(self, info, self.driver.function(self._handle, name))
-            self._functions[name] = known
+            known = self._functions.setdefault(name, Function(self, info, self.driver.function(self._handle, name)))
         return known
 
 
@@ -293,10 +292,12 @@ class Function:
         info: its arguments, registers and shared memory.
         module: what it belongs to.
         handle: the driver's.
+        shared_limit: bytes of dynamic shared memory that the driver was asked to allow; 0 for what it gives unasked.
     """
 
     def __init__(self, module: Module, info: KernelInfo, handle: int) -> None:
         self.info, self.module, self.handle = info, module, handle
+        self.shared_limit = 0
         self._device = module.device
         self._index = module.device.index
         self._launch = module.driver.launch

@@ -11,7 +11,8 @@ import torch
 
 from mxgemm._version import __version__
 from mxgemm.aiter import direct, installed
-from mxgemm.device import default_device, machine_of
+from mxgemm.cpu import variants
+from mxgemm.device import Machine, default_device, machine_of
 from mxgemm.errors import Refusal
 from mxgemm.hip.abilities import Ability, abilities
 from mxgemm.mx.prepared import wanted_on
@@ -71,18 +72,33 @@ def examine() -> Findings:
         ("aiter", installed.describe()),
         ("aiter code objects", direct.describe()),
         ("device", f"{machine.name} ({machine.arch}{units})"),
+        *_cpu(machine),
         ("prepare() makes of a weight", "nothing: row-major serves" if form is None else str(form)),
-        ("routing tables", ", ".join(f"{os.path.basename(t.path)} ({len(t.rows)} rows)" for t in shipped) or "none"),
+        ("routing tables", ", ".join(f"{os.path.basename(t.path)} ({_rows(t)})" for t in shipped) or "none"),
         (f"own tables ({tables.TABLES_VARIABLE})", ", ".join(table.path for table in named) or "none"),
         (OWN_TABLE, _own_table(machine.arch)),
     )
     return Findings(machine.arch, facts, abilities(machine), routes)
 
 
+def _cpu(machine: Machine) -> tuple[tuple[str, str], ...]:
+    """Say which kind of CPU rows of tables have to name to count here."""
+    if machine.arch != "cpu":
+        return ()
+    return (("kind of CPU", variants.kind() or "none that the C kernels are for: rows that name a kind do not count"),)
+
+
+def _rows(table: tables.Table) -> str:
+    """Say how many rows a table has, and how many of them are for other CPUs."""
+    here = variants.kind() if table.arch == "cpu" else ""
+    others = sum(row.cpu not in (None, here) for row in table.rows)
+    return f"{len(table.rows)} rows, {others} of them for other CPUs" if others else f"{len(table.rows)} rows"
+
+
 def _own_table(arch: str) -> str:
     found = tables.own(arch)
     if found:
-        return f"{found[0].path} ({len(found[0].rows)} rows)"
+        return f"{found[0].path} ({_rows(found[0])})"
     if os.environ.get(tables.TABLES_VARIABLE) == "":
         return f"left out: {tables.TABLES_VARIABLE} is set to nothing"
     try:

@@ -57,7 +57,7 @@ class Growing:
         """Take in what was measured of a task, and write what has come together, if it is time."""
         name, source = self._named[task.prepared]
         for timing in kept.timings:
-            self._places |= tuned.places_of(timing, self._machine.cu_count)
+            self._places |= tuned.places_of(timing, self._machine.cu_count, tuned.cpu_of(self._device))
         self._rows += tuned.of_all_forms(tuned.rows(kept.timings, self._device, name))
         self._sources[name] = source
         self._done += [kept] if finished else []

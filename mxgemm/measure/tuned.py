@@ -1,6 +1,7 @@
 """What tuning measured as a routing table: its rows, how a table grows by them, and how several become one.
 
-A row's place is its size, its formats, the form of its weight, the number of compute units and its route. What is
+A row's place is its size, its formats, the form of its weight, the number of compute units, the kind of CPU and its
+route. What is
 measured anew replaces what the table has in the same place; the other routes of a size stay, and so do other sizes,
 formats, forms and machines.
 """
@@ -19,8 +20,10 @@ import torch
 
 from mxgemm import files
 from mxgemm._version import __version__
+from mxgemm.cpu import variants
 from mxgemm.device import machine_of
 from mxgemm.files import FileError
+from mxgemm.measure.environment import describe_environment
 from mxgemm.measure.timing import CALL_METHOD
 from mxgemm.measure.tune import Timing
 from mxgemm.routes import ROUTES
@@ -28,8 +31,8 @@ from mxgemm.routing import tables
 from mxgemm.routing.tables import Row, Table
 from mxgemm.triton.support import triton_version
 
-Place = tuple[int, int, int, str, str, str | None, int, str]
-"""(M, N, K), formats of A and B, form of the weight, compute units, route."""
+Place = tuple[int, int, int, str, str, str | None, int, str | None, str]
+"""(M, N, K), formats of A and B, form of the weight, compute units, kind of CPU, route."""
 
 _SIGNIFICANT: Final = 4
 _MARK: Final = files.json_mark(tables.KIND)
@@ -39,9 +42,9 @@ _LOCK: Final = ".mxgemm-tables.lock"
 def rows(timings: Iterable[Timing], device: torch.device, source: str) -> list[Row]:
     """Return a row for each place that something right was measured for, with its fastest configuration."""
     best: dict[Place, tuple[float, Timing]] = {}
-    units = machine_of(device).cu_count
+    units, cpu = machine_of(device).cu_count, cpu_of(device)
     for timing in timings:
-        place = place_of(timing, units)
+        place = place_of(timing, units, cpu)
         if timing.us is not None and (place not in best or timing.us < best[place][0]):
             best[place] = timing.us, timing
     return [
@@ -50,6 +53,7 @@ def rows(timings: Iterable[Timing], device: torch.device, source: str) -> list[R
             a_format=timing.a_format,
             cu_count=units,
             derived=timing.derived,
+            cpu=cpu,
             config=timing.config.to_mapping(),
         )
         for us, timing in sorted(best.values(), key=lambda item: (item[1].shape, item[1].a_format, item[0]))
@@ -61,10 +65,15 @@ def of_all_forms(found: Sequence[Row]) -> list[Row]:
     return [replace(row, derived=form) for row in found for form in _alike(row.route, row.derived)]
 
 
-def places_of(timing: Timing, units: int) -> set[Place]:
+def cpu_of(device: torch.device) -> str | None:
+    """Return the kind of a CPU that rows of it name, None for another device."""
+    return variants.kind() or None if device.type == "cpu" else None
+
+
+def places_of(timing: Timing, units: int, cpu: str | None = None) -> set[Place]:
     """Return where a timing's row belongs, and those of :func:`of_all_forms`."""
     forms = _alike(timing.route, timing.derived)
-    return {place_of(replace(timing, derived=form), units) for form in forms}
+    return {place_of(replace(timing, derived=form), units, cpu) for form in forms}
 
 
 def _alike(route: str, form: str | None) -> tuple[str | None, ...]:
@@ -72,9 +81,9 @@ def _alike(route: str, form: str | None) -> tuple[str | None, ...]:
     return next((forms for forms in alike if form in forms), (form,))
 
 
-def place_of(timing: Timing, units: int) -> Place:
-    """Return where a timing's row belongs, on a machine of so many compute units."""
-    return *timing.shape, timing.a_format, "e2m1", timing.derived, units, timing.route
+def place_of(timing: Timing, units: int, cpu: str | None = None) -> Place:
+    """Return where a timing's row belongs, on a machine of so many compute units or of such a CPU."""
+    return *timing.shape, timing.a_format, "e2m1", timing.derived, units, cpu, timing.route
 
 
 def source_of(
@@ -94,6 +103,7 @@ def source_of(
     versions = [f"mxgemm {__version__}", f"torch {torch.__version__}"]
     versions += [f"triton {version[0]}.{version[1]}"] if version else []
     units = f", {machine.cu_count} compute units" if machine.cu_count else ""
+    units += f" ({_cpu(device)}), {torch.get_num_threads()} threads" if device.type == "cpu" else ""
     return f"tune {date}{'' if prepared else ' raw'}", {
         "title": f"mxgemm tune on {machine.name}{units}, {date}, {', '.join(versions)}",
         "scope": "call",
@@ -293,7 +303,12 @@ def _config_of(row: Row) -> dict[str, Any]:
 
 def place_of_row(row: Row) -> Place:
     """Return the place of a row."""
-    return row.m, row.n, row.k, row.a_format, row.b_format, row.derived, row.cu_count, row.route
+    return row.m, row.n, row.k, row.a_format, row.b_format, row.derived, row.cu_count, row.cpu, row.route
+
+
+def _cpu(device: torch.device) -> str:
+    name, kind = describe_environment(device)["device"], cpu_of(device)
+    return f"{name}, {kind}" if kind else str(name)
 
 
 def _added(known: dict[str, Mapping[str, str]], more: Mapping[str, Mapping[str, str]]) -> dict[str, str]:

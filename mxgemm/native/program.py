@@ -32,11 +32,18 @@ class Place(NamedTuple):
         return Place(self.slot, self.add + more)
 
 
+SLOTS: Final = 16
 A: Final = Place(1)
 BIAS: Final = Place(2)
 OUT: Final = Place(3)
 SCRATCH: Final = Place(4)
 COUNTERS: Final = Place(5)
+
+
+def brought(number: int) -> Place:
+    """Return where the ``number``-th of further things begins, for who runs a program by the addresses of its slots."""
+    assert 0 <= number < SLOTS - COUNTERS.slot - 1
+    return Place(COUNTERS.slot + 1 + number)
 
 
 def fixed(address: int) -> Place:
@@ -46,7 +53,7 @@ def fixed(address: int) -> Place:
 
 MAX_ARGUMENT_BYTES: Final = 512
 MAX_PATCHES: Final = 16
-MAX_STEPS: Final = 6
+MAX_STEPS: Final = 8
 """Of ``source/program.h``."""
 
 

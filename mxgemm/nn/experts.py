@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mxgemm.arguments import as_int, check_type, shown
-from mxgemm.experts import SwiGLU, moe
+from mxgemm.experts import ExpertsExplanation, SwiGLU, explain_experts, moe
 from mxgemm.experts.validation import check_bias, check_weight
 from mxgemm.mx.formats import ActivationFormat, ScaleRounding
 from mxgemm.mx.tensor import FLOAT_DTYPES, MXTensor
@@ -121,6 +121,17 @@ class MXExperts(nn.Module):
         """
         self.gate_up_proj.prepare(arch)
         self.down_proj.prepare(arch)
+
+    def explain(self, tokens: int, top_k: int, *, device: torch.device | str | int | None = None) -> ExpertsExplanation:
+        """Say which route a call of so many tokens takes, and why: see :func:`mxgemm.explain_experts`.
+
+        Raises:
+            TypeError, ValueError: as :func:`mxgemm.explain_experts`.
+        """
+        return explain_experts(
+            tokens, self.gate_up_proj.prepared_tensor(), self.down_proj.prepared_tensor(), top_k=top_k,
+            activation=self.activation, a_format=self.a_format, bias=self.gate_up_proj_bias is not None, device=device,
+        )  # fmt: skip
 
     def warmup(self, tokens: Iterable[int], top_k: int, dtype: torch.dtype = torch.bfloat16) -> None:
         """Make calls of so many tokens once, of zeros: kernels are compiled, loaded and planned for afterwards.

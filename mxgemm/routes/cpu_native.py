@@ -44,6 +44,7 @@ class CpuNative(Route):
     name = "cpu_native"
     takes = "bf16, fp16, fp32 or quantised A, any a_format; an e2m1 weight in any layout"
     config_type = CpuNativeConfig
+    fitted = True
 
     def missing(self, machine: Machine) -> Refusal | None:
         """A CPU of a kind that has a variant, and a C compiler."""

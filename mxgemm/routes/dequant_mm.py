@@ -93,6 +93,12 @@ class _Launch:
         self.slices = [] if self.decoded else weight_slices(p, 2)
         sizes = {stop - start for start, stop in self.slices}
         self.decode = {rows: Launcher(decode_call(p, rows, to_fp8=False)) for rows in sizes}
+        self.both = None
+        """Rounds A and decodes the first slice in one launch."""
+        if self.round is not None and self.slices:
+            both = round_and_decode_call(p, self.slices[0][1])
+            if grid_refusal(p, both.grid, 4, ("m", "k")) is None:
+                self.both = Launcher(both)
         # In scratch: a slice of the weight, A, what the vendor's product asks for.
         self.left_at = round_up(max((2 * rows * p.k for rows in sizes), default=0), _ALIGN)
         self.vendor_at = self.left_at + (0 if self.round is None else round_up(2 * p.m * p.k, _ALIGN))
@@ -119,13 +125,13 @@ class _Launch:
         product = self._product(a.device)
         nbytes = self.vendor_at + (0 if product is None else product.memory_bytes)
         with workspace.take(nbytes, a.device) as arena:
-            left = self._left(a, arena.memory)
+            left, right = self._first(operands, arena.memory)
             if product is not None:
-                self._multiply(product, left, operands, arena.memory)
+                self._multiply(product, left, right, operands, arena.memory)
             elif self.decoded:
-                multiply_bf16(left, operands.derived[0], operands.bias, operands.out)
+                multiply_bf16(left, right, operands.bias, operands.out)
             else:
-                self._multiply_slices(left, operands, arena.memory)
+                self._multiply_slices(left, right, operands, arena.memory)
 
     def program(self, operands: Operands) -> Program | None:
         """Describe the launches, where cublasLt is asked directly and has been."""
@@ -137,13 +143,16 @@ class _Launch:
         nbytes = self.vendor_at + product.memory_bytes
         steps: list[Step | None] = []
         with workspace.take(nbytes, a.device) as arena:
-            if self.round is not None:
-                left = self._left_in(arena.memory)
-                steps.append(self.round.step((a, left), (A, SCRATCH + self.left_at)))
-            if not self.decoded:
-                right = self._right_in(arena.memory, self.problem.n)
-                places = fixed(b.data_ptr()), *(fixed(b_scales.data_ptr()),) * 2, SCRATCH
-                steps.append(self.decode[self.problem.n].step((b, b_scales, b_scales, right), places))
+            left, left_at = (a, A) if self.round is None else (self._left_in(arena.memory), SCRATCH + self.left_at)
+            scales_at = fixed(b_scales.data_ptr())
+            weight_at = fixed(b.data_ptr()), scales_at, scales_at, SCRATCH, scales_at
+            decoded = () if self.decoded else self._decoded(b, b_scales, self.problem.n, arena.memory)
+            if self.both is not None:
+                steps.append(self.both.step((a, left, *decoded), (A, left_at, *weight_at)))
+            elif self.round is not None:
+                steps.append(self.round.step((a, left), (A, left_at)))
+            elif not self.decoded:
+                steps.append(self.decode[self.problem.n].step(decoded, weight_at))
         return joined((*steps, product), scratch_bytes=nbytes, hooks=hooks() if steps else ())
 
     def _product(self, device: torch.device) -> ProductStep | None:
@@ -173,31 +182,51 @@ class _Launch:
         m, k = self.problem.m, self.problem.k
         return memory[self.left_at : self.left_at + 2 * m * k].view(torch.bfloat16).view(m, k)
 
+    def _first(self, operands: Operands, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Return A and the weight, or its first slice, as they are multiplied."""
+        if self.decoded:
+            return self._left(operands.a, memory), operands.derived[0]
+        start, stop = self.slices[0]
+        data, scales = self._slice(operands, start, stop)
+        if self.both is None:
+            return self._left(operands.a, memory), self._right(data, scales, stop - start, memory)
+        left, decoded = self._left_in(memory), self._decoded(data, scales, stop - start, memory)
+        self.both(operands.a, left, *decoded)
+        return left, decoded[3]
+
     def _right(self, b: Tensor, b_scales: Tensor, rows: int, memory: Tensor) -> Tensor:
-        right = self._right_in(memory, rows)
-        self.decode[rows](b, b_scales, b_scales, right)
-        return right
+        decoded = self._decoded(b, b_scales, rows, memory)
+        self.decode[rows](*decoded)
+        return decoded[3]
+
+    def _decoded(self, b: Tensor, b_scales: Tensor, rows: int, memory: Tensor) -> tuple[Tensor, ...]:
+        """Return what a launch that decodes rows of the weight reads and writes; of bases there are none."""
+        return b, b_scales, b_scales, self._right_in(memory, rows), b_scales
+
+    def _slice(self, operands: Operands, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Return rows of the weight and their scales, row-major where they come in fragment order."""
+        p = self.problem
+        data, scales = operands.b[start:stop], operands.b_scales[scale_row(p.scale_layout, start) :]
+        if p.weight_layout != FRAGMENTS:
+            return data, scales
+        return row_major_parts(data, scales[: stop - start])  # slices start where pairs of tiles do
 
     def _right_in(self, memory: Tensor, rows: int) -> Tensor:
         k = self.problem.k
         return memory[: 2 * rows * k].view(torch.bfloat16).view(rows, k)
 
-    def _multiply(self, product: ProductStep, left: Tensor, operands: Operands, memory: Tensor) -> None:
-        _, _, b, b_scales, bias, out, derived = operands
-        right = derived[0] if self.decoded else self._right(b, b_scales, self.problem.n, memory)
+    def _multiply(self, product: ProductStep, left: Tensor, right: Tensor, operands: Operands, memory: Tensor) -> None:
+        bias, out = operands.bias, operands.out
         run(
             product, right.data_ptr(), left.data_ptr(), 0, 0 if bias is None else bias.data_ptr(), out.data_ptr(),
             memory.data_ptr() + self.vendor_at, workspace.raw_stream(out.device),
         )  # fmt: skip
 
-    def _multiply_slices(self, left: Tensor, operands: Operands, memory: Tensor) -> None:
-        _, _, b, b_scales, bias, out, _ = operands
-        p = self.problem
+    def _multiply_slices(self, left: Tensor, right: Tensor, operands: Operands, memory: Tensor) -> None:
+        bias, out = operands.bias, operands.out
         for start, stop in self.slices:
-            data, scales = b[start:stop], b_scales[scale_row(p.scale_layout, start) :]
-            if p.weight_layout == FRAGMENTS:  # slices start where pairs of tiles do
-                data, scales = row_major_parts(data, scales[: stop - start])
-            right = self._right(data, scales, stop - start, memory)
+            if start:
+                right = self._right(*self._slice(operands, start, stop), stop - start, memory)
             multiply_bf16(left, right, None if bias is None else bias[start:stop], out[:, start:stop])
 
 
@@ -227,6 +256,27 @@ def round_call(problem: Problem) -> KernelCall:
     }
     options = {"num_warps": 4}
     return KernelCall(round_values_kernel, (p.a_dtype, torch.bfloat16), (p.m, p.k, *s.a), constants, options, _grid(p))
+
+
+def round_and_decode_call(problem: Problem, rows: int) -> KernelCall:
+    """Describe the launch of that and of ``decode_call`` for ``rows`` rows of the weight: its tensors, then those."""
+    from mxgemm.triton.kernels.dequant import round_and_decode_kernel
+
+    left, right = round_call(problem), decode_call(problem, rows, to_fp8=False)
+    a, b = dict(left.constants), dict(right.constants)
+    constants = {
+        **{name: a[name] for name in ("EMAX", "ADDEND", "BLOCK_M")},
+        **{"A_BLOCK_K": a["BLOCK_K"]},
+        **b,
+    }
+    return KernelCall(
+        round_and_decode_kernel,
+        (*left.dtypes, *right.dtypes),
+        (*left.scalars, rows, *right.scalars[2:]),
+        constants,
+        left.options,
+        (left.grid[0] * left.grid[1] + right.grid[0], 1, 1),
+    )
 
 
 def _grid(problem: Problem) -> tuple[int, int, int]:

@@ -10,7 +10,8 @@ from mxgemm.mx.fold import FOLD_ROWS
 from mxgemm.mx.formats import E2M1, scale_addend
 from mxgemm.mx.layouts import round_up
 from mxgemm.problem import Problem
-from mxgemm.routes.fold_forms import FP8_FOLD_COMPACT, FP8_FOLD_FNUZ
+from mxgemm.routes.decode import decode_call
+from mxgemm.routes.fold_forms import FP8_FOLD_FNUZ
 from mxgemm.triton.launch import KernelCall
 from mxgemm.triton.support import interpreting, next_power_of_two, wide_offsets
 
@@ -51,16 +52,42 @@ def quantize_fold_call(problem: Problem) -> KernelCall:
     )
 
 
-def wide_rows_call(problem: Problem) -> KernelCall:
-    """Describe the launch that recomputes wide rows: unfolded, a, weight, its scales or bases, bias, out."""
+def fold_both_call(problem: Problem, rows: int) -> KernelCall:
+    """Describe the launch of that and of ``decode_call`` for rows of a compact weight: its tensors, then those."""
+    from mxgemm.triton.kernels.fold_weight import fold_both_kernel
+
+    left = quantize_fold_call(problem)
+    right = decode_call(problem, rows, to_fp8=True, warps=left.options["num_warps"])
+    a, b = dict(left.constants), dict(right.constants)
+    constants = {
+        **{name: a[name] for name in ("ADDEND", "PAIRS", "BLOCK_M")},
+        **{"A_BLOCK_K": a["BLOCK_K"], "EVEN": a["EVEN"]},
+        **{name: value for name, value in b.items() if name != "TO_FP8"},
+    }
+    return KernelCall(
+        fold_both_kernel,
+        (*left.dtypes, *right.dtypes),
+        (*left.scalars, rows, *right.scalars[2:]),
+        constants,
+        left.options,
+        (left.grid[0] + right.grid[0], 1, 1),
+    )
+
+
+def wide_rows_call(problem: Problem, *, packed: bool = False) -> KernelCall:
+    """Describe the launch that recomputes wide rows: unfolded, a, weight, its bases, bias, out.
+
+    Args:
+        problem: the whole one.
+        packed: the weight is not there as a whole in e4m3: by its own bytes and scales.
+    """
     from mxgemm.triton.kernels.fold import wide_rows_folded_kernel, wide_rows_kernel
 
     p, s = problem, problem.strides
     assert s is not None
-    compact = p.derived == FP8_FOLD_COMPACT.kind
     addend, wide = scale_addend(E2M1, p.scale_rounding), {"WIDE": wide_offsets(p)}
     tail = {"INTERPRETED": interpreting()}
-    if compact:
+    if packed:
         block_m, block_n = 64, 64
         layouts = {"PRESHUFFLED": p.weight_layout == "preshuffled", "SCALE_ORDER": p.scale_layout}
         blocks = {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": 128, "EVEN_N": p.n % block_n == 0}
@@ -76,9 +103,9 @@ def wide_rows_call(problem: Problem) -> KernelCall:
     # Mostly these programs look at their flags and leave: no more of them than run at once.
     programs = max(1, min(-(-p.n // block_n), _WIDE_PROGRAMS // row_tiles))
     return KernelCall(
-        wide_rows_kernel if compact else wide_rows_folded_kernel,
+        wide_rows_kernel if packed else wide_rows_folded_kernel,
         (
-            *(torch.int32, p.a_dtype, torch.uint8, torch.uint8 if compact else torch.float32),
+            *(torch.int32, p.a_dtype, torch.uint8, torch.uint8 if packed else torch.float32),
             *(p.bias_dtype if p.has_bias else p.out_dtype, p.out_dtype),
         ),
         scalars,
@@ -114,4 +141,31 @@ def finish_call(problem: Problem, columns: int, dtype: torch.dtype, *, has_bias:
         constants,
         {"num_warps": 4},
         (-(-p.m // _FINISH_M) * -(-columns // _FINISH_N), 1, 1),
+    )
+
+
+def finish_folded_call(problem: Problem, dtype: torch.dtype, *, has_bias: bool) -> KernelCall:
+    """Describe the launch of both for a whole weight in e4m3: unfolded, product, a, weight, its bases, bias, out.
+
+    Args:
+        problem: the whole one.
+        dtype: of the product, contiguous with whole sixteens of columns.
+        has_bias: the bias is added to the product here.
+    """
+    from mxgemm.triton.kernels.fold import finish_folded_kernel
+
+    p, s = problem, problem.strides
+    assert s is not None
+    wide = wide_rows_call(p)
+    unfolded, a, folded, base, bias, out = wide.dtypes
+    sizes = {"FINISH_M": _FINISH_M, "FINISH_N": _FINISH_N}
+    first = {"ADDEND": wide.constants["ADDEND"], "HAS_BIAS": p.has_bias, "ADDS_BIAS": has_bias, **sizes}
+    finishing = -(-p.m // _FINISH_M) * -(-p.n // _FINISH_N)
+    return KernelCall(
+        finish_folded_kernel,
+        (unfolded, dtype, a, folded, base, bias, out),
+        (p.m, p.n, p.k, round_up(p.n, FOLD_ROWS), *s.a, *s.out, s.bias),
+        {**first, **{name: value for name, value in wide.constants.items() if name not in first}},
+        wide.options,
+        (finishing + wide.grid[0] * wide.grid[1], 1, 1),
     )

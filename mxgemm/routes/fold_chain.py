@@ -1,4 +1,4 @@
-"""The launches of route ``fp8_fold``: quantise, decode a compact weight, multiply, finish, recompute rows."""
+"""The launches of route ``fp8_fold``: quantise and decode a compact weight, multiply, finish, recompute rows."""
 
 from __future__ import annotations
 
@@ -17,11 +17,18 @@ from mxgemm.notices import say_once
 from mxgemm.problem import Problem
 from mxgemm.routes.base import Operands
 from mxgemm.routes.decode import decode_call, weight_slices
-from mxgemm.routes.fold_calls import finish_call, quantize_fold_call, wide_rows_call
+from mxgemm.routes.fold_calls import (
+    finish_call,
+    finish_folded_call,
+    fold_both_call,
+    quantize_fold_call,
+    wide_rows_call,
+)
 from mxgemm.routes.fold_forms import FP8_FOLD_COMPACT, FP8_FOLD_FNUZ
 from mxgemm.triton.launch import Launcher, hooks
 
 _ALIGN: Final = 256
+_FEW_A_UNIT: Final = 4
 
 
 class FoldChain:
@@ -45,20 +52,29 @@ class FoldChain:
         bias_after = p.has_bias and not self.vendor_adds_bias
         self.product_dtype = torch.float32 if bias_after else p.out_dtype
 
-        self.quantize = Launcher(quantize_fold_call(p))
-        self.decode = {rows: Launcher(decode_call(p, rows, to_fp8=True)) for rows in sizes if self.compact}
-        self.finish = {
-            rows: Launcher(finish_call(p, rows, self.product_dtype, has_bias=bias_after))
-            for rows in sizes
-            if not self.direct
-        }
-        self.wide_rows = Launcher(wide_rows_call(p))
+        # Of a compact weight the first slice is decoded by the launch that quantises A.
+        first = self.slices[0][1]
+        self.quantize = Launcher(fold_both_call(p, first) if self.compact else quantize_fold_call(p))
+        later = {stop - start for start, stop in self.slices[1:]}
+        self.decode = {rows: Launcher(decode_call(p, rows, to_fp8=True)) for rows in later}
+        self.packed = len(self.slices) > 1  # or all of the weight is in e4m3 when the last launch begins
+        finish = {rows: finish_call(p, rows, self.product_dtype, has_bias=bias_after) for rows in sizes}
+        # One launch finishes and recomputes rows where its programs, whose registers are many, all start soon.
+        few = finish[first].grid[0] <= _FEW_A_UNIT * max(p.machine.cu_count, 1)
+        self.finishes_last = few and not self.direct and not self.packed
+        apart = not self.direct and not self.finishes_last
+        self.finish = {rows: Launcher(call) for rows, call in finish.items()} if apart else {}
+        if self.finishes_last:
+            self.last = Launcher(finish_folded_call(p, self.product_dtype, has_bias=bias_after))
+        else:
+            self.last = Launcher(wide_rows_call(p, packed=self.packed))
 
         most = round_up(max(sizes), FOLD_ROWS)
         self.base_at = round_up(p.m * p.k, _ALIGN)
         self.wide_at = self.base_at + round_up(4 * p.m, _ALIGN)
         self.weight_at = self.wide_at + round_up(4 * p.m, _ALIGN)
-        self.product_at = self.weight_at + (round_up(most * p.k, _ALIGN) if self.compact else 0)
+        self.factors_at = self.weight_at + (round_up(most * p.k, _ALIGN) if self.compact else 0)
+        self.product_at = self.factors_at + (round_up(4 * most, _ALIGN) if self.compact else 0)
         product_bytes = 0 if self.direct else p.m * most * self.product_dtype.itemsize
         self.nbytes = self.product_at + round_up(product_bytes, _ALIGN)
         self.vendor: VendorProduct | Literal[False] | None = None
@@ -71,16 +87,21 @@ class FoldChain:
     def _launch(self, operands: Operands, memory: Tensor) -> None:
         a, _, b, b_scales, bias, out, derived = operands
         folded, base, wide = self._parts(memory)
-        self.quantize(a, folded, base, wide)
+        self.quantize(*self._quantized(operands, memory))
         for start, stop in self.slices:
-            right = self._right(operands, start, stop, memory)
+            if start:
+                self.decode[stop - start](*self._decoded(operands, start, stop, memory))
+            right = self._right(derived, stop - start, memory)
             columns, some = out[:, start:stop], None if bias is None else bias[start:stop]
             product = out if self.direct else self._product_in(memory, stop - start)
             self._multiply((folded, base), right, some, product)
-            if not self.direct:
+            if self.finish:
                 self.finish[stop - start](product, columns if some is None else some, columns)
-        read = (b, b_scales) if self.compact else derived
-        self.wide_rows(wide, a, *read, out if bias is None else bias, out)
+        added = out if bias is None else bias
+        if self.packed:
+            self.last(wide, a, b, b_scales, added, out)
+        else:
+            self.last(wide, *((product,) if self.finishes_last else ()), a, *right, added, out)
 
     def program(self, operands: Operands) -> Program | None:
         """Describe the launches, where the weight is multiplied whole and the vendor's product gives torch's bits."""
@@ -93,25 +114,27 @@ class FoldChain:
                 return None
         a, _, b, b_scales, bias, out, derived = operands
         n = self.problem.n
-        wide_at, base_at, weight_at = (SCRATCH + at for at in (self.wide_at, self.base_at, self.weight_at))
+        base_at, wide_at, weight_at, factors_at = (
+            SCRATCH + at for at in (self.base_at, self.wide_at, self.weight_at, self.factors_at)
+        )
         added, added_at = (out, OUT) if bias is None else (bias, BIAS)
         bases = self._bases(derived)
         product = self._step(self.vendor, a.device, weight_at if self.compact else fixed(derived[0].data_ptr()), bases)
         nbytes = self.nbytes + product.memory_bytes
         with workspace.take(nbytes, a.device) as arena:
-            folded, base, wide = self._parts(arena.memory)
-            steps: list[Step | None] = [self.quantize.step((a, folded, base, wide), (A, SCRATCH, base_at, wide_at))]
-            if self.compact:
-                read, decoded = (b, b_scales, derived[0]), arena.memory[self.weight_at :]
-                steps.append(self.decode[n].step((*read, decoded), (*map(_place, read), weight_at)))
-            steps.append(product)
-            if not self.direct:
-                sums, places = self._product_in(arena.memory, n), (SCRATCH + self.product_at, added_at, OUT)
-                steps.append(self.finish[n].step((sums, added, out), places))
-            left = (b, b_scales) if self.compact else derived
-            steps.append(
-                self.wide_rows.step((wide, a, *left, added, out), (wide_at, A, *map(_place, left), added_at, OUT))
-            )
+            wide = self._parts(arena.memory)[2]
+            decoded = (*map(_place, (b, b_scales, derived[0])), weight_at, factors_at) if self.compact else ()
+            places = (A, SCRATCH, base_at, wide_at, *decoded)
+            steps: list[Step | None] = [self.quantize.step(self._quantized(operands, arena.memory), places), product]
+            read = self._right(derived, n, arena.memory)
+            read_at = (weight_at, factors_at) if self.compact else map(_place, read)
+            sums = () if self.direct else (self._product_in(arena.memory, n),)
+            sums_at = () if self.direct else (SCRATCH + self.product_at,)
+            if self.finish:
+                steps.append(self.finish[n].step((*sums, added, out), (*sums_at, added_at, OUT)))
+                sums, sums_at = (), ()
+            last = (wide, *sums, a, *read, added, out), (wide_at, *sums_at, A, *read_at, added_at, OUT)
+            steps.append(self.last.step(*last))
         return joined(steps, scratch_bytes=nbytes, hooks=hooks(), owned=(bases,))
 
     def _vendor_product(self, operands: Operands) -> VendorProduct | Literal[False]:
@@ -124,9 +147,9 @@ class FoldChain:
             bases = self._bases(operands.derived)  # held until they have been read
             step = self._step(vendor, device, SCRATCH, bases)
             with workspace.take(self.nbytes + step.memory_bytes, device) as arena:
-                folded, base, wide = self._parts(arena.memory)
-                self.quantize(operands.a, folded, base, wide)
-                right = self._right(operands, 0, p.n, arena.memory)
+                folded, base, _ = self._parts(arena.memory)
+                self.quantize(*self._quantized(operands, arena.memory))
+                right = self._right(operands.derived, p.n, arena.memory)
                 ours, theirs = (torch.empty((p.m, n), dtype=self.product_dtype, device=device) for _ in range(2))
                 self._multiply((folded, base), right, bias, theirs)
                 run(
@@ -163,17 +186,24 @@ class FoldChain:
     def _bases(self, derived: tuple[Tensor, ...]) -> Tensor:
         return _fp32_bases(derived[0], round_up(self.problem.n, FOLD_ROWS)) if self.compact else derived[1]
 
-    def _right(self, operands: Operands, start: int, stop: int, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return rows of the weight in e4m3, padded to whole sixteens, and their bases."""
-        _, _, b, b_scales, _, _, derived = operands
-        k, padded = self.problem.k, round_up(stop - start, FOLD_ROWS)
+    def _quantized(self, operands: Operands, memory: Tensor) -> tuple[Tensor, ...]:
+        """Return what the first launch reads and writes."""
+        first = operands.a, *self._parts(memory)
+        return (*first, *self._decoded(operands, *self.slices[0], memory)) if self.compact else first
+
+    def _decoded(self, operands: Operands, start: int, stop: int, memory: Tensor) -> tuple[Tensor, ...]:
+        """Return what a launch that decodes rows of a compact weight reads and writes."""
+        scales = operands.b_scales[scale_row(self.problem.scale_layout, start) :]
+        made = self._right(operands.derived, stop - start, memory)
+        return operands.b[start:stop], scales, operands.derived[0][start:stop], *made
+
+    def _right(self, derived: tuple[Tensor, ...], rows: int, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Return rows of the weight in e4m3, padded to whole sixteens, and their bases; of a compact one in scratch."""
+        k, padded = self.problem.k, round_up(rows, FOLD_ROWS)
         if not self.compact:
             return derived[0].as_strided((padded, k), (k, 1)), derived[1]
-        weight = memory[self.weight_at : self.weight_at + padded * k].view(padded, k)
-        base = derived[0][start:stop]
-        scales = b_scales[scale_row(self.problem.scale_layout, start) :]
-        self.decode[stop - start](b[start:stop], scales, base, weight)
-        return weight, _fp32_bases(base, padded)
+        factors = memory[self.factors_at : self.factors_at + 4 * padded].view(torch.float32)
+        return memory[self.weight_at : self.weight_at + padded * k].view(padded, k), factors
 
     def _multiply(
         self, left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor], bias: Tensor | None, out: Tensor

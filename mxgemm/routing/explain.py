@@ -11,7 +11,8 @@ from typing import Any, Final
 import torch
 
 from mxgemm.arguments import as_int, as_path, check_bool, check_type, shown
-from mxgemm.device import KNOWN_MACHINES, Machine, default_device, device_of, machine_named, machine_of
+from mxgemm.cpu import variants
+from mxgemm.device import Machine, machine_asked
 from mxgemm.errors import Refused, by_reason
 from mxgemm.mx.formats import BLOCK, E2M1, ActivationFormat
 from mxgemm.mx.layouts import ROW_MAJOR, Layout, ScaleLayout, WeightLayout, scale_shape
@@ -63,6 +64,7 @@ class Explanation:
     def __str__(self) -> str:
         machine = self.problem.machine
         units = f", {machine.cu_count} compute units" if machine.cu_count else ""
+        units += f", {variants.kind()}" if machine.arch == "cpu" and variants.kind() else ""
         lines = [
             f"{self.problem} ({machine.name}{units})",
             f"  weight    {self.weight}",
@@ -135,7 +137,7 @@ def explain(
     if derived is not None:
         check_type("derived", derived, str, "the kind of a prepared weight")
     tables = None if tables is None else _paths(tables)
-    machine = _machine(device)
+    machine = machine_asked(device)
     problem = problem_of(
         m, n, k, machine, a_format=a_format, given=Layout(weight_layout, scale_layout), prepared=prepared,
         derived=derived,
@@ -221,16 +223,3 @@ def _paths(tables: Any) -> list[Path]:
     if not isinstance(tables, str | bytes | os.PathLike | torch.Tensor) and isinstance(tables, Iterable):
         return [as_path("tables", path, "a list of paths") for path in tables]
     raise TypeError(f"tables: got {shown(tables)}, want a list of paths")
-
-
-def _machine(device: Any) -> Machine:
-    if device is None:
-        return machine_of(default_device())
-    named = machine_named(device) if isinstance(device, str) else None
-    if named:
-        return named
-    try:
-        return machine_of(device_of(device))
-    except ValueError as error:
-        known = ", ".join(KNOWN_MACHINES)
-        raise ValueError(f"{error}; or the name of an architecture: {known}, or another gfx* or sm_*") from error

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from mxgemm.cpu import variants
 from mxgemm.mx.layouts import FRAGMENTS
 from mxgemm.problem import Problem
 from mxgemm.routing.tables import Row, Scope, Table
@@ -90,6 +91,12 @@ def of_one_weight(problem: Problem, found: Found) -> list[Found]:
     ]
 
 
+def is_near(problem: Problem, row: Row) -> bool:
+    """Say whether a row is for the same weight, and for an M so near that it speaks by itself."""
+    same = (row.n, row.k) == (problem.n, problem.k)
+    return same and _octaves(row.m, problem.m) <= NEAREST_M_OCTAVES
+
+
 def us_at(points: Sequence[tuple[int, float]], m: int) -> float:
     """Return what a route takes at M by its rows at others.
 
@@ -117,11 +124,11 @@ def ranked(problem: Problem, rows: Iterable[Row]) -> list[Row]:
     """
     form = form_of(problem)
 
-    def rank(row: Row) -> tuple[float, bool, bool, bool, float]:
+    def rank(row: Row) -> tuple[float, bool, bool, bool, bool, float]:
         distance = _octaves(row.m, problem.m) + _octaves(row.n, problem.n) + _octaves(row.k, problem.k)
         other_machine = row.cu_count not in (0, problem.machine.cu_count)
         us = row.us if row.us is not None else math.inf
-        return distance, other_machine, row.grade != "measured", row.derived != form, us
+        return distance, other_machine, row.grade != "measured", row.derived != form, row.cpu is None, us
 
     return sorted(rows, key=rank)
 
@@ -155,7 +162,11 @@ def _fitting(problem: Problem, rows: Iterable[Row]) -> list[Row]:
     """Return the rows of the same formats and form; of the row-major one too where another order has none nearer."""
     formats, form = (problem.a_format, problem.b_format), form_of(problem)
     forms = (None, form, "") if form == PRESHUFFLED else (None, form)
-    return [row for row in rows if (row.a_format, row.b_format) == formats and row.derived in forms]
+    found = [row for row in rows if (row.a_format, row.b_format) == formats and row.derived in forms]
+    if all(row.cpu is None for row in found):
+        return found
+    here = variants.kind()
+    return [row for row in found if row.cpu in (None, here)]
 
 
 def _spans(rows: Iterable[Row]) -> dict[str, tuple[int, int]]:
@@ -173,11 +184,12 @@ def _reaches(row: Row, m: int, octaves: float, spans: Mapping[str, tuple[int, in
 
 
 def _reason(problem: Problem, row: Row) -> str:
+    on = f", on {row.cpu}" if row.cpu else ""
     if (row.n, row.k) != (problem.n, problem.k):
-        return f"{row.grade} row for the nearest size (M, N, K) = ({row.m}, {row.n}, {row.k})"
+        return f"{row.grade} row for the nearest size (M, N, K) = ({row.m}, {row.n}, {row.k}){on}"
     if row.m == problem.m:
-        return f"{row.grade} row for exactly this size"
-    return f"{row.grade} row for the same weight at the nearest M = {row.m}"
+        return f"{row.grade} row for exactly this size{on}"
+    return f"{row.grade} row for the same weight at the nearest M = {row.m}{on}"
 
 
 def _octaves(a: int, b: int) -> float:

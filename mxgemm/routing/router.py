@@ -16,7 +16,7 @@ call speaks is the row's route taken, before registry order.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
@@ -25,8 +25,18 @@ from mxgemm.errors import Refusal, Refused, RouteUnavailable
 from mxgemm.notices import say_once
 from mxgemm.problem import Problem
 from mxgemm.routes import ROUTES, Config, Route
-from mxgemm.routing.nearby import Found, kept_as, near_weight, of_one_weight, same_size, same_weight, title_of, us_at
-from mxgemm.routing.tables import Row, Scope, Table, from_user, of_user, shipped
+from mxgemm.routing.nearby import (
+    Found,
+    is_near,
+    kept_as,
+    near_weight,
+    of_one_weight,
+    same_size,
+    same_weight,
+    title_of,
+    us_at,
+)
+from mxgemm.routing.tables import Row, Rule, Scope, Table, from_user, of_user, shipped
 
 LAST_RESORT: Final = "reference"
 """The route that takes everything, slowly."""
@@ -68,6 +78,7 @@ class _Search:
     shipped: tuple[Table, ...]
     refusals: dict[tuple[str, str, str], Refused] = field(default_factory=dict)
     routes: dict[str, Route | None] = field(default_factory=dict)
+    compared: dict[tuple[int, int, int, str], list[Found]] = field(default_factory=dict)
 
     @property
     def tables(self) -> tuple[Table, ...]:
@@ -81,16 +92,43 @@ class _Search:
             yield from sorted(found, key=lambda found: found.scope != "call")
 
     @cached_property
-    def rule(self) -> Choice | None:
-        """What the first rule that applies, and whose route can be taken, chooses."""
+    def first_rule(self) -> tuple[Route, Rule, Table] | None:
+        """The first rule that applies and whose route can be taken."""
         p = self.problem
         for table in self.tables:
             for rule in table.rules:
                 if rule.applies(p.m, p.n, p.k, p.a_format, kept_as(p)):
                     route = self.usable(rule.route)
                     if route:
-                        return self.configured(route, f"rule: {rule}", title_of(table, rule.source), table)
+                        return route, rule, table
         return None
+
+    @cached_property
+    def rule(self) -> Choice | None:
+        """What that rule chooses."""
+        if self.first_rule is None:
+            return None
+        route, rule, table = self.first_rule
+        return self.configured(route, f"rule: {rule}", title_of(table, rule.source), table)
+
+    def is_partial(self, found: Found) -> bool:
+        """Say whether a shipped row speaks for routes that were never compared with the rule's.
+
+        A table grows route by route. Of a weight that has no row of the route that a rule names here, the rows say
+        nothing of that route, and what was measured at many rows of A would reach down to where the rule knows better.
+        What a user has measured stands.
+        """
+        if self.is_own(found.table) or self.first_rule is None:
+            return False
+        named = self.first_rule[0].name
+        return all(other.row.route != named for other in self.beside(found))
+
+    def beside(self, found: Found) -> list[Found]:
+        """Return the rows that can be compared with one, the nearest first."""
+        key = id(found.table), found.row.n, found.row.k, found.row.grade
+        if key not in self.compared:
+            self.compared[key] = of_one_weight(self.problem, found)
+        return self.compared[key]
 
     def refuse(self, route: str, refusal: Refusal) -> None:
         self.refusals.setdefault((route, refusal.field, str(refusal.value)), Refused(route, refusal))
@@ -127,22 +165,22 @@ class _Search:
 
         Its configuration is that of its nearest row whose configuration is legal. Where none is, and the nearest is one
         of another size, the route's guess serves: what does not fit here is the tile, and not the route. It also serves
-        where the nearest is one of another weight, if the route's guesses are fitted.
+        where the nearest is one of another weight, or far in M, if the route's guesses are fitted.
         """
         if self.usable(found.row.route) is None:
             return None
         if found.row.us is None:
             return self.take_row(found, found.reason)
         points: dict[str, dict[int, float]] = {}
-        beside = of_one_weight(self.problem, found)
+        beside = self.beside(found)
         for other in beside:
             if other.row.us is not None and self.usable(other.row.route):
                 points.setdefault(other.row.route, {}).setdefault(other.row.m, other.row.us)
-        fastest = min(points, key=lambda name: us_at(list(points[name].items()), self.problem.m))
+        fastest = self.fastest(points)
         of_route = [other for other in beside if other.row.route == fastest]
         route, first = self.usable(fastest), of_route[0]
         size = self.problem.m, self.problem.n, self.problem.k
-        if route is not None and route.fitted and size[1:] != (first.row.n, first.row.k):
+        if route is not None and route.fitted and not is_near(self.problem, first.row):
             return self.guessed(route, first, "; the configuration is the route's own for this size")
         for other in of_route:
             chosen = self.take_row(other, other.reason)
@@ -151,6 +189,17 @@ class _Search:
         if route is None or size == (first.row.m, first.row.n, first.row.k) or not self.reads(first, route):
             return None
         return self.guessed(route, first, ", whose configuration is for another size: the route's guess")
+
+    def fastest(self, points: Mapping[str, Mapping[int, float]]) -> str:
+        """Return the route of the least time at this M; by its times at others.
+
+        A rule's route goes before one whose rows are all for more rows of A, where its own are all for fewer: both
+        times are bounds then, and the one in proportion to M is much the looser one.
+        """
+        m = self.problem.m
+        first = min(points, key=lambda name: us_at(list(points[name].items()), m))
+        named = self.first_rule[0].name if self.first_rule else first
+        return named if named in points and max(points[named]) < m < min(points[first]) else first
 
     def guessed(self, route: Route, found: Found, why: str) -> Choice:
         """Choose the route of a row, with the route's own configuration."""
@@ -192,7 +241,11 @@ class _Search:
 
     def named(self, table: Table) -> str:
         """Return a table's path, "" where it came with the package."""
-        return table.path if any(table is one for one in self.own) else ""
+        return table.path if self.is_own(table) else ""
+
+    def is_own(self, table: Table) -> bool:
+        """Say whether a table is the user's."""
+        return any(table is one for one in self.own)
 
     def done(self, choice: Choice) -> Choice:
         return replace(choice, refusals=tuple(self.refusals.values()))
@@ -221,7 +274,7 @@ def choose(
 def _free(search: _Search) -> Choice:
     for found in search.rows():
         if found.scope == "call":
-            chosen = search.take_call(found)
+            chosen = None if search.is_partial(found) else search.take_call(found)
             if chosen:
                 return chosen
         elif search.rule and search.rule.row is found.row:

@@ -11,9 +11,11 @@ A table is a JSON object for one architecture::
 A source's ``scope`` is "call" where its microseconds are those of a whole call, as they are without the field, or
 "kernel" where they are those of the GEMM kernel alone: such rows do not choose between routes (see ``router.py``).
 Rows may name ``a_format``, ``b_format`` (default "e2m1"), ``cu_count`` and ``derived``, the kind of prepared weight
-that they speak for ("" is none; without the field any, behind rows of the kind). Rules are tried in order when no row
-fits. Tables that a user names in ``MXGEMM_TABLES`` (paths, separated like PATH) go first, then the one that ``mxgemm
-tune`` keeps in the user's cache folder, then the shipped ones. ``MXGEMM_TABLES=""`` leaves the shipped ones alone.
+that they speak for ("" is none; without the field any, behind rows of the kind), and ``cpu``, the kind of CPU that
+they hold for (``mxgemm.cpu.variants.kind``; without the field any, behind rows of the kind). Rules, which may name one
+too, are tried in order when no row fits. Tables that a user names in ``MXGEMM_TABLES`` (paths, separated like PATH) go
+first, then the one that ``mxgemm tune`` keeps in the user's cache folder, then the shipped ones. ``MXGEMM_TABLES=""``
+leaves the shipped ones alone.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from mxgemm import build_cache
+from mxgemm.cpu import variants
 from mxgemm.device import cpu_features
 from mxgemm.fields import Check, anything, document, each, every, integer, number, one_of, optional, record, text
 from mxgemm.files import FileError, read_json
@@ -63,6 +66,7 @@ class Row:
     b_format: str = "e2m1"
     cu_count: int = 0
     derived: str | None = None
+    cpu: str | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -78,6 +82,7 @@ class Rule:
     derived: str | None = None
     nk_min: int | None = None
     cpu_feature: str | None = None
+    cpu: str | None = None
 
     def applies(self, m: int, n: int, k: int, a_format: str, derived: str) -> bool:
         """Say whether a problem lies within the bounds; ``derived`` is what ``prepare()`` made of its weight."""
@@ -88,6 +93,7 @@ class Rule:
             and (self.k_max is None or k <= self.k_max)
             and (self.a_format is None or self.a_format == a_format)
             and (self.cpu_feature is None or self.cpu_feature in cpu_features())
+            and (self.cpu is None or self.cpu == variants.kind())
         )
 
     def __str__(self) -> str:
@@ -98,6 +104,8 @@ class Rule:
             bounds.append(f"a_format {self.a_format}")
         if self.cpu_feature:
             bounds.append(f"a CPU with {self.cpu_feature}")
+        if self.cpu:
+            bounds.append(f"a CPU of kind {self.cpu}")
         if self.derived:
             bounds.append(f"weight prepared as {self.derived}")
         return " and ".join(bounds) or "any shape"
@@ -223,6 +231,7 @@ _TEXT: Final = text("printable text", empty=True)
 _ARCH: Final = text("an architecture's name")
 _SOURCE: Final = record({}, {"title": _TEXT, "covers": _TEXT, "scope": one_of(get_args(Scope))}, closed=False)
 _DERIVED: Final = optional(text("a form that prepare() makes, or null", empty=True))
+_CPU: Final = optional(text("a kind of CPU as mxgemm doctor names it, or null"))
 _RULE: Final[dict[str, Check]] = {"route": text("a route's name")}
 _RULE_MORE: Final[dict[str, Check]] = {
     "m_max": optional(_BOUND),
@@ -231,6 +240,7 @@ _RULE_MORE: Final[dict[str, Check]] = {
     "cpu_feature": optional(text("a feature of a CPU as Linux names it, or null")),
     "a_format": optional(one_of([*ACTIVATION_FORMATS, *FORMATS])),
     "derived": _DERIVED,
+    "cpu": _CPU,
 }
 _ROW: Final[dict[str, Check]] = {
     "m": _SIZE,
@@ -245,5 +255,6 @@ _ROW_MORE: Final[dict[str, Check]] = {
     "b_format": one_of(FORMATS),
     "cu_count": integer(0, 1 << 20),
     "derived": _DERIVED,
+    "cpu": _CPU,
     "config": each(anything),
 }

@@ -1,7 +1,6 @@
 """Which route of ``quant_gemm`` for which problem, as data: the first rule that fits and whose route can is taken.
 
-The rules of sm_90 are what was measured on an H200 (bench/results/quant_gemm_h200.json, and of packed operands
-quant_gemm_packed_h200.json).
+The rules of sm_90 are what was measured on an H200 (bench/results/quant_gemm_h200.json).
 """
 
 from __future__ import annotations

@@ -26,6 +26,8 @@ TYPES: Final = {
     torch.int64: "*i64",
 }
 INT32_MAX: Final = 2**31 - 1
+KEPT_ALIKE: Final = ("3.6.",)
+"""Releases whose cache has what :func:`compile_call` makes for NVIDIA where a launch looks for it: seen of 3.6.0."""
 
 
 def compile_call(call: KernelCall, arch: str, *, small: bool = True) -> Any:
@@ -64,6 +66,13 @@ def compile_call(call: KernelCall, arch: str, *, small: bool = True) -> Any:
         target = GPUTarget("cuda", int(arch.removeprefix("sm_")), 32)
     _require_cache_folder()
     return triton.compile(source, target=target, options=dict(call.options))
+
+
+def serves_launches(arch: str) -> bool:
+    """Say whether a launch finds in Triton's cache what :func:`compile_call` made, where its tensors are aligned."""
+    from triton import __version__
+
+    return arch.startswith("sm_") and __version__.startswith(KEPT_ALIKE)
 
 
 @cache

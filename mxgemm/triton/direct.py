@@ -16,8 +16,9 @@ from torch import Tensor
 from mxgemm.workspace import raw_stream
 
 RELEASES: Final = ("3.6.",)
-"""Of Triton, whose launcher takes grid, stream, function, two attributes, two scratches, four of profilers' and the
-kernel's arguments; executed on an H200."""
+"""Of Triton, whose launcher for CUDA takes grid, stream, function, two attributes, two scratches, four of profilers'
+and the kernel's arguments, executed on an H200. That for HIP takes an attribute, grid, stream, function, one scratch
+and the same, executed with a double of HIP's driver alone."""
 
 
 def direct(
@@ -37,23 +38,28 @@ def direct(
     if not triton.__version__.startswith(RELEASES):
         return None
     launcher: Any = getattr(compiled, "run", None)
-    if type(launcher).__name__ != "CudaLauncher":
+    kind = type(launcher).__name__
+    if kind not in ("CudaLauncher", "HIPLauncher"):
         return None
-    if launcher.global_scratch_size or launcher.profile_scratch_size:
+    if getattr(launcher, "global_scratch_size", 0) or launcher.profile_scratch_size:
         return None
     run, c_launch = compiled[grid], launcher.launch
     hooks = triton.knobs.runtime
     enter, leave = hooks.launch_enter_hook, hooks.launch_exit_hook
-    kernel = (
-        *(compiled.function, launcher.launch_cooperative_grid, launcher.launch_pdl, None, None),
-        *(compiled.packed_metadata, None, None, None),
-    )
+    cooperative = launcher.launch_cooperative_grid
+    told = compiled.packed_metadata, None, None, None
+    before: tuple[Any, ...]
+    kernel: tuple[Any, ...]
+    if kind == "CudaLauncher":
+        before, kernel = grid, (compiled.function, cooperative, launcher.launch_pdl, None, None, *told)
+    else:
+        before, kernel = (cooperative, *grid), (compiled.function, None, *told)
 
     def launch(tensors: Sequence[Tensor]) -> None:
         stream = raw_stream(tensors[0].device)
         if enter.calls or leave.calls or hooks.launch_enter_hook is not enter or hooks.launch_exit_hook is not leave:
             run(*tensors, *tail, stream=stream)  # a profiler wants to know
         else:
-            c_launch(*grid, stream, *kernel, *[tensor.data_ptr() for tensor in tensors], *tail)
+            c_launch(*before, stream, *kernel, *[tensor.data_ptr() for tensor in tensors], *tail)
 
     return launch

@@ -6,7 +6,8 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import Tensor
 from mxgemm import capture
 from mxgemm.native.captured import kernel_launch, with_places
 from mxgemm.native.program import KernelStep, Place
+from mxgemm.triton.amd import amd_launch, on_amd
 from mxgemm.triton.direct import direct
 from mxgemm.triton.support import INT32_MAX
 from mxgemm.workspace import raw_stream
@@ -68,6 +70,23 @@ class KernelCall:
         return self.kernel, tensors[0].device, self.dtypes, integers, pointers, constants, options
 
 
+_heard: list[KernelCall] | None = None
+
+
+@contextmanager
+def described() -> Iterator[list[KernelCall]]:
+    """Give a list that holds, behind the block, what the launchers made in it launch: for whoever compiles ahead.
+
+    One thread of a process at a time, and no block within another.
+    """
+    global _heard
+    heard = _heard = list[KernelCall]()
+    try:
+        yield heard
+    finally:
+        _heard = None
+
+
 _compiled: set[Hashable] = set()
 """What has been launched in this process, so that the same for another M compiles nothing."""
 
@@ -79,31 +98,36 @@ class Launcher:
     such set only (its key contains them), so the compiled kernel is looked up once. On the first call Triton compiles.
     """
 
-    __slots__ = ("_call", "_launched", "_run", "_tail")
+    __slots__ = ("_call", "_compiled", "_launched", "_run", "_tail")
 
     def __init__(self, call: KernelCall) -> None:
+        if _heard is not None:
+            _heard.append(call)
         self._call = call
         self._tail = (*call.scalars, *call.constants.values())
         self._run: Callable[..., None] | None = None
+        self._compiled: Any = None
         self._launched: tuple[KernelStep, tuple[int, ...]] | None = None
 
     def step(self, tensors: Sequence[Tensor], places: Sequence[Place]) -> KernelStep | None:
         """Return the launch on such tensors, described for ``mxgemm.native``; once it has been launched.
 
-        What Triton does is captured, so that no release's launcher need be known.
+        What Triton does is captured, so that no release's launcher need be known; on AMD what it compiled is read.
 
         Args:
             tensors: of the current device, as they are launched on; nothing is done with them.
             places: where each of them lies in a call.
 
         Returns:
-            None in Triton's interpreter, on AMD, or where the launch is no plain one.
+            None in Triton's interpreter, or where the launch is no plain one.
 
         Raises:
             DriverError: the driver does not capture.
         """
         if self._run is None:
             return None
+        if on_amd(self._compiled):
+            return amd_launch(self._compiled, self._call.scalars, self._call.grid, tuple(places))
         if self._launched is None:
             found = kernel_launch(lambda: self._launch_as_triton_does(tensors), tensors[0].device)
             if found is None:
@@ -136,6 +160,7 @@ class Launcher:
         compiled = self._launch_as_triton_does(tensors)
         _compiled.add(key)
         if compiled is not None:  # the interpreter returns nothing
+            self._compiled = compiled
             self._run = direct(compiled, call.grid, self._tail) or _runner(compiled, call.grid, self._tail)
 
 

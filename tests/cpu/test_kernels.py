@@ -97,21 +97,22 @@ def test_layouts(data: str, scales: str, a_format: str, method: str, library: ct
         case.check(run(case, a_format, method, layout=(data, scales), bias=bias))
 
 
+@pytest.mark.parametrize("m", [13, 29])  # of 16 rows and more some are multiplied by other units (lookups.h)
 @pytest.mark.parametrize("a_format, method", METHODS, indirect=["method"])
-def test_exact_sums_have_the_references_bits(a_format: str, method: str, library: ctypes.CDLL) -> None:
+def test_exact_sums_have_the_references_bits(a_format: str, method: str, m: int, library: ctypes.CDLL) -> None:
     """Small integers: no sum is rounded, whatever its order."""
-    a = torch.randint(-3, 4, (13, 320)).to(torch.bfloat16)
+    a = torch.randint(-3, 4, (m, 320)).to(torch.bfloat16)
     a[:, ::32] = 4
     weight = mxgemm.MXTensor.wrap(
         torch.randint(0, 256, (37, 160), dtype=torch.uint8), torch.randint(125, 130, (37, 10), dtype=torch.uint8)
     )
-    case = Case(a, weight, *[np.zeros(0)] * 2, np.zeros((13, 37)))
+    case = Case(a, weight, *[np.zeros(0)] * 2, np.zeros((m, 37)))
     want = mxgemm.gemm(a, weight, a_format=a_format, out_dtype=torch.float32, route="reference")  # type: ignore[arg-type]
     assert torch.equal(run(case, a_format, method, out_dtype=torch.float32), want)
 
 
 @pytest.mark.parametrize("a_format, method", METHODS, indirect=["method"])
-@pytest.mark.parametrize("m, n, k", [(3, 700, 1024), (40, 96, 2880), (200, 20, 1024)])
+@pytest.mark.parametrize("m, n, k", [(3, 700, 1024), (40, 96, 2880), (200, 20, 1024), (67, 1200, 96)])
 def test_the_number_of_threads_changes_no_bit(
     m: int, n: int, k: int, a_format: str, method: str, helpers: None
 ) -> None:
@@ -124,13 +125,15 @@ def test_the_number_of_threads_changes_no_bit(
     assert all(torch.equal(got[0], other) for other in got[1:])
 
 
+@pytest.mark.parametrize("m", [9, 80])  # the last of eight rows is each of the nine once
 @pytest.mark.parametrize("a_format, method", METHODS, indirect=["method"])
-def test_ends_of_the_scales(a_format: str, method: str, library: ctypes.CDLL) -> None:
+def test_ends_of_the_scales(a_format: str, method: str, m: int, library: ctypes.CDLL) -> None:
     """E8M0 0, 254 and NaN, rows that fp32 scales of integers do not reach, NaN and infinity in A."""
-    m, n, k = 9, 40, 2880
+    n, k = 40, 2880
     a = spread(m, k, torch.float32)
-    a *= torch.tensor([1, 2.0**-100, 2.0**100, 2.0**-126, 2.0**-60, 1, 1, 0, 2.0**-110])[:, None]
-    a[5, 33], a[6, 100] = torch.nan, torch.inf
+    factors = torch.tensor([1, 2.0**-100, 2.0**100, 2.0**-126, 2.0**-60, 1, 1, 0, 2.0**-110])
+    a *= factors[torch.arange(m) % 9][:, None]
+    a[5::9, 33], a[6::9, 100] = torch.nan, torch.inf
     a = a.to(torch.bfloat16)
     weight = mxgemm.quantize(spread(n, k, seed=1))
     scales = weight.scales
@@ -161,7 +164,7 @@ def room(ref: oracle.Float64, size: oracle.Float64, k: int) -> oracle.Float64:
 @pytest.mark.parametrize("a_format, method", METHODS, indirect=["method"])
 def test_what_meets_zeros_adds_no_error(a_format: str, method: str, library: ctypes.CDLL) -> None:
     """Large values of A, where a weight's codes are 0 under a scale that is not, beside products of small ones."""
-    m, n, k = 9, 24, 256
+    m, n, k = 17, 24, 256
     a, weight = spread(m, k, torch.float32), mxgemm.quantize(spread(n, k, seed=1))
     a[:, :32] *= 2.0**30
     a = a.to(torch.bfloat16)

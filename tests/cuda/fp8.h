@@ -2,13 +2,12 @@
 #pragma once
 #ifdef SHARED_OF_WORKGROUPS
 #include "wgmma.h"
+
+#include "warp.h"
 #else
 #include "sm90.h"
 #endif
 
-struct uint2 {
-  u32 x, y;
-};
 INLINE u32 e4m3_of(float x) {
   if (std::isnan(x)) return 0x7F;
   const u32 sign = bits_of(x) >> 31 << 7;
@@ -21,17 +20,9 @@ INLINE u32 e4m3_of(float x) {
 INLINE u32 e4m3x2_of(float low, float high) { return e4m3_of(low) | e4m3_of(high) << 8; }
 
 #ifdef SHARED_OF_WORKGROUPS
-template <class T>
-static T load_shared(u32 at) {
-  T v;
-  std::memcpy(&v, in_shared(at, sizeof(T)), sizeof(T));
-  return v;
-}
 INLINE u32 multiply_high(u32 a, u32 b) { return static_cast<u32>(static_cast<u64>(a) * b >> 32); }
 INLINE u32 load_shared_1(u32 at) { return *in_shared(at, 1); }
 INLINE void store_shared_1(u32 at, u32 v) { *in_shared(at, 1) = static_cast<u8>(v); }
-INLINE u32 load_shared_4(u32 at) { return load_shared<u32>(at); }
-INLINE uint2 load_shared_8(u32 at) { return load_shared<uint2>(at); }
 INLINE void store_shared_8(u32 at, u32 low, u32 high) {
   const u32 both[] = {low, high};
   std::memcpy(in_shared(at, 8), both, 8);

@@ -17,13 +17,14 @@ static void lane_main() {
 // The barrier of some warps: true if warp w was waiting for the last of them.
 static bool some_go_on(std::vector<Operation>& at, size_t w) {
   const Lane* lane = &lanes[first_lane + 32 * w];
-  u32 there = 0, any = 0;
+  u32 there = arrived_at[lane->in[1]], any = 0;
   auto same = [&](size_t i) { return at[i] == SEVERAL && lanes[first_lane + 32 * i].in[1] == lane->in[1]; };
   for (size_t i = 0; i < at.size(); i++)
     for (u32 l = 0; l < 32 && same(i); l++) there++, any |= lanes[first_lane + 32 * i + l].in[0];
   if (there > lane->in[2]) wrong("more lanes at a barrier than it is for");
   if (there < lane->in[2]) return false;
   const u32 number = lane->in[1];
+  arrived_at[number] = 0;
   for (size_t i = 0; i < at.size(); i++)
     if (at[i] == SEVERAL && lanes[first_lane + 32 * i].in[1] == number) {
       for (u32 l = 0; l < 32; l++) lanes[first_lane + 32 * i + l].out = any;

@@ -33,8 +33,9 @@ def multiply(p: GroupedProblem, c: GroupedConfig, o: Operands, routing: Routing 
     tensors = (o.a, o.a_scales, o.w, o.w_scales, o.bias, o.out, o.out_scales, found, o.places)
     packed = grouped_mma.POINTERS.pack(*addresses(*tensors)) + grouped_mma.constants(p, c, routing)
     macros = grouped_mma.defines(p, c, by_ids=routing is not None, early=routing is not None)
-    sizes = grouped_mma.grid(p, c, routing is not None)[0], grouped_mma.block(c)[0], grouped_mma.shared_bytes(c)
-    return run((grouped_mma.SOURCE, grouped_mma.KERNEL, "Arguments"), macros, packed, sizes, tensors, results)
+    by_ids = routing is not None
+    sizes = grouped_mma.grid(p, c, by_ids)[0], grouped_mma.block(c)[0], grouped_mma.shared_bytes(p, c)
+    return run((*grouped_mma.kernel(c), "Arguments"), macros, packed, sizes, tensors, results)
 
 
 def multiply_wgmma(p: GroupedProblem, c: GroupedWgmmaConfig, o: Operands) -> int:
@@ -66,14 +67,19 @@ def quantise(t: Tokens, x: Tensor) -> tuple[Tensor, Tensor]:
     return data, scales
 
 
-def route(r: Routing, rows: int, ids: Tensor, expert_map: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Run the launch that sorts pairs and lists tiles of so many rows."""
+def route(
+    r: Routing, rows: int, ids: Tensor, expert_map: Tensor | None, *, sorts: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Run the launch that sorts pairs and lists tiles of so many rows; or the one for any number of them."""
     places = torch.full((r.pairs,), -1, dtype=torch.int32)
     tiles = torch.full((tile_list_rows(r.pairs, r.experts, rows), 3), -5, dtype=torch.int32)
     tensors = (places, tiles, ids, expert_map)
     packed = around.ROUTE_POINTERS.pack(*addresses(*tensors)) + around.route_constants(r)
     sizes = 1, around.ROUTE_THREADS, around.ROUTE_SHARED_BYTES
     kernel = around.ROUTE_SOURCE, around.ROUTE_KERNEL, "RouteArguments"
+    if sorts:
+        sizes = 1, around.SORT_THREADS, around.sort_shared_bytes(r)
+        kernel = around.SORT_SOURCE, around.SORT_KERNEL, "SortArguments"
     run(kernel, around.route_defines(rows, early=True), packed, sizes, tensors, [places, tiles])
     return places, tiles
 

@@ -16,11 +16,15 @@ OF_ALL = " of all warps"
 
 
 class Code(NamedTuple):
-    """Instructions by name and suffixes, of a kernel and of the first loop with the most matrix instructions."""
+    """Instructions by name and suffixes, of a kernel and of the first loop with the most matrix instructions.
+
+    ``names`` are those of the kernel in their order.
+    """
 
     kernel: Counter[str]
     loop: Counter[str]
     registers: int
+    names: tuple[str, ...]
 
     def count(self, name: str) -> int:
         """Return how many instructions of the loop have a name, whatever its suffixes."""
@@ -55,7 +59,7 @@ def disassemble(image: bytes, folder: Path) -> Code:
             names.append(code[1] + (OF_ALL if code[1].startswith("BAR") and code[2].startswith(" 0x0 ") else ""))
     loops = sorted((labels[to], at + 1) for at, to in branches if labels[to] < at)
     best = max(loops, key=lambda loop: (_products(names[slice(*loop)]), -loop[0], loop[0] - loop[1]), default=(0, 0))
-    return Code(Counter(names), Counter(names[slice(*best)]), int(usage[1]))
+    return Code(Counter(names), Counter(names[slice(*best)]), int(usage[1]), tuple(names))
 
 
 def _products(names: list[str]) -> int:

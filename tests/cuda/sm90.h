@@ -24,6 +24,9 @@ typedef long long i64;
 #define __shared__
 #define __align__(bytes) __attribute__((aligned(bytes)))
 
+struct uint2 {
+  u32 x, y;
+};
 struct uint4 {
   u32 x, y, z, w;
 };
@@ -213,6 +216,8 @@ INLINE bool any_of_warps(int number, int threads, bool x) {
   lanes[running].in[2] = static_cast<u32>(threads);
   return stop(SEVERAL) != 0;
 }
+static u32 arrived_at[16];  // lanes that did not wait, of the workgroup that runs
+INLINE void arrive_at_barrier(int number, int) { arrived_at[number]++; }
 INLINE void warps_barrier(int number, int threads) { any_of_warps(number, threads, false); }
 
 // Shared memory. What a lane copies to it arrives when that lane waits for it, no earlier.
@@ -231,6 +236,11 @@ INLINE uint4 load_shared_16(u32 at) {
   uint4 v;
   std::memcpy(&v, in_shared(at), 16);
   return v;
+}
+INLINE uint2 load_shared_8(u32 at) {
+  if (at % 8) wrong("an address is not a multiple of the access");
+  const uint4 both = load_shared_16(at & ~15u);
+  return at & 8 ? uint2{both.z, both.w} : uint2{both.x, both.y};
 }
 INLINE void store_shared_16(u32 at, const uint4& v) { std::memcpy(in_shared(at), &v, 16); }
 INLINE void copy_16(u32 to, const void* from, u32 bytes) {

@@ -74,6 +74,40 @@ def test_more_shared_memory_is_asked_for(double: Double) -> None:
 
 
 @only_cuda
+def test_a_smaller_launch_leaves_a_larger_one_its_shared_memory(double: Double) -> None:
+    loaded = function(double)
+    sizes = (60 << 10, 50 << 10, 200 << 10, 52 << 10)
+    kernels = [Kernel(loaded, (1, 1, 1), (32, 1, 1), ARGUMENTS, shared_bytes=size) for size in sizes]
+    for kernel in kernels:
+        kernel.launch(*range(7))
+    assert [kept.shared for kept in double.launches] == list(sizes)
+
+
+@only_cuda
+def test_a_handler_that_asks_for_more_meanwhile(double: Double, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = function(double)
+    settled = partial(Kernel, loaded, (1, 1, 1), (32, 1, 1), ARGUMENTS)
+    declare, larger = double.driver.declare, []
+
+    def interrupted(name: str, *types: object) -> object:
+        ask = declare(name, *types)
+
+        def asks(*values: object) -> object:
+            if not larger:
+                larger.append(None)
+                larger[0] = settled(shared_bytes=100 << 10)
+            return ask(*values)
+
+        return asks if name == "FuncSetAttribute" else ask
+
+    monkeypatch.setattr(double.driver, "declare", interrupted)
+    smaller = settled(shared_bytes=60 << 10)
+    for kernel in (smaller, larger[0]):
+        kernel.launch(*range(7))
+    assert [kept.shared for kept in double.launches] == [60 << 10, 100 << 10]
+
+
+@only_cuda
 def test_arguments_are_as_many_as_the_kernel_takes(double: Double) -> None:
     loaded = function(double)
     with pytest.raises(ValueError, match="got 16 bytes for shuffle_scales_8, want 40 to 4096"):

@@ -52,8 +52,16 @@ FAMILIES: tuple[tuple[int, str, torch.dtype, MmaConfig, dict[str, Any], int, int
     (16, "e2m1", BF16, MmaConfig(5, 1, 12, 1, a_slots=2), {"derived": "bf16", "k": 8192}, 167, 1188),
     (1, "e2m1", BF16, MmaConfig(3, 1, 16, 1, prefetch=True), {"derived": "bf16", "k": 2880}, 123, 646),
     (32, "e2m1", BF16, MmaConfig(3, 2, 6, 1, a_slots=2, splits=2), {"derived": "bf16", "k": 2880}, 168, 1000),
-    (32, "bf16", BF16, MmaConfig(3, 1, 8, 2, a_slots=2, splits=2), {"derived": "bf16", "k": 4096}, 174, 1356),
-    (32, "e2m1", BF16, MmaConfig(6, 1, 8, 1, a_slots=1, splits=4), {"derived": "bf16", "k": 4096}, 234, 1396),
+    (32, "bf16", BF16, MmaConfig(3, 1, 8, 2, a_slots=2, splits=2), {"derived": "bf16", "k": 8192}, 174, 1484),
+    (32, "e2m1", BF16, MmaConfig(6, 1, 8, 1, a_slots=1, splits=4), {"derived": "bf16", "k": 8192}, 234, 1396),
+)
+AT_ONCE: tuple[tuple[int, str, MmaConfig, int, int], ...] = (
+    # M, a_format, configuration, K; instructions of the kernel: as counted
+    (1, "e2m1", MmaConfig(3, 1, 23, 1, a_slots=1, prefetch=True, resident=1), 2880, 1872),
+    (16, "bf16", MmaConfig(3, 1, 24, 1, a_slots=1, prefetch=True, resident=1), 2880, 1392),
+    (16, "bf16", MmaConfig(3, 1, 24, 1, a_slots=1, prefetch=True, resident=1, in_turn=True), 2880, 1440),
+    (16, "e2m1", MmaConfig(3, 1, 20, 1, a_slots=1, prefetch=True, resident=1), 2496, 2096),
+    (32, "bf16", MmaConfig(3, 2, 8, 1, a_slots=1, splits=2, resident=1), 2048, 2100),
 )
 QUICK = 11  # the one of FAMILIES that is built in every run of the tests
 
@@ -103,6 +111,32 @@ def test_machine_code(
     assert code.registers <= min(255, 1.1 * registers)
     assert code.registers <= w4_mma.registers_allowed(config)
     assert sum(code.loop.values()) <= 1.05 * instructions
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("m", "a_format", "config", "k", "instructions"), AT_ONCE, ids=str)
+def test_what_is_done_at_once(
+    m: int, a_format: str, config: MmaConfig, k: int, instructions: int, tmp_path: Path
+) -> None:
+    """No warp has a second chunk: no loop, and all that is loaded is on its way before any of it is waited for."""
+    lacking = compiler_refusal("sm_90")
+    if lacking:
+        pytest.skip(str(lacking))
+    problem = Problem.of(m, 5760, k, KNOWN_MACHINES["sm_90"], a_format=a_format, derived="bf16")
+    macros = {**w4_mma.defines(problem, config), "OVERLAP": 1}
+    code = disassemble(build(w4_mma.SOURCE, arch="sm_90", defines=macros, folder=KERNELS), tmp_path)
+    assert code.kernel["HMMA.16816.F32.BF16"] == 8 * config.tiles * w4_mma.tiles_m(problem) + 8  # 8 for what is left
+    assert code.count("HMMA") == 8
+    names = list(code.names)
+    products = names.index("HMMA.16816.F32.BF16")
+    waited = max(i for i, name in enumerate(names[:products]) if name.startswith("DEPBAR"))
+    begun = names[names.index("ACQBULK") : waited]
+    assert begun.count("LDG.E.NA.128.CONSTANT") == 2 * config.tiles
+    assert begun.count("LDGSTS.E.BYPASS.128") == -(-4 * w4_mma.tiles_m(problem) // config.warps_n)
+    assert len(begun) <= 165
+    assert not {name for name in names if name.startswith(("LDL", "STL"))}
+    assert code.registers <= w4_mma.registers_allowed(config)
+    assert len(names) <= 1.05 * instructions
 
 
 @pytest.mark.slow

@@ -113,6 +113,38 @@ def test_warps_along_n_share_slots(a_format: str, config: MmaConfig) -> None:
     run(Case(3, 33, 544, config if config.warps_m == 1 else replace(config, warps_m=1), a_format))
 
 
+AT_ONCE = MmaConfig(3, 1, 9, 1, overlap=True, a_slots=1, in_turn=True)
+
+
+def test_all_chunks_at_once() -> None:
+    """And one warp has none."""
+    run(Case(16, 64, 1056, replace(AT_ONCE, warps_k=10), "bf16", derived="bf16", data="nan"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("a_format", "config"),
+    [
+        ("e2m1", AT_ONCE),
+        ("bf16", replace(AT_ONCE, warps_k=5, depth=2)),
+        ("e2m1", replace(AT_ONCE, warps_k=5, depth=2, a_slots=2)),
+        ("e4m3", replace(AT_ONCE, warps_k=5, depth=2, a_slots=2, in_turn=False)),
+        ("bf16", replace(AT_ONCE, warps_k=4)),
+        ("e2m1", MmaConfig(1, 3, 3, 1, a_slots=1)),
+        ("bf16", MmaConfig(2, 3, 2, 1, a_slots=2, splits=2)),
+        ("e2m1", MmaConfig(1, 6, 2, 1, a_slots=1, splits=2)),
+        ("e2m1", MmaConfig(2, 2, 3, 2, a_slots=2, splits=2)),
+    ],
+    ids=str,
+)
+def test_at_once_in_turn_and_by_three(a_format: str, config: MmaConfig) -> None:
+    """One round or several, four warps at a time or all; three and six warps that share A's slots."""
+    for data in DATA:
+        run(Case(11, 112, 1056, config, a_format, derived="bf16", bias=FP16, data=data))
+    run(Case(32, 112, 1056, config, a_format, derived="bf16"))
+    run(Case(3, 33, 1056, config, a_format, a_layout="padded"))
+
+
 SPLIT = MmaConfig(2, 1, 2, 1, splits=2)
 
 
@@ -344,14 +376,15 @@ def test_refusals_name_the_field(field: str, options: dict[str, Any]) -> None:
         ("prefetch", MmaConfig(prefetch=True)),
         ("shared memory", MmaConfig(warps_k=16, a_slots=8)),
         ("warps_n", MmaConfig(warps_n=0)),
-        ("warps_k", MmaConfig(warps_k=17)),
+        ("warps_k", MmaConfig(warps_k=25)),
         ("warps", MmaConfig(warps_n=4, warps_k=8)),
         ("warps_m", MmaConfig(warps_m=4)),
         ("depth", MmaConfig(depth=5)),
         ("registers", MmaConfig(tiles=4, depth=4, warps_k=16)),
         ("warps_k", MmaConfig(warps_k=1)),
-        ("warps_n", MmaConfig(warps_n=3, a_slots=1)),
+        ("registers", MmaConfig(tiles=4, warps_k=24, a_slots=1)),
         ("splits", MmaConfig(splits=9)),
+        ("in_turn", MmaConfig(in_turn=True, warps_n=2)),
     ],
 )
 def test_illegal_configurations(field: str, config: MmaConfig) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from mxgemm.device import Machine
 from mxgemm.experts import choice, plan, wgmma
 from mxgemm.experts import layer as experts_layer
-from mxgemm.experts.mma import GroupedConfig, config_for
+from mxgemm.experts.mma import MAX_ROUTED, GroupedConfig, config_for
 from mxgemm.experts.problem import GroupedProblem, Operands, Routing, Tokens
 from mxgemm.experts.route import Combine, Launch, Quantise, Sort, Sorted
 from mxgemm.experts.w4_mma import GroupedMMA
@@ -60,7 +60,8 @@ class ByLanes(GroupedMMA):
 
     def bind_route(self, routing: Routing, rows: int, *, early: bool) -> Sort:
         def sort(ids: Tensor, expert_map: Tensor | None) -> Sorted:
-            places, tiles = lanes_grouped.route(routing, rows, ids, expert_map)
+            sorts = max(routing.pairs, routing.experts) > MAX_ROUTED
+            places, tiles = lanes_grouped.route(routing, rows, ids, expert_map, sorts=sorts)
             return Sorted(places, tiles, tiles)
 
         return sort
@@ -99,8 +100,8 @@ class WgmmaByLanes(GroupedWgmma):
     def bind_quantise(self, tokens: Tokens, machine: Machine) -> Quantise:
         return partial(lanes_grouped.quantise, tokens)
 
-    def bind_sort(self, routing: Routing, block_rows: int) -> Sort:
-        return ByLanes().bind_route(routing, block_rows, early=True)
+    def bind_route(self, routing: Routing, rows: int, *, early: bool) -> Sort:
+        return ByLanes().bind_route(routing, rows, early=early)
 
     def bind_combine(self, routing: Routing) -> Combine:
         return partial(lanes_grouped.combine, routing)

@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 
 import mxgemm
+from mxgemm.device import KNOWN_MACHINES
 from mxgemm.experts import layer as experts_layer
-from mxgemm.experts.mma import FEW_PAIRS, GroupedConfig, config_for
-from mxgemm.experts.problem import Tokens
+from mxgemm.experts import mma
+from mxgemm.experts.mma import FEW_PAIRS, MAX_ROUTED, GroupedConfig, config_for
+from mxgemm.experts.problem import Routing, Tokens
 from mxgemm.mx.fragments import code_bytes, scale_bytes
 from tests.cases import spread
 from tests.cuda import lanes_grouped
@@ -77,6 +79,59 @@ def test_configurations_agree_to_the_bit(route: ByLanes, config: GroupedConfig) 
         route.chosen = chosen
         found.append(check(one, "e2m1"))
     assert torch.equal(*found)
+
+
+STREAM = GroupedConfig(1, tiles=1, warps_n=4, resident=2, slots=2, warps_k=1)
+STREAMED = [
+    ("e2m1", FEW_PAIRS, DEEPSEEK, STREAM, 264),
+    ("bf16", 0, GPT_OSS, STREAM, 3),
+    pytest.param("e2m1", 0, GPT_OSS, replace(STREAM, tiles=2, warps_n=2, slots=1), 3, marks=pytest.mark.slow),
+    pytest.param("e4m3", FEW_PAIRS, DEEPSEEK, replace(STREAM, slots=3), 1, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("a_format", "few", "activation", "config", "workgroups"), STREAMED)
+def test_chunks_through_shared_memory_change_no_bit(
+    route: ByLanes, monkeypatch: pytest.MonkeyPatch, a_format: str, few: int, activation: mxgemm.SwiGLU,
+    config: GroupedConfig, workgroups: int,
+) -> None:  # fmt: skip
+    """By one warp along K, so that K is short; by workgroups for every tile, and by a few that take many tiles each."""
+    one = layer(3, 2, 2, 288, 288, activation=activation)
+    one.x[1, 32:64] *= 2.0**40  # a block that is left
+    w13 = one.w13.scales.clone()
+    w13[:, 7, 5], w13[:, 40, 8] = 150, 60  # whole chunks that are
+    one = replace(one, w13=mxgemm.MXTensor.wrap(one.w13.data, w13))
+    route.fragments, route.few, counted = True, few, mma.programs
+    monkeypatch.setattr(
+        mma, "programs", lambda p, c, by_ids: min(counted(p, c, by_ids), workgroups if c.slots else 1000)
+    )
+    found = []
+    for chosen in (GroupedConfig(1, warps_k=1), config):
+        experts_layer._plans.clear()
+        route.chosen = lambda p, c=chosen: c
+        found.append(one.run(a_format, route="lanes", out_dtype=torch.float32))
+    assert found[0].isfinite().all()
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("a_format", ["e2m1", pytest.param("e4m3", marks=pytest.mark.slow)])
+def test_rounding_in_the_product_changes_no_bit(route: ByLanes, a_format: str) -> None:
+    """Whatever the blocks are: zeros, scales that decoding is right for and others, NaN."""
+    one = layer(2, 2, 3, 160)
+    one.x[0, 32:64] *= 2.0**40
+    one.x[0, 64:96] *= 2.0**-60
+    one.x[1, :32] = 0
+    one.x[1, 64:96] *= 2.0**-126
+    route.fragments, route.chosen = True, lambda p: replace(STREAM, slots=1)
+    found = []
+    for rounding in (0, 2):
+        experts_layer._plans.clear()
+        route.rounding = rounding
+        found.append(one.run(a_format, route="lanes", out_dtype=torch.float32))
+    assert found[0].isfinite().all()
+    assert torch.equal(*found)
+    one.x[0, 100] = float("nan")
+    assert one.run(a_format, route="lanes")[0].isnan().all()
 
 
 @pytest.mark.parametrize("name", routings())
@@ -161,6 +216,39 @@ def test_gathered_rows_repeated_and_absent_ones(route: ByLanes) -> None:
     one.check(out)
     assert out[[0, 5]].isnan().all()
     assert out[26].eq(0).all(), "a row of no expert, whatever it gathers"
+
+
+@pytest.mark.parametrize(
+    ("pairs", "experts", "rows", "mapped"), [(300, 7, 8, False), (2100, 32, 16, True), (40, 1024, 64, False)]
+)
+def test_the_sort_of_many_pairs(pairs: int, experts: int, rows: int, mapped: bool) -> None:
+    """By definition, and as the launch for few pairs where that takes them."""
+    made = torch.Generator().manual_seed(pairs)
+    ids = torch.randint(-1, experts + 2, (pairs, 1), generator=made)
+    ids[pairs // 2 :] = torch.where(torch.rand(pairs - pairs // 2, 1, generator=made) < 0.3, 3, ids[pairs // 2 :])
+    table = torch.randint(-1, experts, (experts + 1,), generator=made, dtype=torch.int32) if mapped else None
+    routing = Routing(
+        pairs, 1, experts, 0, 0 if table is None else len(table), ids.dtype, 64, torch.float32, torch.float32,
+        KNOWN_MACHINES["sm_90"], (64, 1),
+    )  # fmt: skip
+    places, tiles = lanes_grouped.route(routing, rows, ids, table, sorts=True)
+    flat = ids.flatten()
+    known = (flat >= 0) & (flat < (experts if table is None else len(table)))
+    expert = torch.where(known, flat if table is None else table.long()[flat.clamp(0, len(table) - 1)], -1)
+    order = torch.argsort(expert, stable=True)
+    order = order[expert[order] >= 0]
+    assert torch.equal(places[: len(order)].long(), order)
+    assert places[len(order) :].eq(-1).all()
+    listed, start = [], 0
+    for e, count in enumerate(torch.bincount(expert[expert >= 0], minlength=experts).tolist()):
+        listed += [[e, at, min(at + rows, start + count)] for at in range(start, start + count, rows)]
+        start += count
+    assert tiles[0, 0] == len(listed)
+    assert tiles[1 : 1 + len(listed)].tolist() == listed
+    if max(pairs, experts) <= MAX_ROUTED:
+        few = lanes_grouped.route(routing, rows, ids, table)
+        assert torch.equal(few[0], places)
+        assert torch.equal(few[1], tiles)
 
 
 @pytest.mark.parametrize("a_format", ["e2m1", "e4m3"])

@@ -102,6 +102,7 @@ int cuLaunchKernelEx(const struct config* c, void* function, void** parameters, 
     return status;
   }
   if (!current) return NO_CONTEXT;
+  if (c->shared > 48 << 10 && c->shared > (unsigned)shared_asked_for) return INVALID_VALUE;
   return keep(function, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1], c->block[2], c->shared, c->stream,
               parameters, extra, c->attributes, c->count);
 }

@@ -74,3 +74,21 @@ def test_rows_are_those_of_the_weights_of_a_set() -> None:
     )
     assert both.count("16,2880,2880") == 2
     assert "--rows: got it without --model or --set" in output("tune", "--rows", "3", "--dry-run", code=2)
+
+
+def test_what_triton_compiles_at_a_first_launch_is_compiled_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
+    made = list[tuple[str, str]]()
+    monkeypatch.setattr(building, "interpreting", lambda: False)
+    monkeypatch.setattr(building, "triton_missing", lambda machine: None)
+    monkeypatch.setattr(building, "compile_call", lambda call, arch: made.append((call.kernel.__name__, arch)))
+    machine = KNOWN_MACHINES["sm_90"]
+    monkeypatch.setattr(building, "serves_launches", lambda arch: False)
+    building.build_one(Task((64, 2880, 512)), machine, ["fp8_fold"], 1)
+    assert made == []
+    monkeypatch.setattr(building, "serves_launches", lambda arch: arch == "sm_90")
+    assert building.build_one(Task((64, 2880, 512)), machine, ["fp8_fold"], 1) == (1, [])
+    assert made == [
+        *(("quantize_fold_kernel", "sm_90"), ("wide_rows_folded_kernel", "sm_90")),
+        ("quantize_kernel", "sm_90"),  # the weight's
+    ]

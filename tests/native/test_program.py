@@ -40,7 +40,7 @@ def test_a_launch_of_numbers_and_places() -> None:
 def test_what_there_is_room_for() -> None:
     assert Program((STEP,)).fits()
     assert not Program(()).fits()
-    assert not Program((STEP,) * 7).fits()
+    assert not Program((STEP,) * 9).fits()
     long = KernelStep(7, (1, 1, 1), (1, 1, 1), 0, bytes(513), ())
     assert not Program((STEP, long)).fits()
     assert joined((STEP, None)) is None

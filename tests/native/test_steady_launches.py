@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ import mxgemm
 from mxgemm import plan, steady, workspace
 from mxgemm.mx.tensor import MXTensor
 from mxgemm.native import module
+from mxgemm.native.program import OUT, A, Program, brought, fixed
+from mxgemm.routes.base import Operands
 from tests.native import stub
 from tests.native.stub import (
     Launch,
@@ -188,13 +191,37 @@ def test_wrong_programs_are_refused(double: ctypes.CDLL) -> None:
     made((step,), 0, 0, (), ())
     for wrong in (
         (),
-        (step,) * 7,
+        (step,) * 9,
         (step[:6],),
         ((*step[:5], b"\0" * 600, ()),),
         ((*step[:6], ((12, (1, 0)),)),),
-        ((*step[:6], ((0, (9, 0)),)),),
+        ((*step[:6], ((0, (16, 0)),)),),
         ((*step[:6], ((0, (1, 0)),) * 17),),
         ((*step[:4], b"\0" * 400, *step[5:]),),
     ):
         with pytest.raises((TypeError, ValueError)):
             made(wrong, 0, 0, (), ())
+
+
+def test_a_program_that_is_run_by_its_addresses(double: ctypes.CDLL) -> None:
+    """Slots behind those of a call's, in whatever order; a status where the driver refuses; wrong calls by name."""
+    native = module.load(MXTensor, steady.Known, vars(plan))
+    assert native is not None
+    a, w, out = activations(), weight(), torch.empty(3, N, dtype=torch.bfloat16)
+    want, launch = torch.empty_like(out), Launch(double)
+    operands = Operands(a, None, w.data, w.scales, None, want, ())
+    launch(operands)
+    places = A, brought(1), fixed(0), OUT, fixed(0), fixed(0)
+    step = replace(launch.program(operands).steps[0], places=tuple((8 * i, place) for i, place in enumerate(places)))
+    run = native.program(Program((step, step))).run
+    addresses = a.data_ptr(), 0, out.data_ptr(), 0, 0, 0, w.data.data_ptr()
+    assert run(0, *addresses) == 0
+    assert launches(double) == 2
+    assert torch.equal(out.view(torch.int16), want.view(torch.int16))
+    counter(double, "fails_at").value = launches(double) + 2
+    assert run(0, *addresses) == 700
+    for wrong in ((), range(17), (0, "a"), (0, -1)):
+        with pytest.raises((TypeError, OverflowError)):
+            run(*wrong)
+    with pytest.raises(AssertionError):
+        brought(10)

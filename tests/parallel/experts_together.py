@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from mxgemm.nn import MXExperts
-from mxgemm.parallel import ExpertParallelMXExperts
+from mxgemm.parallel import ExpertParallelMXExperts, parallelize_
 from tests.experts.cases import CPU_ROUTES, DEEPSEEK, GPT_OSS, layer
 
 
@@ -53,4 +54,26 @@ def wrong_tokens_are_refused_before_anything_is_sent(folder: Path) -> None:
         ExpertParallelMXExperts.from_experts(MXExperts(odd.w13, odd.w2, activation=GPT_OSS))
 
 
-CHECKS = (experts_are_those_of_one_process, wrong_tokens_are_refused_before_anything_is_sent)
+def a_plan_shares_out_the_experts_of_a_model(folder: Path) -> None:
+    rank = dist.get_rank()
+    one = layer(11, 3, experts=6)
+    whole = MXExperts(one.w13, one.w2, activation=GPT_OSS, b13=one.b13, b2=one.b2, a_format="e2m1")
+    want = whole(one.x, one.ids, one.weights)
+    model = nn.ModuleDict({"layers": nn.ModuleList([nn.ModuleDict({"mlp": nn.ModuleDict({"experts": whole})})])})
+    plan = {
+        "layers.*.mlp.experts.gate_up_proj": "grouped_gemm",
+        "layers.*.mlp.experts.gate_up_proj_bias": "grouped_gemm",
+        "layers.*.mlp.experts": "ep_dispatch_experts",
+    }  # as transformers says it of gpt-oss
+    parallelize_(model, plan)
+    shared = model.get_submodule("layers.0.mlp.experts")
+    assert isinstance(shared, ExpertParallelMXExperts)
+    mine = slice(0, 7) if rank == 0 else slice(7, 11)
+    torch.testing.assert_close(shared(one.x[mine], one.ids[mine], one.weights[mine]), want[mine], rtol=2e-2, atol=2e-2)
+
+
+CHECKS = (
+    experts_are_those_of_one_process,
+    a_plan_shares_out_the_experts_of_a_model,
+    wrong_tokens_are_refused_before_anything_is_sent,
+)

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 import mxgemm
 from mxgemm.checkpoints.store import Store
 from mxgemm.mx.accuracy import judge
-from mxgemm.nn import MXLinear
+from mxgemm.nn import MXExperts, MXLinear
 from mxgemm.parallel import (
     ColumnParallelMXLinear,
+    ExpertParallelMXExperts,
     ParallelMXLinear,
     Ranks,
     RowParallelMXLinear,
@@ -26,6 +27,7 @@ from mxgemm.parallel import (
     ranks_of,
 )
 from tests.cases import spread
+from tests.experts.cases import GPT_OSS, layer
 
 pytest.importorskip("safetensors", reason="pip install 'mxgemm[checkpoints]'")
 from safetensors.torch import save_file
@@ -135,6 +137,34 @@ def test_plans_that_do_not_fit_leave_the_model_as_it_was(plan: dict[str, str], m
     with pytest.raises(ValueError, match=message):
         load_into(empty, checkpoint, plan, Ranks(0, 3))
     assert all(parameter.is_meta for parameter in empty.parameters())
+
+
+def test_experts_of_a_plan() -> None:
+    """By ranks without a group, which hold what they would hold; what does not fit changes nothing."""
+    one = layer(3, 2, experts=6)
+    whole = MXExperts(one.w13, one.w2, activation=GPT_OSS, b13=one.b13, b2=one.b2)
+    whole.prepare("sm_90")
+    model = nn.ModuleDict({"experts": whole, "again": nn.ModuleDict({"experts": whole}), "head": nn.Linear(4, 4)})
+    before = repr(model)
+    for plan, message in (
+        ({"experts": "ep_dispatch_experts"}, "experts: got 6, want a multiple of 4 for 4 ranks"),
+        ({"experts.up": "grouped_gemm"}, "plan: got 'experts.up', which fits no module"),
+        ({"head": "ep_dispatch_experts"}, "plan: got 'ep_dispatch_experts' for head, which is not MX"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            parallelize_(model, plan, Ranks(1, 4))
+        assert repr(model) == before
+    parallelize_(model, {"experts.down_proj_bias": "grouped_gemm", "experts": "ep_dispatch_experts"}, Ranks(1, 3))
+    part = model["experts"]
+    assert isinstance(part, ExpertParallelMXExperts)
+    assert part is model.get_submodule("again.experts")
+    assert (part.count, part.first_expert) == (2, 2)
+    assert torch.equal(part.down_proj.weight, one.w2.data[2:4])
+    made = part.gate_up_proj.prepared_tensor().prepared
+    assert made is not None
+    assert made.kind == "stack_fragments"
+    with pytest.raises(ValueError, match="shared out already"):
+        parallelize_(model, {"experts": "ep_dispatch_experts"}, Ranks(1, 2))
 
 
 def test_what_is_not_mx_may_stay_whole_where_it_gives_all_of_its_result() -> None:

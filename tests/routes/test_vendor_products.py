@@ -146,7 +146,7 @@ class Replayed:
             assert len(tensors) == len(places)
             replayed.launches.append((self, tuple(tensors)))
             patches = tuple((8 * i, place) for i, place in enumerate(places))
-            return KernelStep(len(replayed.launches), (1, 1, 1), (32, 1, 1), 0, bytes(64), patches)
+            return KernelStep(len(replayed.launches), (1, 1, 1), (32, 1, 1), 0, bytes(128), patches)
 
         monkeypatch.setattr(Launcher, "step", step)
 
@@ -185,7 +185,7 @@ def test_what_c_is_told(a_format: str, prepared: bool, with_bias: bool, monkeypa
     program = launch.program(operands)
     assert program is not None
     assert program.fits()
-    assert len(program.steps) == 1 + (a_format != "bf16") + (not prepared)
+    assert len(program.steps) == 1 + (a_format != "bf16" or not prepared)
     other = operands._replace(a=torch.randn_like(operands.a), out=torch.full_like(operands.out, torch.nan))
     replay(program, other)
     launch(operands._replace(a=other.a))
@@ -193,22 +193,25 @@ def test_what_c_is_told(a_format: str, prepared: bool, with_bias: bool, monkeypa
 
 
 @pytest.mark.parametrize("memory", ["fast", "compact"])
+@pytest.mark.parametrize("finishes_last", [True, False])
 @pytest.mark.parametrize(
-    ("n", "bias_dtype", "out_dtype", "strided", "steps"),
+    ("n", "bias_dtype", "out_dtype", "strided", "direct"),
     [
-        (48, None, torch.bfloat16, False, 3),
-        (48, torch.bfloat16, torch.bfloat16, False, 3),
-        (48, torch.float32, torch.bfloat16, False, 4),
-        (48, torch.bfloat16, torch.bfloat16, True, 4),
-        (40, None, torch.bfloat16, False, 4),
-        (40, torch.bfloat16, torch.float32, True, 4),
+        (48, None, torch.bfloat16, False, True),
+        (48, torch.bfloat16, torch.bfloat16, False, True),
+        (48, torch.float32, torch.bfloat16, False, False),
+        (48, torch.bfloat16, torch.bfloat16, True, False),
+        (40, None, torch.bfloat16, False, False),
+        (40, torch.bfloat16, torch.float32, True, False),
     ],
 )
 def test_what_c_is_told_of_fp8_fold(
-    n: int, bias_dtype: torch.dtype | None, out_dtype: torch.dtype, strided: bool, steps: int, memory: Any,
-    monkeypatch: pytest.MonkeyPatch,
+    n: int, bias_dtype: torch.dtype | None, out_dtype: torch.dtype, strided: bool, direct: bool, finishes_last: bool,
+    memory: Any, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     replay = Replayed(monkeypatch)
+    if not finishes_last:
+        monkeypatch.setattr(fold_chain, "_FEW_A_UNIT", 0)
     weight = mxgemm.quantize(torch.randn(n, K))
     form = weight.prepare("sm_90", memory=memory)
     _, _, _, kind, derived = form.operand()
@@ -229,7 +232,7 @@ def test_what_c_is_told_of_fp8_fold(
     program = chain.program(operands)
     assert program is not None
     assert program.fits()
-    assert len(program.steps) == steps + (memory == "compact")
+    assert len(program.steps) == 3 + (not direct and not finishes_last)
     again = torch.full((M, 2 * n), torch.nan, dtype=out_dtype)
     again = again[:, :n] if strided else torch.full((M, n), torch.nan, dtype=out_dtype)
     replay(program, operands._replace(out=again))

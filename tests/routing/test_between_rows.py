@@ -109,6 +109,8 @@ def test_the_time_that_rows_promise_does_not_fall_when_m_grows(a_format: str, fo
                 continue
             beside = nearby.of_one_weight(problem, nearby.Found(table, chosen.row, ""))
             points = {one.row.m: one.row.us for one in reversed(beside) if one.row.route == chosen.route.name}
+            if m > max(points):
+                continue  # a bound, and no promise
             us = us_at([(at, time) for at, time in points.items() if time is not None], m)
             assert us >= FALL * longest, (n, k, most, longest, m, us, chosen.route.name)
             most, longest = (m, us) if us > longest else (most, longest)
@@ -128,6 +130,74 @@ def test_where_a_route_ends_the_fastest_of_the_others_takes_over(all_installed: 
     for n, k in ((7168, 2048), (8192, 28672), (4096, 1024)):
         problem = problem_of(33, n, k, KNOWN_MACHINES["sm_90"], prepared=True)
         assert router.choose(problem).route.name == "w4_wgmma"
+
+
+@pytest.mark.parametrize("form", ["", "fp8_fold", "bf16"])
+@pytest.mark.parametrize("a_format", FORMATS)
+def test_rows_that_were_never_compared_with_the_rules_route_do_not_reach_down(
+    a_format: str, form: str, all_installed: None
+) -> None:
+    """At what a table's rows once said in the rules' stead, and at every other weight: by that rule, or by a weight
+    that has rows of its route."""
+    (table,) = tables.shipped("sm_90")
+    for n, k in sorted(table.by_weight):
+        for m in (32, 64, 128, 256):
+            problem = problem_of(m, n, k, KNOWN_MACHINES["sm_90"], a_format=a_format, derived=form)
+            of_form = [row for row in table.by_weight[n, k] if row.a_format == a_format and row.derived in (None, form)]
+            rule = next(one for one in table.rules if one.applies(m, n, k, a_format, form))
+            if any(row.route == rule.route for row in of_form):
+                continue
+            choice = router.choose(problem, tables=[])
+            if choice.row is None:
+                assert choice.route.name == rule.route
+            else:
+                found = nearby.Found(table, choice.row, "")
+                assert (choice.row.n, choice.row.k) != (n, k)
+                assert rule.route in {one.row.route for one in nearby.of_one_weight(problem, found)}
+
+
+def table_of(path: Path, *rows: tuple[int, str, float]) -> tables.Table:
+    """The rules of sm_90, and rows of one unprepared weight: M, route, time."""
+    (shipped,) = tables.shipped("sm_90")
+    same = {"n": 6144, "k": 4096, "grade": "measured", "source": "t", "derived": ""}
+    document = {
+        **{"kind": tables.KIND, "version": 1, "arch": "sm_90", "sources": {"t": {}, **shipped.sources}},
+        "rules": [{name: getattr(rule, name) for name in rule.__slots__} for rule in shipped.rules],
+        "rows": [{**same, "m": m, "route": route, "us": us} for m, route, us in rows],
+    }
+    path.write_text(json.dumps(document))
+    return tables.load(path)
+
+
+def test_rows_of_one_route_reach_no_farther_than_rules_let_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, all_installed: None
+) -> None:
+    """w4_wgmma is the rules' up to 128 rows of A, and was not compared; the user's own rows reach as they do."""
+    table = table_of(tmp_path / "t.json", (64, "dequant_mm", 9.0), (512, "dequant_mm", 12.0))
+    problems = {m: problem_of(m, 6144, 4096, KNOWN_MACHINES["sm_90"]) for m in (40, 64, 100, 129, 256, 512)}
+    with monkeypatch.context() as patch:
+        patch.setattr(router, "shipped", lambda arch: (table,))
+        chosen = {m: router.choose(problem, tables=[]) for m, problem in problems.items()}
+    routes = {m: choice.route.name for m, choice in chosen.items()}
+    assert routes == dict.fromkeys(problems, "dequant_mm") | dict.fromkeys((40, 64, 100), "w4_wgmma")
+    assert chosen[100].reason == "rule: M <= 128"
+    assert chosen[129].row is not None
+    mine = [router.choose(problem, tables=[table.path]).route.name for problem in problems.values()]
+    assert set(mine) == {"dequant_mm"}
+
+
+def test_of_two_bounds_the_one_that_grows_with_m_gives_way_to_the_rule(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, all_installed: None
+) -> None:
+    """w4_wgmma's last row is for few rows of A and dequant_mm's first for many: the rule says which, and how."""
+    rows = (16, "w4_wgmma", 9.0), (64, "w4_wgmma", 9.0), (256, "dequant_mm", 12.0)
+    machine = KNOWN_MACHINES["sm_90"]
+    for last, own in ((64, False), (16, True)):
+        table = table_of(tmp_path / f"{last}.json", *(row for row in rows if row[0] != 64 or last == 64))
+        monkeypatch.setattr(router, "shipped", lambda arch, table=table: (table,))
+        at = {m: router.choose(problem_of(m, 6144, 4096, machine), tables=[]) for m in (65, 128, 129, 256)}
+        assert [choice.route.name for choice in at.values()] == ["w4_wgmma", "w4_wgmma", "dequant_mm", "dequant_mm"]
+        assert at[128].reason.endswith("the configuration is the route's own for this size") is own
 
 
 def test_of_another_weight_a_fitted_route_takes_its_own_configuration(all_installed: None) -> None:

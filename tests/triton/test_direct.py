@@ -25,6 +25,15 @@ class CudaLauncher:
         self.launched.append(arguments)
 
 
+class HIPLauncher:
+    def __init__(self, scratch: int = 0) -> None:
+        self.profile_scratch_size, self.launch_cooperative_grid = scratch, False
+        self.launched: list[tuple[Any, ...]] = []
+
+    def launch(self, *arguments: Any) -> None:
+        self.launched.append(arguments)
+
+
 class Compiled:
     """A compiled kernel of Triton 3.6."""
 
@@ -47,21 +56,26 @@ def hooks(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return found
 
 
-def test_the_c_function_gets_addresses(hooks: SimpleNamespace) -> None:
-    compiled = Compiled(CudaLauncher())
+CUDA_HEAD = (*GRID, 0, 0x1234, False, True, None, None, b"packed", None, None, None)
+HIP_HEAD = (False, *GRID, 0, 0x1234, None, b"packed", None, None, None)
+
+
+@pytest.mark.parametrize("launcher, head", [(CudaLauncher, CUDA_HEAD), (HIPLauncher, HIP_HEAD)])
+def test_the_c_function_gets_addresses(launcher: Any, head: tuple[Any, ...], hooks: SimpleNamespace) -> None:
+    compiled = Compiled(launcher())
     launch = direct(compiled, GRID, TAIL)
     assert launch is not None
     tensors = torch.zeros(4), torch.zeros(8, dtype=torch.uint8)
     launch(tensors)
-    head = (*GRID, 0, 0x1234, False, True, None, None, b"packed", None, None, None)
     assert compiled.run.launched == [(*head, *(tensor.data_ptr() for tensor in tensors), *TAIL)]  # type: ignore[attr-defined]
     assert not compiled.ran
 
 
+@pytest.mark.parametrize("kind", [CudaLauncher, HIPLauncher])
 @pytest.mark.parametrize("hook", ["launch_enter_hook", "launch_exit_hook"])
 @pytest.mark.parametrize("added", [True, False], ids=["added", "replaced"])
-def test_a_profiler_hears_of_the_launch(hook: str, added: bool, hooks: SimpleNamespace) -> None:
-    compiled = Compiled(CudaLauncher())
+def test_a_profiler_hears_of_the_launch(kind: Any, hook: str, added: bool, hooks: SimpleNamespace) -> None:
+    compiled = Compiled(kind())
     launch = direct(compiled, GRID, TAIL)
     assert launch is not None
     if added:
@@ -80,6 +94,6 @@ def test_other_releases_launch_as_ever(version: str, hooks: SimpleNamespace, mon
     assert direct(Compiled(CudaLauncher()), GRID, TAIL) is None
 
 
-@pytest.mark.parametrize("launcher", [CudaLauncher(scratch=16), object()])
+@pytest.mark.parametrize("launcher", [CudaLauncher(scratch=16), HIPLauncher(scratch=16), object()])
 def test_other_kernels_launch_as_ever(launcher: object, hooks: SimpleNamespace) -> None:
     assert direct(Compiled(launcher), GRID, TAIL) is None

@@ -2,6 +2,9 @@
 //
 // With MX_EMULATED_AMX its instructions are functions here, which any CPU runs: for tests.
 #pragma once
+
+enum { TILE_M = 32, TILE_BLOCKS = 8 };
+enum { NARROW_BYTES = 1 << 20 };
 #include "bf16.h"
 
 #define MX_ENGINE "amx_bf16"
@@ -82,8 +85,9 @@ static inline void decode_beside(struct tile_source *next, tile_element *panel) 
 // places.
 static __attribute__((noinline)) void multiply_tiles(const tile_element *a, int64_t a_step, int64_t rows,
                                                      tile_element *w, int64_t blocks, int add, float *sums,
-                                                     struct tile_source *next) {
+                                                     struct tile_source *next, const float *tables) {
     tile_element *panel = w;
+    (void)tables;
     enum { TILE = 16 * BLOCK, SUMS_ROW = TILE_N * 4 };
     float *below = sums + 16 * TILE_N;
     __asm__ volatile("" : : : "memory");  // what tiles are loaded from is written by now

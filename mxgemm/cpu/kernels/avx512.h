@@ -52,14 +52,16 @@ static inline vfloat v_of_blocks(const float *p) {
 
 static inline vint v_load_int(const int32_t *p) { return _mm512_loadu_si512(p); }
 
-// A block of sixteen rows, 16 bytes each, as four vectors of 4 bytes a row.
+// A block of sixteen rows, 16 bytes each, as four vectors of 4 bytes a row. Loads that keep the other quarters are no
+// permutations, as insertions are.
 static inline void v_transpose(const uint8_t *const rows[LANES], int64_t at, vbytes t[4]) {
     __m512i z[4];
     for (int i = 0; i < 4; i++) {
         z[i] = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)(rows[i] + at)));
-        z[i] = _mm512_inserti32x4(z[i], _mm_loadu_si128((const __m128i *)(rows[4 + i] + at)), 1);
-        z[i] = _mm512_inserti32x4(z[i], _mm_loadu_si128((const __m128i *)(rows[8 + i] + at)), 2);
-        z[i] = _mm512_inserti32x4(z[i], _mm_loadu_si128((const __m128i *)(rows[12 + i] + at)), 3);
+        for (int q = 1; q < 4; q++) {
+            __m128i bytes = _mm_loadu_si128((const __m128i *)(rows[4 * q + i] + at));
+            z[i] = _mm512_mask_broadcast_i32x4(z[i], (__mmask16)(15 << 4 * q), bytes);
+        }
     }
     __m512i a = _mm512_unpacklo_epi32(z[0], z[1]), b = _mm512_unpackhi_epi32(z[0], z[1]);
     __m512i c = _mm512_unpacklo_epi32(z[2], z[3]), d = _mm512_unpackhi_epi32(z[2], z[3]);

@@ -1,12 +1,18 @@
-// bf16 elements for the engines of tiles: a panel's block is [TILE_N / 16, 16 pairs, 16 columns, 2].
+// bf16 elements for the engines of tiles: a panel's block is [TILE_N / 16, 16 pairs, 16 columns, 2]. An engine that looks
+// products up too (lookups.h) has a block's codes and scales behind them.
 //
 // Elements k and k + 4 of eight are a pair, in A as in B: shifted by q codes, a vector of eight codes a lane has the pair
 // of element q in its halves, where the permutation that looks their values up reads them.
 #pragma once
 #include "weights.h"
 
-enum { TILE_N = 32, TILE_BLOCKS = 16 };
+enum { TILE_N = 32, TILE_VALUES = BLOCK * TILE_N };
 typedef uint16_t tile_element;
+#ifdef MX_LOOKS_UP
+enum { TILE_CODES = TILE_VALUES, TILE_SCALES = TILE_CODES + TILE_N * 8, PANEL_BLOCK = TILE_SCALES + TILE_N * 2 };
+#else
+enum { PANEL_BLOCK = TILE_VALUES };
+#endif
 
 static inline int element_at(int place) { return place / 8 * 8 + place % 8 / 2 + place % 2 * 4; }
 
@@ -58,29 +64,50 @@ static inline __m512i v_raised_values(void) {
         0, (short)0xFE00, (short)0xFE80, (short)0xFEC0, (short)0xFF00, (short)0xFF40, (short)0xFF80, (short)0xFFC0));
 }
 
-// What is to be subtracted for the scale in byte i of each lane.
-static inline __m512i v_lowering(vbytes scales, int i) {
-    const __m512i first = _mm512_broadcast_i32x4(_mm_setr_epi32(
-        (int)0x80008000, (int)0x80048004, (int)0x80088008, (int)0x800C800C));
-    __m512i bytes = _mm512_shuffle_epi8(scales, _mm512_add_epi16(first, _mm512_set1_epi16((short)i)));
-    return _mm512_sub_epi16(_mm512_set1_epi16(RAISED + (127 << 7)), _mm512_slli_epi16(bytes, 7));
+// The scale in byte i of each lane in fp32, NaN's as infinity. The least one becomes zero: what has it is computed again.
+static inline __m512i v_scale_bits(vbytes scales, int i) {
+    const __m512i top = _mm512_broadcast_i32x4(  // of each lane; the others become 0
+        _mm_setr_epi32(0x00808080, 0x04808080, 0x08808080, 0x0C808080));
+    return _mm512_srli_epi32(_mm512_shuffle_epi8(scales, _mm512_add_epi32(top, _mm512_set1_epi32(i << 24))), 1);
 }
 
-// Pair q of eight codes a lane. A scale beyond bf16's exponents leaves what is computed again anyway.
+// What is to be subtracted for it in both halves.
+static inline __m512i v_lowering(__m512i scale_bits) {
+    __m512i twice = _mm512_or_si512(scale_bits, _mm512_srli_epi32(scale_bits, 16));
+    return _mm512_sub_epi16(_mm512_set1_epi16(RAISED + (127 << 7)), twice);
+}
+
+// Pair q of eight codes a lane. A scale beyond bf16's exponents leaves what is computed again anyway. A subtraction with
+// saturation would do for the last two, but Zen 4 does it where it multiplies.
 static inline __m512i v_bf16(vbytes codes, int q, __m512i raised, __m512i lowering) {
     __m512i pair = q ? _mm512_srli_epi16(codes, 4 * q) : codes;  // the permutation reads five bits, its table repeats
-    return _mm512_subs_epu16(_mm512_permutexvar_epi16(pair, raised), lowering);
+    return _mm512_sub_epi16(_mm512_max_epu16(_mm512_permutexvar_epi16(pair, raised), lowering), lowering);
 }
+
+#ifdef MX_LOOKS_UP
+// Put down the codes of a block of sixteen rows of B, [4, TILE_N / 16, 16] lanes of eight.
+static inline void keep_codes(const vbytes codes[4], int v, tile_element *block) {
+    for (int j = 0; j < 4; j++) _mm512_storeu_si512(block + TILE_CODES + (j * (TILE_N / 16) + v) * 32, codes[j]);
+}
+
+static inline void keep_scales(__m512i scale_bits, int v, tile_element *block) {
+    _mm512_storeu_si512(block + TILE_SCALES + v * 32, scale_bits);
+}
+#endif
 
 // A block of sixteen rows of B.
 static inline void decode_block_of_rows(const uint8_t *const rows[LANES], int64_t at, vbytes scales, int i, int v,
                                         tile_element *block) {
-    const __m512i raised = v_raised_values(), lowering = v_lowering(scales, i);
-    __m512i byte = _mm512_and_si512(_mm512_srli_epi32(scales, 8 * i), _mm512_set1_epi32(255));
-    __mmask16 nan = _mm512_cmpeq_epi32_mask(byte, _mm512_set1_epi32(255));
+    const __m512i raised = v_raised_values(), scale = v_scale_bits(scales, i), lowering = v_lowering(scale);
+    __mmask16 nan = _mm512_cmpeq_epi32_mask(scale, _mm512_set1_epi32(0x7F800000));
     uint16_t *to = block + v * 16 * BLOCK;
     vbytes codes[4];
     v_transpose(rows, at, codes);
+#ifdef MX_LOOKS_UP
+    keep_codes(codes, v, block);
+    keep_scales(scale, v, block);
+    if (nan) _mm512_mask_storeu_epi32(block + TILE_SCALES + v * 32, nan, _mm512_set1_epi32(0x7FC00000));
+#endif
 #pragma GCC unroll 16
     for (int pair = 0; pair < 16; pair++)
         _mm512_storeu_si512(to + pair * 32, v_bf16(codes[pair / 4], pair % 4, raised, lowering));

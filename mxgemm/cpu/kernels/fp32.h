@@ -2,7 +2,8 @@
 #pragma once
 #include "weights.h"
 
-enum { TILE_N = LANES * TILE_VECTORS, TILE_BLOCKS = 8 };
+enum { TILE_N = LANES * TILE_VECTORS, TILE_M = 32, TILE_BLOCKS = 8, PANEL_BLOCK = BLOCK * TILE_N };
+enum { NARROW_BYTES = 512 << 10 };
 typedef float tile_element;
 
 static inline void pack_block(const float x[BLOCK], tile_element *to) { memcpy(to, x, BLOCK * sizeof *to); }

@@ -64,17 +64,17 @@ static void find_blocks(const struct mx_call *c, int64_t n, int64_t first, int64
         for (int64_t r = 0; r < TILE_N; r++) __builtin_prefetch(s->scale_rows[r] + scales_ahead);
 }
 
-// Fetch what is decoded a source later than the next block, for LANES rows; its line holds LINE_BLOCKS of them. No nearer
+// Fetch what is decoded a source later than block b, for LANES rows; its line holds LINE_BLOCKS of them. No nearer
 // than L2: of L1 it may be gone again before many rows are through.
-static inline void fetch_ahead(const struct tile_source *s, int v) {
-    int64_t at = s->offset + s->decoded * s->step + s->ahead;
-    if (s->ahead)
-        for (int64_t r = v * LANES + s->decoded % LINE_BLOCKS; r < (v + 1) * LANES; r += LINE_BLOCKS)
-            __builtin_prefetch(s->rows[r] + at, 0, 2);
+static inline void fetch_ahead(const struct tile_source *s, int64_t b, int v) {
+    int64_t at = s->offset + b * s->step + s->ahead;
+    for (int64_t i = 0; i < LANES; i += LINE_BLOCKS)
+        __builtin_prefetch(s->rows[v * LANES + b % LINE_BLOCKS + i] + at, 0, 2);
 }
 
-static inline vbytes scales_of_next(const struct tile_source *s, int v, int *i) {
-    int64_t b = s->first % BLOCK_BYTES + s->decoded;
+// The scales of four blocks of LANES rows, of which block b has byte *i of each lane.
+static inline vbytes scales_of_next(const struct tile_source *s, int64_t b, int v, int *i) {
+    b += s->first % BLOCK_BYTES;
     *i = (int)(b % 4);
     return s->scales[v][b / 4];
 }
@@ -83,10 +83,10 @@ static inline vbytes scales_of_next(const struct tile_source *s, int v, int *i) 
 static inline void decode_next(struct tile_source *s, tile_element *panel) {
     for (int v = 0; v < TILE_N / LANES; v++) {
         int i;
-        vbytes scales = scales_of_next(s, v, &i);
-        fetch_ahead(s, v);
+        vbytes scales = scales_of_next(s, s->decoded, v, &i);
+        fetch_ahead(s, s->decoded, v);
         decode_block_of_rows(s->rows + v * LANES, s->offset + s->decoded * s->step, scales, i, v,
-                             panel + s->decoded * BLOCK * TILE_N);
+                             panel + s->decoded * PANEL_BLOCK);
     }
     s->decoded++;
 }

@@ -1,6 +1,8 @@
 // Many rows of A in any format: panels of B are decoded to values with their scales in them, A is packed in tiles, and
 // sums run over all of K. An engine multiplies them (amx.h, dots.h, fp32.h): it has the type of an element, TILE_N,
-// TILE_BLOCKS, tiles_begin, tiles_end, pack_block, decode_block_of_rows and multiply_tiles.
+// TILE_M (rows of A at a time), TILE_BLOCKS (blocks of a panel) and PANEL_BLOCK (elements from one to the next),
+// NARROW_BYTES (of A, that stay in a cache while all of a panel's blocks pass), tiles_begin, tiles_end, pack_block,
+// decode_block_of_rows and multiply_tiles; and it may look products up in tables (lookups.h).
 //
 // bf16 engines take subnormals for zero and flush products to it. What that can lose is less than 2^-63 for |A| < 2^61,
 // |B| < 2^43 and K < 2^20: sums of 2^-39 and more do not show it. Rows of A are moved into that range; the rest of what
@@ -8,10 +10,17 @@
 #pragma once
 #include "exact.h"
 
-enum { TILE_ROWS = 16, TILE_M = 2 * TILE_ROWS, TILE_VECTORS_N = TILE_N / LANES };
-enum { TASK_TILE_ROWS = 512, TASK_PANELS = 16 };  // at most, of A and of B
-enum { NARROW_BYTES = 512 << 10 };  // of A that stay in a cache while all of a panel's blocks pass
-enum { PANEL_BYTES = TILE_BLOCKS * BLOCK * TILE_N * sizeof(tile_element) };
+enum { TILE_ROWS = 16, TILE_VECTORS_N = TILE_N / LANES };
+#ifdef MX_LOOKS_UP
+enum { TASK_TILE_ROWS = 128, TASK_PANELS = 33 };  // at most, of A and of B
+#else
+enum { TASK_TILE_ROWS = 512, TASK_PANELS = 16 };
+static inline int64_t tables_bytes(int64_t rows) { return 0 * rows; }
+static inline void fill_tables(const tile_element *a, int64_t a_step, int64_t rows, int64_t blocks, float *tables) {
+    (void)a, (void)a_step, (void)rows, (void)blocks, (void)tables;
+}
+#endif
+enum { PANEL_BYTES = TILE_BLOCKS * PANEL_BLOCK * sizeof(tile_element) };
 enum { WEIGHT_SMALL = 1, WEIGHT_EXACT = 2 };
 static const float LEAST_SUM = 0x1p-39f;
 
@@ -161,6 +170,7 @@ struct tile_plan {
 static struct tile_plan tile_plan_of(const struct mx_call *c, int64_t rows, int64_t threads) {
     int64_t panels = (c->n + TILE_N - 1) / TILE_N;
     struct tile_plan p = {.narrow = round_up(rows, TILE_ROWS) * c->k * (int64_t)sizeof(tile_element) <= NARROW_BYTES};
+    if (tables_bytes(rows)) p.narrow = 0;  // tables of a few blocks for many panels
     int64_t tasks = threads * ((panels + threads * TASK_PANELS - 1) / (threads * TASK_PANELS));
     p.panels = (panels + tasks - 1) / tasks;
     if (p.narrow && threads > 1) p.panels = larger(1, smaller(p.panels, panels / (12 * threads)));
@@ -174,7 +184,7 @@ static struct tile_plan tile_plan_of(const struct mx_call *c, int64_t rows, int6
 static inline int64_t tiles_scratch(const struct mx_call *c, int64_t rows, int64_t threads) {
     struct tile_plan p = tile_plan_of(c, rows, threads);
     int64_t panels = p.narrow ? 1 : p.panels, copies = is_plain(c) ? 0 : TILE_N * TILE_BLOCKS * BLOCK_BYTES;
-    return PANEL_BYTES + round_up(panels * TILE_N, 64) + panels * p.rows * TILE_N * 4 + copies;
+    return PANEL_BYTES + round_up(panels * TILE_N, 64) + panels * p.rows * TILE_N * 4 + tables_bytes(p.rows) + copies;
 }
 
 // The blocks first.. of rows n.. of B, in panel `i` of those that are multiplied together.
@@ -199,7 +209,8 @@ static void tiles_task(const struct mx_call *c, const struct tiles *t, const str
     tile_element *panel = (tile_element *)scratch;
     uint8_t *flags = scratch + PANEL_BYTES;
     float *sums = (float *)(flags + round_up(together * TILE_N, 64));
-    uint8_t *room = (uint8_t *)(sums + together * strip);
+    float *tables = sums + together * strip;
+    uint8_t *room = (uint8_t *)tables + tables_bytes(p->rows);
     struct tile_source source = {.n = -1};
     struct tile_place at = {begin, 0, 0}, then = place_after(at, together, t->blocks, end);
     tiles_begin();
@@ -210,6 +221,9 @@ static void tiles_task(const struct mx_call *c, const struct tiles *t, const str
         uint8_t *here = flags + at.i * TILE_N;
         float *to = sums + at.i * strip;
         if (at.first == 0) memset(here, 0, TILE_N);
+        if (at.i == 0)
+            fill_tables(t->values + m0 / TILE_ROWS * a_step + at.first * TILE_ROWS * BLOCK, a_step, m1 - m0, blocks,
+                        tables);
         if (source.extreme) note_extremes(c, at.n, at.first, blocks, here);
         struct tile_place later = place_after(then, together, t->blocks, end);
         if (more)
@@ -217,8 +231,9 @@ static void tiles_task(const struct mx_call *c, const struct tiles *t, const str
                         room, &source);
         for (int64_t m = m0 + (m1 - m0 - 1) / TILE_M * TILE_M; m >= m0; m -= TILE_M) {
             const tile_element *a = t->values + m / TILE_ROWS * a_step + at.first * TILE_ROWS * BLOCK;
+            const float *of_these = tables + (m - m0) * (tables_bytes(TILE_M) / (int64_t)sizeof(float) / TILE_M);
             multiply_tiles(a, a_step, smaller(TILE_M, m1 - m), panel, blocks, at.first != 0, to + (m - m0) * TILE_N,
-                           m == m0 && more ? &source : NULL);
+                           m == m0 && more ? &source : NULL, of_these);
         }
         if (last) finish_tiles(c, t, m0, m1, at.n, here, to);
         if (more) decode_rest(&source, panel);

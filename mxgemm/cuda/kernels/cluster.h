@@ -31,6 +31,15 @@ INLINE void send(u32 at, u32 barrier, int workgroup, const float (&x)[1]) {
       "r"(barrier), "r"(workgroup), "f"(x[0]) : "memory");
 #endif
 }
+INLINE void send(u32 at, u32 barrier, int workgroup, const float (&x)[2]) {
+#if HOPPER
+  asm volatile(
+      "{\n.reg .b32 there, counting;\n"
+      "mapa.shared::cluster.u32 there, %0, %2;\nmapa.shared::cluster.u32 counting, %1, %2;\n"
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [there], {%3, %4}, [counting];\n}" ::"r"(at),
+      "r"(barrier), "r"(workgroup), "f"(x[0]), "f"(x[1]) : "memory");
+#endif
+}
 INLINE void send(u32 at, u32 barrier, int workgroup, const float (&x)[4]) {
 #if HOPPER
   asm volatile(

@@ -1,5 +1,6 @@
 // e4m3 on a Hopper GPU, besides wgmma.h: conversion, products of a warpgroup, small loads of shared memory.
 #pragma once
+#include "warp.h"
 #include "wgmma.h"
 
 // Two values, which e4m3 has, as two bytes.
@@ -16,16 +17,6 @@ INLINE u32 load_shared_1(u32 at) {
   return v;
 }
 INLINE void store_shared_1(u32 at, u32 v) { asm volatile("st.shared.u8 [%0], %1;" ::"r"(at), "r"(v) : "memory"); }
-INLINE u32 load_shared_4(u32 at) {
-  u32 v;
-  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at) : "memory");
-  return v;
-}
-INLINE uint2 load_shared_8(u32 at) {
-  uint2 v;
-  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at) : "memory");
-  return v;
-}
 INLINE void store_shared_8(u32 at, u32 low, u32 high) {
   asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(at), "r"(low), "r"(high) : "memory");
 }

@@ -4,7 +4,7 @@
 // Workgroups take tiles (grouped_tile.h) in turn, those of N first. Those that find none end at once. A row's sum has one order, whatever rows lie beside it: K is divided over WARPS_K warps
 // and a block of A that bf16 does not hold counts as 0 in the first loop, as all that bf16 holds do in the second.
 //
-// Macros: A_TYPE, A_FORMAT, A_VECTOR (grouped_rows.h), SCALE_ADDEND (of a quantised result); MT, tiles of 8 rows of A of
+// Macros: A_TYPE, A_FORMAT, A_VECTOR, ROUNDS (grouped_rows.h), SCALE_ADDEND (of what is rounded); MT, tiles of 8 rows of A of
 // a workgroup; TILES, tiles of 16 weight rows of a warp; WARPS_N, WARPS_K, warps along N and K; DEPTH, chunks in flight;
 // FRAGMENTS, the weight is in fragment order; TAIL, K % 128 != 0; GATED, BY_IDS (grouped_values.h,
 // grouped_tile.h); EARLY, what the tile is found by was written before the launch before this one began; AHEAD, the
@@ -27,9 +27,10 @@ extern "C" __global__ void BOUNDS grouped_mma(const Arguments p) {
 
   // What the workgroup is at: place along N, group, its weight, the rows of A of this lane.
   int item = static_cast<int>(blockIdx.x), place = item % across, end = 0;
-  Group group = group_of(p.routing, item / across);
+  Group group = group_of(p.routing, find_tiles(p.routing), item / across);
   const u8 *w = p.w, *s = p.s;
   int row[MT] = {};
+  Biases biases;
   auto begin = [&] {
     if (group.count == 0) return;
     const i64 which = group.expert < 0 ? 0 : group.expert;
@@ -37,6 +38,7 @@ extern "C" __global__ void BOUNDS grouped_mma(const Arguments p) {
     end = group.expert < 0 ? 0 : chunks;
 #pragma unroll
     for (int i = 0; i < MT; i++) row[i] = source_of(p.routing, group, min(8 * i + g, group.count - 1));
+    call_biases(p, group, place, threadIdx.x, biases);
   };
   begin();
 
@@ -92,7 +94,7 @@ extern "C" __global__ void BOUNDS grouped_mma(const Arguments p) {
 
   auto load_a = [&](Rows& rows, int row, int chunk) {
     const bool real = !TAIL || 4 * chunk + t < blocks;
-#if A_FORMAT == BF16
+#if A_FORMAT == BF16 || ROUNDS
     rows.raw = load_block(p.a + (row * p.a_row + block_of(chunk) * 32 * p.a_column) * A_BYTES, p.a_column * A_BYTES);
     if (!real) rows.raw = Raw{};
 #else
@@ -112,7 +114,7 @@ extern "C" __global__ void BOUNDS grouped_mma(const Arguments p) {
     OpenRows open[MT];
     bool usual = !slow_scales(weights);
 #pragma unroll
-    for (int i = 0; i < MT; i++) usual &= in_range(rows[i]);
+    for (int i = 0; i < MT; i++) usual &= open_rows(rows[i], open[i]);
     if (any_lane(!usual)) {
       bool odd = false, odd_of_a = false;
 #pragma unroll
@@ -131,10 +133,7 @@ extern "C" __global__ void BOUNDS grouped_mma(const Arguments p) {
       for (int i = 0; i < MT; i++) odd_of_a |= !is_held(rows[i]);
       if (any_lane(odd_of_a)) left_of_a |= bit;
 #pragma unroll
-      for (int i = 0; i < MT; i++) open_rows(rows[i], is_held(rows[i]), open[i]);
-    } else {
-#pragma unroll
-      for (int i = 0; i < MT; i++) open_rows(rows[i], true, open[i]);
+      for (int i = 0; i < MT; i++) open_held_rows(rows[i], is_held(rows[i]), open[i]);
     }
     u32 factor[TILES][2];
 #pragma unroll
@@ -268,20 +267,21 @@ extern "C" __global__ void BOUNDS grouped_mma(const Arguments p) {
 
     const Group done = group;
     const int done_place = place;
+    const Biases done_biases = biases;
     auto next = [&] {
 #if BY_IDS
       group.count = 0;
 #else
       item += p.routing.programs;
       place = item % across;
-      group = group_of(p.routing, item / across);
+      group = group_of(p.routing, find_tiles(p.routing), item / across);
       begin();
       if (group.count) load_first_weights(), load_first_rows();
 #endif
     };
     if (AHEAD) next();  // its first loads are on their way while this one's sums are added and stored
     workgroup_barrier();
-    store_results(p, done_place, done);
+    store_results(p, sums, done_place, done, done_biases, threadIdx.x);
     if (!BY_IDS) workgroup_barrier();  // the sums' memory is the next tile's
     if (!AHEAD) next();
   }

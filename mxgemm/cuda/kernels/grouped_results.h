@@ -31,7 +31,7 @@ struct Arguments {
   i64 bias_expert, bias_column, out_row, out_column;
   int n, k, bias_type, out_type;
   float alpha, limit, offset;  // limit: infinity for none
-  int unused;
+  int chunks, places, tiles;   // of K; of N, those of a workgroup and those of 16 rows, padded
 };
 
 // x 2^(a - 127) 2^(w - 127) of two scale bytes, in two steps of which the first neither rounds nor overflows where the
@@ -47,45 +47,76 @@ INLINE int weight_row(int n, int place, int local) {
   return GATED == 2 ? row_of_weight(n, place, local) : place * ROWS_OF_ALL + local;
 }
 
+// The rows of a place whose results a thread stores: these of each row of A, so that their biases are called for before
+// the product. Where a turn of all threads is no whole number of rows of A, they are found when they are wanted.
+constexpr int OWN = GATED ? 2 : 1;
+constexpr bool SAME_ROWS = GATED || THREADS % ROWS_OF_ALL == 0;
+INLINE int own_row(u32 thread, int i) {
+  const int lane = thread & 31;
+  return GATED == 1 ? 2 * lane + i : GATED == 2 ? 32 * i + lane : static_cast<int>(thread) % ROWS_OF_ALL;
+}
+INLINE u32 bias_bits(const Arguments& p, int expert, int n) {
+  if (!p.bias || expert < 0 || n >= p.n) return 0;
+  const i64 at = expert * p.bias_expert + n * p.bias_column;
+  return p.bias_type == OF_FP32 ? load_u32(p.bias + 4 * at) : load_u16(p.bias + 2 * at);
+}
+INLINE float bias_of(u32 bits, int type) {
+  return type == OF_FP32 ? float_of(bits) : type == OF_FP16 ? float_of_f16(bits) : float_of(bits << 16);
+}
+struct Biases {
+  u32 bits[OWN];
+};
+INLINE void call_biases(const Arguments& p, const Group& group, int place, u32 thread, Biases& biases) {
+  if (SAME_ROWS)
+#pragma unroll
+    for (int i = 0; i < OWN; i++)
+      biases.bits[i] = bias_bits(p, group.expert, weight_row(p.n, place, own_row(thread, i)));
+}
+INLINE void prefetch_biases(const Arguments& p, int expert, int place, u32 thread) {
+  const int local = static_cast<int>(thread);
+  if (!p.bias || local >= ROWS_OF_ALL) return;
+  const int n = weight_row(p.n, place, local);
+  if (n < p.n) prefetch_line(p.bias + (expert * p.bias_expert + n * p.bias_column) * (p.bias_type == OF_FP32 ? 4 : 2));
+}
+
 // What the warps have of a row of A and of the weight, and the bias.
-INLINE float sum_of_warps(const Arguments& p, const Group& group, int place, int m, int local) {
+INLINE float sum_of_warps(const Arguments& p, const float* sums, const Group& group, u32 bias, int m, int local) {
   const float* of_warp = sums + local / ROWS * WARPS_K * SHARED + m * PITCH + local % ROWS;
   float sum = 0.f;
 #pragma unroll
   for (int i = 0; i < WARPS_K; i++) sum += of_warp[i * SHARED];
   if (group.expert < 0) return 0.f;
-  if (p.bias) {
-    const int n = weight_row(p.n, place, local);
-    sum += load_float(p.bias, group.expert * p.bias_expert + n * p.bias_column, p.bias_type);
-  }
+  if (p.bias) sum += bias_of(bias, p.bias_type);
   return is_absent(p.routing, group, m) ? float_of(0x7FC00000u) : sum;
 }
 
 #if GATED
-INLINE void store_results(const Arguments& p, int place, const Group& group) {
-  const int lane = threadIdx.x & 31;
-  const int gate_at = GATED == 1 ? 2 * lane : lane, up_at = GATED == 1 ? 2 * lane + 1 : 32 + lane;
+INLINE void store_results(const Arguments& p, const float* sums, int place, const Group& group, const Biases& biases,
+                          u32 thread) {
 #pragma unroll 1
-  for (int m = threadIdx.x >> 5; m < group.count; m += WARPS) {
-    const float gate = sum_of_warps(p, group, place, m, gate_at), up = sum_of_warps(p, group, place, m, up_at);
+  for (int m = thread >> 5; m < group.count; m += WARPS) {
+    const float gate = sum_of_warps(p, sums, group, biases.bits[0], m, own_row(thread, 0));
+    const float up = sum_of_warps(p, sums, group, biases.bits[1], m, own_row(thread, 1));
     const float value = gated(Gate{p.alpha, p.limit, p.offset}, gate, up);
 #if QUANTISES
     const i64 row = target_of(p.routing, group, m);
     quantise_and_store(p.out + row * p.out_row, p.out_scales + row * (p.n >> 6), place, value);
 #else
-    store_float(p.out, target_of(p.routing, group, m) * p.out_row + (place * 32 + lane) * p.out_column, p.out_type, value);
+    const int column = place * 32 + static_cast<int>(thread & 31);
+    store_float(p.out, target_of(p.routing, group, m) * p.out_row + column * p.out_column, p.out_type, value);
 #endif
   }
 }
 #else
 // One sum a lane and turn: code that runs once takes the time to fetch it.
-INLINE void store_results(const Arguments& p, int place, const Group& group) {
+INLINE void store_results(const Arguments& p, const float* sums, int place, const Group& group, const Biases& biases,
+                          u32 thread) {
 #pragma unroll 1
-  for (int z = threadIdx.x; z < ROWS_OF_ALL * group.count; z += THREADS) {
+  for (int z = thread; z < ROWS_OF_ALL * group.count; z += THREADS) {
     const int local = z % ROWS_OF_ALL, m = z / ROWS_OF_ALL, n = place * ROWS_OF_ALL + local;
     if (n < p.n)
       store_float(p.out, target_of(p.routing, group, m) * p.out_row + n * p.out_column, p.out_type,
-                  sum_of_warps(p, group, place, m, local));
+                  sum_of_warps(p, sums, group, SAME_ROWS ? biases.bits[0] : bias_bits(p, group.expert, n), m, local));
   }
 }
 #endif

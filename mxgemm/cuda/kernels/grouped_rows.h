@@ -1,5 +1,6 @@
 // A lane's part of a chunk and of eight rows of A, as grouped products have it: bytes of e2m1 or e4m3 with a scale a
-// block, rounded before by whoever made them, or floats, which count as bf16.
+// block, rounded before by whoever made them; floats, which count as bf16; or with ROUNDS bf16 that is rounded here, to the
+// bits that bytes would have given.
 //
 // Decoded blocks are pairs of bf16 in the order of the weights' (round_block.h), 2^-DOWN of what they are worth.
 // Macros: A_FORMAT, A_TYPE (of floats), A_VECTOR (floats of a block are aligned and contiguous).
@@ -13,15 +14,52 @@ struct Rows {
 struct OpenRows {
   u32 words[16];
 };
-INLINE u32 scale_of_rows(const Rows&) { return 127; }
-INLINE bool in_range(const Rows&) { return true; }
 INLINE bool is_held(const Rows&) { return true; }
-INLINE void open_rows(const Rows& rows, bool, OpenRows& open) { round_block(rows.raw, open.words); }
+INLINE bool open_rows(const Rows& rows, OpenRows& open) { return round_block(rows.raw, open.words); }
+INLINE void open_held_rows(const Rows& rows, bool, OpenRows& open) { round_block(rows.raw, open.words); }
 INLINE void words_of_rows(const OpenRows& open, int i, u32 (&x)[4]) {
 #pragma unroll
   for (int j = 0; j < 4; j++) x[j] = open.words[4 * i + j];
 }
 // The values over their scale, and the scale byte.
+INLINE u32 unscaled_rows(const Rows& rows, u32 (&x)[16]) { return round_unscaled(rows.raw, x); }
+
+#elif ROUNDS
+static_assert(A_TYPE == BF16, "pairs are rounded as they come");
+struct Rows {
+  Raw raw;
+};
+struct OpenRows {
+  u32 words[16];
+};
+// False where a byte's scale is none that decoding is right for.
+INLINE bool open_rows(const Rows& rows, OpenRows& open) {
+  u32(&x)[16] = open.words;
+  pairs_of(rows.raw, x);
+  u32 m[4] = {};
+#pragma unroll
+  for (int i = 0; i < 16; i++) m[i % 4] = max_bf16x2(m[i % 4], abs_bf16x2(x[i]));
+  const u32 both = max_bf16x2(max_bf16x2(m[0], m[1]), max_bf16x2(m[2], m[3]));
+  Rounding r;
+  rounding_of(both, r);
+  const u32 amax = max(both << 16, both & 0xFFFF0000u), e = ((amax + SCALE_ADDEND) >> 23) - EMAX;
+#pragma unroll
+  for (int i = 0; i < 16; i++) x[i] = mul_bf16x2(rounded_pair(x[i], r), twice((127 - DOWN) << 7));
+  return amax == 0 || e - LEAST_FAST <= MOST_FAST - LEAST_FAST;
+}
+INLINE bool is_held(const Rows& rows) {
+  OpenRows open;
+  return open_rows(rows, open);
+}
+INLINE void open_held_rows(const Rows& rows, bool held, OpenRows& open) {
+  open_rows(rows, open);
+#pragma unroll
+  for (int i = 0; i < 16; i++) open.words[i] = held ? open.words[i] : 0;
+}
+INLINE void words_of_rows(const OpenRows& open, int i, u32 (&x)[4]) {
+#pragma unroll
+  for (int j = 0; j < 4; j++) x[j] = open.words[4 * i + j];
+}
 INLINE u32 unscaled_rows(const Rows& rows, u32 (&x)[16]) { return round_unscaled(rows.raw, x); }
 
 #else
@@ -33,7 +71,6 @@ struct Rows {
 struct OpenRows {
   u32 words[4 * CODES], factor;
 };
-INLINE u32 scale_of_rows(const Rows& rows) { return rows.scale; }
 
 // Eight values times 2^-126 (e2m1) or 2^-120 (e4m3), times a factor.
 INLINE void decode_rows(const u32 (&words)[4 * CODES], int i, u32 factor, u32 (&x)[4]) {
@@ -87,9 +124,13 @@ INLINE void codes_of_rows(const Rows& rows, u32 (&words)[4 * CODES]) {
     for (int j = 0; j < 4; j++) words[4 * i + j] = w[j];
   }
 }
-INLINE void open_rows(const Rows& rows, bool held, OpenRows& open) {
+INLINE void open_held_rows(const Rows& rows, bool held, OpenRows& open) {
   codes_of_rows(rows, open.words);
   open.factor = held ? rows.scale * 0x00800080u + twice((DECODED - DOWN) << 7) : 0;
+}
+INLINE bool open_rows(const Rows& rows, OpenRows& open) {  // false where that was not right
+  open_held_rows(rows, true, open);
+  return in_range(rows);
 }
 INLINE void words_of_rows(const OpenRows& open, int i, u32 (&x)[4]) { decode_rows(open.words, i, open.factor, x); }
 INLINE u32 unscaled_rows(const Rows& rows, u32 (&x)[16]) {

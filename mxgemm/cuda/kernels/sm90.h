@@ -136,6 +136,9 @@ INLINE void warp_barrier() { __syncwarp(); }
 INLINE void warps_barrier(int number, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
+INLINE void arrive_at_barrier(int number, int threads) {  // without waiting for the others
+  asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
 INLINE bool any_of_warps(int number, int threads, bool x) {  // a barrier too
   u32 any;
   asm volatile(
@@ -153,6 +156,11 @@ INLINE uint4 load_shared_16(u32 at) {
   uint4 v;
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at) : "memory");
+  return v;
+}
+INLINE uint2 load_shared_8(u32 at) {
+  uint2 v;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at) : "memory");
   return v;
 }
 INLINE void store_shared_16(u32 at, const uint4& v) {

@@ -12,9 +12,13 @@
 // them; A_BEFORE, a launch of round_a.cu comes before, which this one overlaps, A_CODES, it makes e2m1 codes; RESIDENT,
 // workgroups for which a multiprocessor's registers must do, 0 if no matter how many; SPLITS, workgroups that share K, a
 // cluster; FRAGMENTS, the weight is in the order of mxgemm.mx.fragments; PREFETCH, all that a workgroup reads of it is called to L2 first; A_SLOTS, so many chunks of
-// A are copied to shared memory by whole rows and rounded there, A_WHOLE, these are all; A_VECTOR, W_VECTOR, loads of 16 bytes are aligned and contiguous; TAIL, K % 128 != 0;
+// A are copied to shared memory by whole rows and rounded there, A_WHOLE, these are all; ONCE, no warp comes back for
+// another round; IN_TURN, warps call for what they read four at a time; A_VECTOR, W_VECTOR, loads of 16 bytes are aligned and contiguous; TAIL, K % 128 != 0;
 // OVERLAP, launched so that it may begin before earlier launches have ended.
 #include "w4_mma_sums.h"
+
+// Slots of A that are copied before weights are called for: what is rounded is waited for first.
+#define A_FIRST (A_FORMAT == BF16 || (ONCE && DEPTH > 1) ? 1 : A_SLOTS)
 
 constexpr float UP = A_CODES ? 1ull << 2 * DOWN : 1ull << DOWN;  // what sums are too small by: see round_block.h
 
@@ -40,7 +44,20 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
   const int blocks = p.k >> 5, chunks = (blocks + 3) >> 2;
   const int end = n0 < p.n || (A_SLOTS && WARPS_N > 1) ? chunks : 0;  // barriers want all warps
   begin_sums(p, rank);
-#if PREFETCH
+#if PREFETCH == 2
+  {  // what the first round reads of each tile, then the rest; scales with the first
+    constexpr int OF_GROUP = WARPS_N * TILES;
+    const int tiles = ((p.n + 31) >> 5) * 2, tile = group * OF_GROUP, cut = min(chunks, ALONG_K);
+    const int i = static_cast<int>(threadIdx.x), r = tile + i % OF_GROUP, begin = i < OF_GROUP ? 0 : cut;
+    const int codes = (i < OF_GROUP ? cut : chunks - cut);
+    if (rank == 0 && i < 2 * OF_GROUP && r < tiles && codes)
+      prefetch_to_l2(p.w + (r * static_cast<i64>(chunks) + begin) * 1024, codes * 1024);
+    if (rank == SPLITS - 1 && i == 32 * (WARPS > 1)) {
+      const int pair = tile >> 1, past = min(tile + OF_GROUP, tiles);
+      prefetch_to_l2(p.s + pair * static_cast<i64>(chunks) * 128, (((past + 1) >> 1) - pair) * chunks * 128);
+    }
+  }
+#elif PREFETCH
   if (threadIdx.x == 0) {  // a cluster's workgroups a part each
     const int tiles = ((p.n + 31) >> 5) * 2, tile = group * WARPS_N * TILES;
     const int pair = tile >> 1, past = min(tile + WARPS_N * TILES, tiles);
@@ -114,10 +131,8 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
   const u32 copied = lane & 15, area = shared_address(sums + sides * WARPS_N * SHARED);
   const int copied_row = 2 * side + (lane >> 4), rows_left = p.m - m0 - copied_row;
   const u8* const copied_from = p.a + (m0 + copied_row) * p.a_row * A_BYTES + copied * 16;
-  const u32 copied_to = area + place_of(copied_row, copied);
-  u32 places[4];
-#pragma unroll
-  for (int i = 0; i < 4; i++) places[i] = area + place_of(g, 4 * t + i);
+  u32 copied_to = area + place_of(copied_row, copied);
+  const u32 place = area + place_of(g, 4 * t);  // of its first piece; piece i is at 16 i in other bits of the address
   u32 slot = 0;  // what of A is multiplied next, in bytes
 #else
   const u8* a[MT];
@@ -180,13 +195,19 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
 #if A_SLOTS
   constexpr u32 SLOT = MT * TILE_BYTES;
   auto meet_on_a = [&] { WARPS_N == 1 ? warp_barrier() : warps_barrier(1 + sides, 32 * WARPS_N); };
-  auto copy_a = [&](u32 to, int chunk) {  // rows and blocks past the end are 0
+  constexpr int COPIES = (4 * MT + WARPS_N - 1) / WARPS_N;  // of a chunk, by a warp
+  auto copied_rows = [&](const u8* (&rows)[COPIES], int chunk) {
+#pragma unroll
+    for (int j = 0; j < COPIES; j++) rows[j] = copied_from + j * (2 * WARPS_N * A_BYTES * p.a_row) + chunk * 256;
+  };
+  auto copy_a = [&](u32 to, int chunk, const u8* (&rows)[COPIES], int ahead) {  // rows and blocks past the end are 0
     if (chunk < end) {
       const bool real = !TAIL || 4 * chunk + (copied >> 2) < blocks;
 #pragma unroll
-      for (int j = 0; j < 4 * MT / WARPS_N; j++)
-        copy_16(copied_to + to + j * (512 * WARPS_N), copied_from + j * (2 * WARPS_N * A_BYTES * p.a_row) + chunk * 256,
-                real && 2 * WARPS_N * j < rows_left ? 16 : 0);
+      for (int j = 0; j < COPIES; j++)
+        if (4 * MT % WARPS_N == 0 || side + WARPS_N * j < 4 * MT)
+          copy_16(copied_to + to + j * (512 * WARPS_N), rows[j] + ahead * 256,
+                  real && 2 * WARPS_N * j < rows_left ? 16 : 0);
     }
     end_group_of_copies();
   };
@@ -196,7 +217,7 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
     for (int i = 0; i < MT; i++) {
 #if A_SLOTS
 #pragma unroll
-      for (int j = 0; j < 4; j++) part[i].at[j] = places[j] + slot + i * TILE_BYTES;
+      for (int j = 0; j < 4; j++) part[i].at[j] = (place + slot ^ 16 * j) + i * TILE_BYTES;
 #elif A_BEFORE
       const u8* at = p.rounded + rounded_at[i] * 16ull + ahead * (STEP * 16);
 #endif
@@ -216,13 +237,15 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
   // Adds a chunk, or says that it has to be left. Another one, if there is one, is called for as soon as there is room.
   auto add_chunk = [&](Weights& w, Part (&part)[MT], int round, int ahead) {
     const int then = ahead + DEPTH * ALONG_K;
-    const bool more = round + then < end;
+    const bool more = !ONCE && round + then < end;
     if (!A_AHEAD || A_SLOTS) load_a(part, round, ahead);
     Opened opened[MT];
     bool odd = false;
 #if A_SLOTS && A_FORMAT != BF16
 #pragma unroll 2
-    for (int i = side; i < MT; i += WARPS_N) odd |= !round_in_place(places, slot + i * TILE_BYTES);
+    for (int j = 0; j < (MT + WARPS_N - 1) / WARPS_N; j++)
+      if (MT % WARPS_N == 0 || side + j * WARPS_N < MT)
+        odd |= !round_in_place(part[0].at, (side + j * WARPS_N) * TILE_BYTES);
     if (WARPS_N > 1) odd = any_of_warps(1 + sides, 32 * WARPS_N, odd);
 #endif
 #pragma unroll
@@ -273,30 +296,57 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
 
   Weights weights[DEPTH];
   Part parts[DEPTH][MT];
+  // Where loads begin is computed before the wait, not behind it.
+#if FRAGMENTS
+#pragma unroll
+  for (int i = 0; i < PLACES; i++) keep_as_it_is(codes_place[i]), keep_as_it_is(scales_place[i]);
+#endif
+#if A_SLOTS
+  const u8* rows[COPIES];
+  copied_rows(rows, first);
+#pragma unroll
+  for (int j = 0; j < COPIES; j++) keep_as_it_is(rows[j]);
+  keep_as_it_is(copied_to);
+#endif
 #if OVERLAP && !A_BEFORE
   wait_for_earlier_launches();
 #endif
   let_later_launches_begin();  // no earlier: they would take places on some multiprocessors and leave others without work
-#if A_SLOTS && A_FORMAT == BF16  // what is rounded first comes second: measured
-  copy_a(0, first);
+#if IN_TURN
+  constexpr int WAVES = (WARPS + 3) / 4;
+  const int wave = warp >> 2;
+  auto lanes_of = [](int wave) { return WARPS % 4 ? 32 * (4 + min(4, WARPS - 4 * wave)) : 256; };  // and those before
+  if (wave) warps_barrier(wave, lanes_of(wave));
 #endif
+#if A_SLOTS
 #pragma unroll
-  for (int d = 0; d < DEPTH; d++)
+  for (int i = 0; i < A_FIRST; i++) copy_a(i * SLOT, first + i * ALONG_K, rows, i * ALONG_K);
+#endif
+  auto load_chunk = [&](int d) {
     if (first + d * ALONG_K < end) {
       load_scales(weights[d], first, d * ALONG_K);
       load_codes(weights[d], first, d * ALONG_K);
     }
+  };
+#pragma unroll
+  for (int d = 0; d < (ONCE ? 1 : DEPTH); d++) load_chunk(d);
 #if A_BEFORE
   wait_for_earlier_launches();  // not for the weight: what wrote that had ended before the launch that rounds A began
 #endif
 #if A_SLOTS
 #pragma unroll
-  for (int i = A_FORMAT == BF16; i < A_SLOTS; i++) copy_a(i * SLOT, first + i * ALONG_K);
+  for (int i = A_FIRST; i < A_SLOTS; i++) copy_a(i * SLOT, first + i * ALONG_K, rows, i * ALONG_K);
+#if ONCE && A_FIRST == A_SLOTS  // or loads of the weight are moved behind the wait for the copies
+  end_group_of_copies();
+#endif
 #else
   if (A_AHEAD)
 #pragma unroll
     for (int d = 0; d < DEPTH; d++)
       if (first + d * ALONG_K < end) load_a(parts[d], first, d * ALONG_K);
+#endif
+#if IN_TURN
+  if (wave + 1 < WAVES) arrive_at_barrier(wave + 1, lanes_of(wave + 1));
 #endif
 #pragma unroll 1
   for (int round = first; round < end; round += DEPTH * ALONG_K) {
@@ -307,20 +357,25 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
         wait_for_copies<A_SLOTS - 1>();
         meet_on_a();
 #endif
+        if (ONCE && d + 1 < DEPTH) load_chunk(d + 1);  // when this one has come: together they would come late
         if (!add_chunk(weights[d], parts[d], round, d * ALONG_K)) left |= 1ull << ((round - first) / ALONG_K + d);
-#if A_SLOTS
+#if A_SLOTS && (DEPTH > 1 || !ONCE)
 #if A_WHOLE
         end_group_of_copies();
         slot += SLOT;
 #else
         meet_on_a();
-        copy_a(slot, round + (d + A_SLOTS) * ALONG_K);
+        const u8* next_rows[COPIES];
+        copied_rows(next_rows, round + (d + A_SLOTS) * ALONG_K);
+        copy_a(slot, round + (d + A_SLOTS) * ALONG_K, next_rows, 0);
         slot = slot == (A_SLOTS - 1) * SLOT ? 0 : slot + SLOT;
 #endif
-#else
-        if (A_AHEAD && round + (DEPTH + d) * ALONG_K < end) load_a(parts[d], round, (DEPTH + d) * ALONG_K);
+#elif !A_SLOTS
+        if (A_AHEAD && !ONCE && round + (DEPTH + d) * ALONG_K < end)
+          load_a(parts[d], round, (DEPTH + d) * ALONG_K);
 #endif
       }
+    if (ONCE) break;
     next_round();
   }
 

@@ -10,9 +10,11 @@
 
 constexpr int WARPS = WARPS_N * WARPS_M * WARPS_K, ROWS = 16 * TILES, COLUMNS = 8 * MT;
 constexpr int ALONG_K = WARPS_K * SPLITS;  // warps that share K
+static_assert(!A_SLOTS || WARPS_N == 1 || WARPS_K * WARPS_M < 16, "warps that share A have a barrier of their own");
 constexpr int PITCH = ROWS + 4;            // of a row of sums in shared memory: the quads of a warp meet different banks
-constexpr int OF_A = A_SLOTS * MT * 8 * 256 / 4 / WARPS_N;  // words of shared memory, the same as the sums'
-constexpr int SHARED = COLUMNS * PITCH > OF_A ? COLUMNS * PITCH : OF_A;  // of a warp
+// Words of shared memory of a warp, 64 bytes at a time: A's, the same as the sums'.
+constexpr int OF_A = (A_SLOTS * MT * 8 * 256 / 64 + WARPS_N - 1) / WARPS_N * 16;
+constexpr int SHARED = COLUMNS * PITCH > OF_A ? COLUMNS * PITCH : OF_A;
 
 // [WARPS_M][WARPS_K][WARPS_N][SHARED], of that [COLUMNS][PITCH]; then, in a cluster, a barrier and [SPLITS][its results].
 // Before, warps that differ only along N have A's slots together where their sums are then.
@@ -34,27 +36,32 @@ struct Arguments {
   int m, n, k, bias_type, out_type, unused;
 };
 
-// Results of a lane and turn. Where there are few turns one is enough: code that runs once takes the time to fetch it.
-constexpr int TURNS = WARPS_N * ROWS * COLUMNS * WARPS_M / (32 * WARPS), COUNT = TURNS >= 4 ? 4 : 1;
+// Results of a lane and turn. Where there are few turns few are enough: code that runs once takes the time to fetch it.
+// Of eight rows of A some may be past the last one.
+constexpr int TURNS = WARPS_N * ROWS * COLUMNS * WARPS_M / (32 * WARPS);
+constexpr int COUNT = TURNS >= 4 ? 4 : TURNS >= 2 && MT * WARPS_M > 1 ? 2 : 1;
 struct Sum {
   float v[COUNT];
 };
 INLINE void add_from_shared(Sum& sum, const float* at) {
-  if (COUNT == 1) {
-    sum.v[0] += *at;
-  } else {
+  if (COUNT == 4) {
     u32 v[4];
     words_of(load_shared_16(shared_address(at)), v);
 #pragma unroll
     for (int i = 0; i < COUNT; i++) sum.v[i] += float_of(v[i]);
+  } else if (COUNT == 2) {
+    const uint2 v = load_shared_8(shared_address(at));
+    sum.v[0] += float_of(v.x), sum.v[COUNT - 1] += float_of(v.y);
+  } else {
+    sum.v[0] += *at;
   }
 }
 
 // Of result z, which is of weight row z % (WARPS_N ROWS) of the workgroup and of a row of A, and those of the next rows,
 // what its warps have.
-INLINE Sum sum_of_warps(int z) {
-  const int local = z % (WARPS_N * ROWS), m = z / (WARPS_N * ROWS);
-  const int warp = m / COLUMNS * WARPS_K * WARPS_N + local / ROWS;  // the first one that has a part of the sum
+INLINE Sum sum_of_warps(u32 z) {
+  const u32 local = z % (WARPS_N * ROWS), m = z / (WARPS_N * ROWS);
+  const u32 warp = m / COLUMNS * WARPS_K * WARPS_N + local / ROWS;  // the first one that has a part of the sum
   const float* of_warp = sums + warp * SHARED + m % COLUMNS * PITCH + local % ROWS;
   Sum sum = {};
 #pragma unroll
@@ -92,8 +99,8 @@ INLINE void add_and_store(const Arguments& p, int group, int rank) {
   const int count = results_of(p, rank);
 #pragma unroll 1
   for (int z = COUNT * threadIdx.x; z < count; z += COUNT * 32 * WARPS) {
-    const int at = rank * each + z, local = at % (WARPS_N * ROWS), m = at / (WARPS_N * ROWS);
-    const int n = group * (WARPS_N * ROWS) + local;
+    const u32 at = rank * each + z, m = at / (WARPS_N * ROWS);
+    const int n = group * (WARPS_N * ROWS) + static_cast<int>(at % (WARPS_N * ROWS));
     const Sum own = sum_of_warps(at);
     Sum sum = {};
 #pragma unroll

@@ -6,10 +6,11 @@
 
 #include "tensor.h"
 
-enum { MAX_STEPS = 6, MAX_ARGUMENTS = 512, MAX_PATCHES = 16, MAX_ATTRIBUTES = 4, MAX_SPARE = 8 };
+enum { MAX_STEPS = 8, MAX_ARGUMENTS = 512, MAX_PATCHES = 16, MAX_ATTRIBUTES = 4, MAX_SPARE = 8 };
 
-/* What a call brings; as mxgemm.native.program numbers them. */
-enum slot { SLOT_FIXED, SLOT_A, SLOT_BIAS, SLOT_OUT, SLOT_SCRATCH, SLOT_COUNTERS, SLOTS };
+/* What a call brings; as mxgemm.native.program numbers them. Those behind the counters are of who runs a program by its
+   addresses. */
+enum slot { SLOT_FIXED, SLOT_A, SLOT_BIAS, SLOT_OUT, SLOT_SCRATCH, SLOT_COUNTERS, SLOTS = 16 };
 
 struct attribute { /* CUlaunchAttribute */
     int32_t id, padding;

@@ -142,6 +142,29 @@ static int Program_init(Program *self, PyObject *args, PyObject *kwargs)
     return 0;
 }
 
+/* run(stream, address of slot 1, of slot 2, ...) -> 0, or that something was not launched */
+static PyObject *Program_run(Program *self, PyObject *const *args, Py_ssize_t count)
+{
+    uintptr_t addresses[SLOTS] = {0};
+    if (count < 1 || count > SLOTS || !self->count) {
+        PyErr_Format(PyExc_TypeError, "run: got %zd arguments, want 1 to %d of a program with steps", count, SLOTS);
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        addresses[i] = PyLong_AsSize_t(args[i]);
+        if (PyErr_Occurred())
+            return NULL;
+    }
+    void *stream = (void *)addresses[0];
+    addresses[0] = 0;
+    return PyLong_FromLong(run(self, addresses, stream));
+}
+
+static PyMethodDef Program_methods[] = {
+    {"run", (PyCFunction)(void (*)(void))Program_run, METH_FASTCALL, "Launch on a stream, with these addresses."},
+    {NULL},
+};
+
 static void Program_dealloc(Program *self)
 {
     Py_CLEAR(self->hooks);
@@ -157,6 +180,7 @@ static PyTypeObject ProgramType = {
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_new = PyType_GenericNew,
     .tp_init = (initproc)Program_init,
+    .tp_methods = Program_methods,
     .tp_dealloc = (destructor)Program_dealloc,
 };
 

@@ -17,7 +17,6 @@ from mxgemm.triton.kernels.quantize_block import (
 )
 
 NO_BLOCK = tl.constexpr(512)  # above every exponent byte
-E4M3_NAN = tl.constexpr(0x7F)
 
 
 # Two bf16 in a word -> two e4m3 in half a word, relative to a row's base, on sm_89 and newer. In order: to the block's
@@ -85,15 +84,28 @@ def quantize_fold_kernel(
     ADDEND: tl.constexpr, PAIRS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, EVEN: tl.constexpr,
     WIDE: tl.constexpr, FNUZ: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
-    """Quantise rows of ``x[M, K]`` to MXFP4 and fold them: e4m3 bytes ``folded[M, K]``, fp32 ``base[M]``.
+    """Quantise rows of ``x[M, K]`` to MXFP4 and fold them: see ``quantize_fold_rows``. Grid: ``cdiv(M, BLOCK_M)``."""
+    quantize_fold_rows(
+        tl.program_id(0), x, folded, base, unfolded, M, K, stride_xm, stride_xk,
+        ADDEND, PAIRS, BLOCK_M, BLOCK_K, EVEN, WIDE, FNUZ, INTERPRETED,
+    )  # fmt: skip
+
+
+@triton.jit
+def quantize_fold_rows(
+    tile, x, folded, base, unfolded, M, K, stride_xm, stride_xk,
+    ADDEND: tl.constexpr, PAIRS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, EVEN: tl.constexpr,
+    WIDE: tl.constexpr, FNUZ: tl.constexpr, INTERPRETED: tl.constexpr,
+):  # fmt: skip
+    """``BLOCK_M`` rows of ``x`` from ``tile * BLOCK_M``: e4m3 bytes ``folded[M, K]``, fp32 ``base[M]``.
 
     ``unfolded[m]`` becomes 1 for a row that does not fold (its bytes are then meaningless), else 0. The base of a row
-    with a NaN or an infinity is NaN: every column of it is. Grid: ``cdiv(M, BLOCK_M)`` programs, each holds whole rows
-    in registers. ``PAIRS``: bf16 rows of words, in packed arithmetic. ``EVEN``: no masks are needed. ``WIDE``: 64-bit
-    offsets. ``FNUZ``: gfx942's bytes, which are worth half, and twice the base.
+    with a NaN or an infinity is NaN: every column of it is. Whole rows are held in registers. ``PAIRS``: bf16 rows of
+    words, in packed arithmetic. ``EVEN``: no masks are needed. ``WIDE``: 64-bit offsets. ``FNUZ``: gfx942's bytes,
+    which are worth half, and twice the base.
     """
     GROUPS: tl.constexpr = BLOCK_K // BLOCK
-    row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    row = tile * BLOCK_M + tl.arange(0, BLOCK_M)
     rows = row.to(tl.int64) if WIDE else row
     if PAIRS:
         column = tl.arange(0, BLOCK_K // 2)
@@ -141,48 +153,6 @@ def quantize_fold_kernel(
 
 
 @triton.jit
-def decode_fold_kernel(
-    b, b_scales, base, folded, N, K, stride_bn, stride_bk, stride_sn, stride_sk,
-    PRESHUFFLED: tl.constexpr, SCALE_ORDER: tl.constexpr, TO_FP8: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr, EVEN_N: tl.constexpr, EVEN_K: tl.constexpr, WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
-):  # fmt: skip
-    """Decode e2m1 weights to contiguous ``folded[N, K]``: e4m3 relative to ``base`` (exponent bytes), or bf16.
-
-    Grid: ``(cdiv(N, BLOCK_N), cdiv(K, BLOCK_K))``. A NaN scale gives NaN.
-    """
-    pn = tl.program_id(0)
-    k = tl.program_id(1) * BLOCK_K
-    COLUMNS: tl.constexpr = BLOCK_K // 32
-    TAIL: tl.constexpr = not EVEN_K
-    packed = load_packed(b, pn, k, N, K, stride_bn, stride_bk, PRESHUFFLED, 2, BLOCK_N, BLOCK_K, EVEN_N, TAIL, WIDE, "")
-    scale = load_scales(
-        b_scales, pn, k, N, K, stride_sn, stride_sk, SCALE_ORDER, BLOCK_N, BLOCK_K, EVEN_N, TAIL, WIDE, ""
-    )
-    code = tl.join(packed & 15, packed >> 4).reshape(BLOCK_N, COLUMNS, 32).to(tl.int32)
-    # A code is a tiny float: at the top of an fp16 it is worth 2**-14 of itself, and never an fp32 subnormal.
-    half = (((code & 7) << 9) | ((code & 8) << 12)).to(tl.int16).to(tl.float16, bitcast=True)
-    exponent = scale.to(tl.int32).reshape(BLOCK_N, COLUMNS, 1)
-    bad = exponent == 255
-    row = pn * BLOCK_N + tl.arange(0, BLOCK_N)
-    column = k + tl.arange(0, BLOCK_K)
-    inside = (row < N)[:, None] & (column < K)[None, :]
-    pointers = folded + row.to(tl.int64)[:, None] * K + column[None, :]
-    if TO_FP8:
-        base_byte = tl.load(base + row, mask=row < N, other=127).to(tl.int32)[:, None, None]
-        shift = tl.minimum(tl.maximum(exponent - base_byte, -100), 6)
-        factor = ((shift + 14 + 127) << 23).to(tl.float32, bitcast=True)
-        element = to_e4m3(half.to(tl.float32) * factor, INTERPRETED)
-        element = tl.where(bad, E4M3_NAN, element).to(tl.uint8)
-        tl.store(pointers, element.reshape(BLOCK_N, BLOCK_K), mask=inside)
-    else:
-        # 2**14 first: byte 0 is a subnormal power of two, and its factor would be one too
-        element = half.to(tl.float32) * 16384.0 * power_of_two(exponent)
-        nan = tl.full((1, 1, 1), 0x7FC00000, tl.int32).to(tl.float32, bitcast=True)
-        element = round_to(tl.where(bad, nan, element), tl.bfloat16, INTERPRETED)
-        tl.store(pointers, element.reshape(BLOCK_N, BLOCK_K), mask=inside)
-
-
-@triton.jit
 def store_chosen(
     acc, chosen, bias, out, rows, column, N, stride_om, stride_on, stride_bias,
     HAS_BIAS: tl.constexpr, WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
@@ -210,7 +180,7 @@ def wide_rows_kernel(
     no such row.
     """
     recompute_rows(
-        multiply_packed,
+        tl.program_id(0), tl.program_id(1), tl.num_programs(1), multiply_packed,
         (b, b_scales, stride_bn, stride_bk, stride_sn, stride_sk, PRESHUFFLED, SCALE_ORDER, EVEN_N),
         unfolded, a, b, bias, out, M, N, K, stride_am, stride_ak, stride_om, stride_on, stride_bias,
         ADDEND, False, HAS_BIAS, BLOCK_M, BLOCK_N, BLOCK_K, WIDE, INTERPRETED,
@@ -225,30 +195,66 @@ def wide_rows_folded_kernel(
 ):  # fmt: skip
     """The same from a folded weight: e4m3 ``folded[>= N, K]`` times fp32 ``base[>= N]``; bf16 holds both operands."""
     recompute_rows(
-        multiply_folded, (folded, FNUZ), unfolded, a, base, bias, out, M, N, K, stride_am, stride_ak, stride_om,
-        stride_on, stride_bias, ADDEND, True, HAS_BIAS, BLOCK_M, BLOCK_N, BLOCK_K, WIDE, INTERPRETED,
+        tl.program_id(0), tl.program_id(1), tl.num_programs(1), multiply_folded, (folded, FNUZ),
+        unfolded, a, base, bias, out, M, N, K, stride_am, stride_ak, stride_om, stride_on, stride_bias,
+        ADDEND, True, HAS_BIAS, BLOCK_M, BLOCK_N, BLOCK_K, WIDE, INTERPRETED,
     )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["M"])
+def finish_folded_kernel(
+    unfolded, product, a, folded, base, bias, out, M, N, K, stride_pm, stride_am, stride_ak, stride_om, stride_on,
+    stride_bias, ADDEND: tl.constexpr, HAS_BIAS: tl.constexpr, ADDS_BIAS: tl.constexpr, FINISH_M: tl.constexpr,
+    FINISH_N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, WIDE: tl.constexpr,
+    FNUZ: tl.constexpr, INTERPRETED: tl.constexpr,
+):  # fmt: skip
+    """``finish_kernel`` for rows that fold and ``wide_rows_folded_kernel`` for the others, in one launch.
+
+    ``ADDS_BIAS``: ``product[M, >= N]`` lacks the bias. Grid: ``cdiv(M, FINISH_M) * cdiv(N, FINISH_N)`` programs that
+    finish tiles, then a multiple of ``cdiv(M, BLOCK_M)`` that recompute rows.
+    """
+    program, across = tl.program_id(0), tl.cdiv(N, FINISH_N)
+    finishing = tl.cdiv(M, FINISH_M) * across
+    if program < finishing:
+        pm = program // across
+        rows = pm * FINISH_M + tl.arange(0, FINISH_M)
+        column = (program - pm * across) * FINISH_N + tl.arange(0, FINISH_N)
+        chosen = (tl.load(unfolded + rows, mask=rows < M, other=1) == 0) & (rows < M)
+        far = rows.to(tl.int64)
+        inside = chosen[:, None] & (column < N)[None, :]
+        value = tl.load(product + far[:, None] * stride_pm + column[None, :], mask=inside, other=0.0)
+        store_chosen(
+            widen(value, INTERPRETED), chosen, bias, out, far, column, N, stride_om, stride_on, stride_bias,
+            ADDS_BIAS, WIDE, INTERPRETED,
+        )  # fmt: skip
+    else:
+        tiles = tl.cdiv(M, BLOCK_M)
+        recompute_rows(
+            (program - finishing) % tiles, (program - finishing) // tiles, (tl.num_programs(0) - finishing) // tiles,
+            multiply_folded, (folded, FNUZ),
+            unfolded, a, base, bias, out, M, N, K, stride_am, stride_ak, stride_om, stride_on, stride_bias,
+            ADDEND, True, HAS_BIAS, BLOCK_M, BLOCK_N, BLOCK_K, WIDE, INTERPRETED,
+        )  # fmt: skip
 
 
 @triton.jit
 def recompute_rows(
-    step: tl.constexpr, weight, unfolded, a, base, bias, out, M, N, K, stride_am, stride_ak, stride_om, stride_on,
-    stride_bias, ADDEND: tl.constexpr, HAS_BASE: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
+    pm, first, programs, step: tl.constexpr, weight, unfolded, a, base, bias, out, M, N, K, stride_am, stride_ak,
+    stride_om, stride_on, stride_bias, ADDEND: tl.constexpr, HAS_BASE: tl.constexpr, HAS_BIAS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
-    """Compute and store a row tile's chosen rows, if it has any.
+    """Compute and store the chosen rows of row tile ``pm``, if it has any, in every ``programs``-th block of columns.
 
     ``step`` returns the sums ``acc[BLOCK_M, BLOCK_N]`` with the block of K added that starts at ``k``; ``weight`` are
     its own parameters, its last ones, and ``weight_rows`` the tile's rows of a row-major weight, none past the last.
     ``HAS_BASE``: columns of the sums are then multiplied by ``base[>= N]``.
     """
-    pm = tl.program_id(0)
     row = pm * BLOCK_M + tl.arange(0, BLOCK_M)
     chosen = tl.load(unfolded + row, mask=row < M, other=0) != 0
     if tl.max(chosen.to(tl.int32), axis=0) != 0:
         rows = clamped_rows(pm, M, BLOCK_M, False, WIDE)
         inner = tl.arange(0, BLOCK_K)
-        for pn in range(tl.program_id(1), tl.cdiv(N, BLOCK_N), tl.num_programs(1)):
+        for pn in range(first, tl.cdiv(N, BLOCK_N), programs):
             weight_rows = clamped_rows(pn, N, BLOCK_N, False, True)
             acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
             for k in range(0, K, BLOCK_K):

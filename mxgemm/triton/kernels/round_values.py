@@ -19,8 +19,21 @@ def round_values_kernel(
 
     A block with a NaN or an infinity becomes NaN. Grid: ``(cdiv(M, BLOCK_M), cdiv(K, BLOCK_K))``.
     """
-    row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-    column = tl.program_id(1) * BLOCK_K + tl.arange(0, BLOCK_K)
+    round_values_tile(
+        tl.program_id(0), tl.program_id(1), x, out, M, K, stride_xm, stride_xk,
+        EMAX, ADDEND, BLOCK_M, BLOCK_K, WIDE, INTERPRETED,
+    )  # fmt: skip
+
+
+@triton.jit
+def round_values_tile(
+    pm, pk, x, out, M, K, stride_xm, stride_xk,
+    EMAX: tl.constexpr, ADDEND: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, WIDE: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+):  # fmt: skip
+    """A tile of ``round_values_kernel``."""
+    row = pm * BLOCK_M + tl.arange(0, BLOCK_M)
+    column = pk * BLOCK_K + tl.arange(0, BLOCK_K)
     rows = row.to(tl.int64) if WIDE else row
     columns = column.to(tl.int64) if WIDE else column
     inside = (row < M)[:, None] & (column < K)[None, :]

@@ -1,0 +1,147 @@
+"""The launches that a layer on Hopper is made of, each a kernel with the tensors that it is given or makes.
+
+``steps`` describes the same with places for addresses, as ``mxgemm.experts.program`` has them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from mxgemm import workspace
+from mxgemm.experts.lazy import Lazy
+from mxgemm.experts.problem import Operands, Tokens
+from mxgemm.experts.route import Sorted
+from mxgemm.mx.formats import BLOCK, FORMATS
+from mxgemm.native.program import SCRATCH, Place, Step, fixed
+
+ALIGNMENT: Final = 256
+"""Of what lies in scratch."""
+
+
+class Scratch:
+    """Places one behind the other in a call's scratch."""
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+
+    def take(self, nbytes: int) -> Place:
+        """Return where so many bytes are."""
+        at = SCRATCH + self.nbytes
+        self.nbytes += -(-nbytes // ALIGNMENT) * ALIGNMENT
+        return at
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A grouped product."""
+
+    lazy: Lazy
+
+    def __call__(self, o: Operands) -> None:
+        """Fill the result."""
+        self.lazy(o.out.device, *addresses(o))
+
+    def steps(self, device: torch.device, scratch: Scratch, *places: Place) -> list[Step]:
+        """Describe it, of places in the order of ``mma.POINTERS``."""
+        return [self.lazy.step(device, *places)]
+
+
+@dataclass(frozen=True, slots=True)
+class Slabbed:
+    """A grouped product of slabs that a launch gathers A into."""
+
+    slabs: Lazy
+    main: Lazy
+    nbytes: int
+    reads_index: bool
+    writes_index: bool
+
+    def __call__(self, o: Operands) -> None:
+        """Fill the result."""
+        a, a_scales, *weight, out, out_scales, tiles, index = addresses(o)
+        with workspace.take(self.nbytes, o.out.device) as arena:
+            memory = arena.address
+            self.slabs(o.out.device, a, a_scales, memory, tiles, index if self.reads_index else 0)
+            self.main(o.out.device, memory, *weight, out, out_scales, tiles, index if self.writes_index else 0)
+
+    def steps(self, device: torch.device, scratch: Scratch, *places: Place) -> list[Step]:
+        """Describe it, of places in the order of ``mma.POINTERS``."""
+        a, a_scales, *weight, out, out_scales, tiles, index = places
+        memory = scratch.take(self.nbytes)
+        return [
+            self.slabs.step(device, a, a_scales, memory, tiles, index if self.reads_index else fixed(0)),
+            self.main.step(device, memory, *weight, out, out_scales, tiles, index if self.writes_index else fixed(0)),
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Quantised:
+    """Tokens to bytes and scales."""
+
+    lazy: Lazy
+    tokens: Tokens
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return them."""
+        t = self.tokens
+        data = torch.empty((t.tokens, t.hidden // FORMATS[t.a_format].pack), dtype=torch.uint8, device=x.device)
+        scales = torch.empty((t.tokens, t.hidden // BLOCK), dtype=torch.uint8, device=x.device)
+        self.lazy(x.device, x.data_ptr(), data.data_ptr(), scales.data_ptr())
+        return data, scales
+
+    def steps(self, device: torch.device, scratch: Scratch, *places: Place) -> list[Step]:
+        """Describe it, of tokens, elements and scales."""
+        return [self.lazy.step(device, *places)]
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """Pairs in the order of their experts, and a list of tiles of at most ``most`` entries."""
+
+    lazy: Lazy
+    pairs: int
+    most: int
+
+    def __call__(self, ids: Tensor, expert_map: Tensor | None) -> Sorted:
+        """Sort."""
+        places = torch.empty(self.pairs, dtype=torch.int32, device=ids.device)
+        tiles = torch.empty((self.most, 3), dtype=torch.int32, device=ids.device)
+        table = 0 if expert_map is None else expert_map.data_ptr()
+        self.lazy(ids.device, places.data_ptr(), tiles.data_ptr(), ids.data_ptr(), table)
+        return Sorted(places, tiles, tiles)
+
+    def steps(self, device: torch.device, scratch: Scratch, *places: Place) -> list[Step]:
+        """Describe it, of places, tiles, ids and map."""
+        return [self.lazy.step(device, *places)]
+
+
+@dataclass(frozen=True, slots=True)
+class Combined:
+    """Pairs' results added up."""
+
+    lazy: Lazy
+
+    def __call__(self, y: Tensor, ids: Tensor, weights: Tensor, expert_map: Tensor | None, out: Tensor) -> None:
+        """Fill the result."""
+        table = 0 if expert_map is None else expert_map.data_ptr()
+        self.lazy(out.device, y.data_ptr(), weights.data_ptr(), out.data_ptr(), ids.data_ptr(), table)
+
+    def steps(self, device: torch.device, scratch: Scratch, *places: Place) -> list[Step]:
+        """Describe it, of pairs' results, the router's weights, the result, ids and map."""
+        return [self.lazy.step(device, *places)]
+
+
+def ids_alone(ids: Tensor, expert_map: Tensor | None) -> Sorted:
+    """Pass ids and map on, for launches that find their pairs by them."""
+    return Sorted(expert_map, ids, None)
+
+
+def addresses(o: Operands) -> tuple[int, ...]:
+    """Return where the operands are, in the order of ``mma.POINTERS``: ids are where offsets would be."""
+    found = o.offsets if o.tiles is None else o.tiles
+    given = (o.a, o.a_scales, o.w, o.w_scales, o.bias, o.out, o.out_scales, found, o.places)
+    return tuple(0 if tensor is None else tensor.data_ptr() for tensor in given)
