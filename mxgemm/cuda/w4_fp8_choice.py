@@ -1,4 +1,7 @@
-"""Which configuration of w4_fp8 for which problem: an estimate of its time, by which candidates are ordered."""
+"""Which configuration of w4_fp8 for which problem: an estimate of its time, by which candidates are ordered.
+
+Its constants are those that come nearest to what an H200 measured (docs/lab-notes.md), so they are not a data sheet's.
+"""
 
 from __future__ import annotations
 
@@ -24,23 +27,24 @@ from mxgemm.cuda.w4_fp8 import (
 from mxgemm.problem import Problem
 
 CLOCKS_A_US: Final = 1700.0
-MEMORY_BYTES_A_US: Final = 4.2e6
-L2_BYTES_A_US: Final = 9e6
-LAUNCHES_US: Final = 3.5
-BATCH_US: Final = 0.8
+MEMORY_BYTES_A_US: Final = 1.74e6
+"""Of the weight, as these copies bring it."""
+L2_BYTES_A_US: Final = 6.2e6
+LAUNCHES_US: Final = 1.9
+BATCH_US: Final = 1.6
 """Of a workgroup, before its first step and after its last."""
-SUM_BYTES_A_CLOCK: Final = 18
+SUM_BYTES_A_CLOCK: Final = 12
 """Of sums, through shared memory and out."""
-SPLIT_US: Final = 1.0
+SPLIT_US: Final = 2.3
 """For a cluster's barriers."""
 IN_CLUSTERS: Final = 0.895
 """Of the multiprocessors: those that clusters of three or more found places on at once."""
-STEP: Final = {64: 355, 128: 460, 192: 525, 256: 650}
-"""Instructions of a warp and step, by columns."""
-ALONE: Final = 4.5
-"""Clocks of an instruction of a warp that has its scheduler for itself."""
-TOGETHER: Final = 1.65
-"""And of one of many."""
+PART: Final = 64
+"""Columns of a product."""
+ALONE: Final = 1860.0, 21.0
+"""Clocks of a warpgroup's step, and of each part of it, where it has the multiprocessor for itself."""
+TOGETHER: Final = 283.0, 558.0
+"""The same of each of many."""
 MAX_USEFUL_STAGES: Final = 6
 _REGISTERS: Final = 1 << 16
 
@@ -78,11 +82,18 @@ def estimate_us(p: Problem, c: Fp8Config) -> float:
     of_unit = -(-grid(p, c)[0] // units)
     together = min(of_unit, max(1, room))
     batches = -(-of_unit // together)
-    clocks = max(ALONE * STEP[c.columns], TOGETHER * STEP[c.columns] * c.groups * together)
+    parts = c.columns // PART
+    alone, of_all = ALONE[0] + ALONE[1] * parts, c.groups * together * (TOGETHER[0] + TOGETHER[1] * parts)
+    clocks = _norm((alone, of_all), 5.5)
     of_group = -(-steps(p) // (c.splits * c.groups_k))
     sums = together * 4 * c.groups_k * c.columns * c.rows / SUM_BYTES_A_CLOCK
     weight = p.n * p.k * 17 / 32
     passed = tiles_m(p, c) * (p.n / c.rows * c.columns * p.k * 1.06 + weight)
     issue = batches * (of_group * clocks + sums) / CLOCKS_A_US + batches * BATCH_US
-    parts = issue, weight / MEMORY_BYTES_A_US, passed / L2_BYTES_A_US
-    return LAUNCHES_US + SPLIT_US * (c.splits > 1) + math.pow(math.fsum(math.pow(part, 3) for part in parts), 1 / 3)
+    bounds = issue, weight / MEMORY_BYTES_A_US, passed / L2_BYTES_A_US
+    return LAUNCHES_US + SPLIT_US * (c.splits > 1) + _norm(bounds, 5.1)
+
+
+def _norm(parts: tuple[float, ...], power: float) -> float:
+    """Return a sum in which the largest part counts most."""
+    return math.pow(math.fsum(math.pow(part, power) for part in parts), 1 / power)
