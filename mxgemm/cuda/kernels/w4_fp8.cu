@@ -13,9 +13,9 @@
 // STAGES of the ring; DEPTH; AHEAD, a chunk is decoded while the one before is multiplied, in registers of its own; SPLITS,
 // workgroups that share K, a cluster; RESIDENT workgroups of a multiprocessor; OUT_VECTOR, four results of a row are 4
 // elements side by side, aligned.
-#include "floats.h"
 #include "w4_fp8_weights.h"
 #include "w4_fp8.h"
+#include "wgmma_results.h"
 
 constexpr int GROUPS = WN * WK, THREADS = 128 * GROUPS;
 constexpr int LAG = STAGES > 2 * WK ? 1 : 0;  // rounds
@@ -43,25 +43,6 @@ struct Arguments {
   i64 bias_stride, out_row, out_column;
   int m, n, k, bias_type, out_type, unused;
 };
-
-INLINE void store_four(u8* p, i64 at, int type, const float4& v) {
-  if (type == OF_FP32)
-    store_16(p + 4 * at, make_uint4(bits_of(v.x), bits_of(v.y), bits_of(v.z), bits_of(v.w)));
-  else if (type == OF_FP16)
-    store_8(p + 2 * at, f16_of(v.x) | f16_of(v.y) << 16, f16_of(v.z) | f16_of(v.w) << 16);
-  else
-    store_8(p + 2 * at, bf16x2_of(v.x, v.y), bf16x2_of(v.z, v.w));
-}
-INLINE float4 added(const float4& a, const float4& b) {
-  return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
-}
-
-// x times 2^e, rounded once where fp32 holds it.
-INLINE float times_power(float x, int e) {
-  e = max(min(e, 252), -252);
-  const int half = e >> 1;
-  return x * float_of(static_cast<u32>(127 + half) << 23) * float_of(static_cast<u32>(127 + e - half) << 23);
-}
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) w4_fp8(const Arguments p) {
   u8* const memory = shared_memory();  // the ring, weights, the table, in the end the sums; behind all, barriers

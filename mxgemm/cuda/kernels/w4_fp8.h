@@ -9,6 +9,7 @@
 //
 // Macros: COLUMNS.
 #pragma once
+#include "sm90.h"
 
 constexpr int CHUNK = 128 * COLUMNS, SCALES = 4 * COLUMNS, REST = 4 * COLUMNS;  // bytes of a chunk
 constexpr int SLAB_SCALES = 2 * CHUNK, SLAB_REST = SLAB_SCALES + 2 * SCALES, SLAB = SLAB_REST + 2 * REST;
@@ -18,3 +19,10 @@ constexpr u32 FOLD_UP = 6, FOLD_DOWN = 8;  // an e2m1 value times 2^-8 to 2^6 is
 constexpr u32 LEAST_UNIT = 63, MOST_UNIT = 191;
 
 INLINE constexpr int place_of_scale(int m) { return (m & ~15) + (m >> 1 & 3) * 4 + (m >> 3 & 1) * 2 + (m & 1); }
+
+// x times 2^e, rounded once where fp32 holds it.
+INLINE float times_power(float x, int e) {
+  e = max(min(e, 252), -252);
+  const int half = e >> 1;
+  return x * float_of(static_cast<u32>(127 + half) << 23) * float_of(static_cast<u32>(127 + e - half) << 23);
+}
