@@ -179,7 +179,7 @@ FAMILIES = (
     (Fp8Config(128, 1, 1, 2, 3, 1, 2), {}),
     (Fp8Config(128, 1, 2, 5, 3, ahead=False), {}),
     (Fp8Config(192, 2, 1, 3, 3, ahead=False), {}),
-    (Fp8Config(64, 1, 4, 6, 3, ahead=False), {}),
+    (Fp8Config(64, 1, 4, 6, 3, ahead=False), {"derived": FORMS[1], "k": 2880}),
 )
 MARKS = {0: (), 2: SLOW, 3: SLOW}  # of FAMILIES
 
