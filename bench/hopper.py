@@ -59,6 +59,7 @@ VARIANTS = (
     Variant("w4_mma", "bf16", "raw", m_max=MAX_MMA),
     Variant("w4_wgmma", "e2m1", "fast", m_min=64, m_max=MAX_WGMMA),
     Variant("w4_wgmma", "e2m1", "compact", m_min=64, m_max=MAX_WGMMA),
+    Variant("w4_fp8", "e2m1", "compact", m_min=64, m_max=MAX_WGMMA),
     Variant("w4_wgmma", "e4m3", "fast", m_min=64, m_max=MAX_WGMMA),
     Variant("w4_wgmma", "bf16", "fast", m_min=64, m_max=2 * MAX_WGMMA),
     Variant("w4_wgmma", "bf16", "raw", m_min=64, m_max=MAX_WGMMA),

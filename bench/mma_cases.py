@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
@@ -164,10 +165,24 @@ def placed(values: Tensor, layout: str, poison: float, device: torch.device) -> 
     return memory, view
 
 
-def make(case: Case, seed: int, device: torch.device) -> Made:
-    """Draw operands of a case and compute the exact result on the device."""
+def make(
+    case: Case,
+    seed: int,
+    device: torch.device,
+    draw: Callable[[Case, torch.Generator], tuple[Tensor, MXTensor]] | None = None,
+    form: Callable[[MXTensor, str, torch.device], tuple[Tensor, ...]] | None = None,
+) -> Made:
+    """Draw operands of a case and compute the exact result on the device.
+
+    Args:
+        case: what to make.
+        seed: of the data.
+        device: where the operands are.
+        draw: A and a row-major weight; None for :func:`drawn_operands`.
+        form: the parts of the prepared form; None for :func:`made_of`.
+    """
     random_ = torch.Generator().manual_seed(seed)
-    a, weight = drawn_operands(case, random_)
+    a, weight = (draw or drawn_operands)(case, random_)
     problem = replace(described(case), machine=machine_of(device) if device.type == "cuda" else MACHINE)
     data, scales = weight.data, weight.scales
     if case.layout[0] == "preshuffled":
@@ -183,7 +198,7 @@ def make(case: Case, seed: int, device: torch.device) -> Made:
         bias = torch.randn(case.n, 2, generator=random_).to(case.bias).to(device)[:, 0]
     blank = torch.full((case.m, case.n), float("nan"), dtype=case.out_dtype)
     memory, out = placed(blank, case.out_layout, float("nan"), device)
-    derived = made_of(weight, case.derived, device)
+    derived = (form or made_of)(weight, case.derived, device)
     if case.a_format == "bf16":
         a64 = a.to(torch.bfloat16).double()
     else:
@@ -252,8 +267,8 @@ def decoded(weight: MXTensor, device: torch.device) -> Tensor:
     return values[codes] * powers.repeat_interleave(32, 1)
 
 
-def judged(case: Case, made: Made) -> list[str]:
-    """Return what is wrong with a result."""
+def judged(case: Case, made: Made, bits: int = 24) -> list[str]:
+    """Return what is wrong with a result whose sums have so many bits of fraction."""
     out, ref = made.operands.out.double(), made.ref
     found = []
     outside = made.memory.clone()
@@ -268,16 +283,17 @@ def judged(case: Case, made: Made) -> list[str]:
             f"NaN or none at {wrong.nonzero()[:4].tolist()}, {int(wrong.sum())} in all, against the exact result"
         )
     judge = ref.isfinite() & (ref.abs() <= torch.finfo(case.out_dtype).max) & ~out.isnan() & ~beyond
-    judge &= ~(out.isinf() & _may_overflow(case, made))
+    gate = element_gate(case.k, bits)
+    judge &= ~(out.isinf() & _may_overflow(case, made, gate * 2.0**-bits))
     if not bool(judge.any()):
         return found
     error = torch.where(judge, (out - ref).abs(), 0.0)
     size = torch.where(judge, ref, 0.0)
     rounded = torch.where(judge, ref.to(case.out_dtype).double() - ref, 0.0)
-    room = 2.0**-24 * _sizes(made)
+    room = 2.0**-bits * _sizes(made)
     # Where terms cancel until roundoffs within the element gate are more than the norm gate, that one cannot judge.
     typical = float(size.norm()) / math.sqrt(int(judge.sum()))
-    counted = judge & (element_gate(case.k) * room <= NORM_GATE * typical)
+    counted = judge & (element_gate(case.k) * 2.0**-24 * _sizes(made) <= NORM_GATE * typical)
     of_all = float(torch.where(counted, size, 0.0).norm())
     norm = float(torch.where(counted, error, 0.0).norm()) / (of_all or 1.0)
     norm_limit = max(NORM_GATE, 1.01 * float(torch.where(counted, rounded, 0.0).norm()) / (of_all or 1.0))
@@ -289,12 +305,12 @@ def judged(case: Case, made: Made) -> list[str]:
     worst = float(torch.where(judge, needed, 0.0).max())
     if not norm <= norm_limit:
         found.append(f"norm {norm:.3e}, at most {norm_limit:.3e}")
-    if not worst <= element_gate(case.k):
+    if not worst <= gate:
         at = torch.where(judge, needed, 0.0).argmax()
         place = divmod(int(at), case.n)
         found.append(
-            f"element {worst:.1f} roundoffs, at most {element_gate(case.k):.1f}: at {place} "
-            f"{float(out[place])!r}, exact {float(ref[place])!r}; {int((needed > element_gate(case.k)).sum())} such"
+            f"element {worst:.1f} roundoffs, at most {gate:.1f}: at {place} "
+            f"{float(out[place])!r}, exact {float(ref[place])!r}; {int((needed > gate).sum())} such"
         )
     return found
 
@@ -308,7 +324,7 @@ def _passes_infinity(made: Made) -> Tensor:
     return (_sizes(made) > 2.0**120) & ~made.ref.isnan()
 
 
-def _may_overflow(case: Case, made: Made) -> Tensor:
-    """Say where a result within the gate may lie beyond the output's largest value: its terms are far above it."""
-    within = element_gate(case.k) * 2.0**-24 * _sizes(made)
+def _may_overflow(case: Case, made: Made, share: float) -> Tensor:
+    """Say where a result within a share of its terms' sizes may lie beyond the output's largest value."""
+    within = share * _sizes(made)
     return made.ref.abs() + within > torch.finfo(case.out_dtype).max

@@ -8,16 +8,17 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
 
 import mxgemm
-from bench.mma_cases import DATA, Case, judged, made_of, make
+from bench.mma_cases import DATA, Case, Made, judged, made_of, make
 from mxgemm.cuda.launch import KERNELS
 from mxgemm.cuda.operands import ARCH
 from mxgemm.device import machine_of
@@ -45,6 +46,29 @@ HEATER: Final = 8192
 Shape = tuple[int, int, int]
 Instance = tuple[str, tuple[tuple[str, int | str], ...]]
 """A source of ``mxgemm/cuda/kernels`` and its macros."""
+
+
+class Kit(NamedTuple):
+    """What cases are made of and how they are judged.
+
+    Attributes:
+        data: kinds of data; those of large weights are the first and one of the others.
+        make: operands of a case.
+        judged: what is wrong with its result.
+        forms: kinds of the prepared form that are timed.
+        made_of: the parts of such a form.
+        in_order: of these forms, those in which the weight's own bytes are not read.
+    """
+
+    data: Sequence[str] = DATA
+    make: Callable[[Case, int, torch.device], Made] = make
+    judged: Callable[[Case, Made], list[str]] = judged
+    forms: Mapping[str, str] = MappingProxyType(FORMS)
+    made_of: Callable[[mxgemm.MXTensor, str, torch.device], tuple[Tensor, ...]] = made_of
+    in_order: Sequence[str] = ("prepared",)
+
+
+PLAIN: Final = Kit()
 
 
 class Planned(NamedTuple):
@@ -86,6 +110,7 @@ def check(
     device: torch.device,
     seconds: float = math.inf,
     allowed: Callable[[str, Case], bool] = lambda text, case: False,
+    kit: Kit = PLAIN,
 ) -> dict[str, Any]:
     """Run every case on every kind of data; print and return what failed.
 
@@ -95,16 +120,17 @@ def check(
         device: a GPU.
         seconds: after which no other case is begun.
         allowed: whether what is wrong with a case is none the less expected.
+        kit: what the cases are made of.
     """
     started, failures, done = time.monotonic(), list[dict[str, str]](), 0
     for i, case in enumerate(cases):
         if time.monotonic() - started > seconds:
             print(f"gave up after {seconds:.0f} s with {len(cases) - i} cases left", flush=True)
             break
-        for data in DATA if case.n * case.k < SMALL_ELEMENTS else (DATA[0], DATA[1 + i % (len(DATA) - 1)]):
+        for data in _kinds(case, i, kit.data):
             one = replace(case, data=data)
             try:
-                found = [text for text in run_one(route, one, i, device) if not allowed(text, one)]
+                found = [text for text in run_one(route, one, i, device, kit) if not allowed(text, one)]
             except Exception as error:
                 found = [f"{type(error).__name__}: {error}"]
             done += 1
@@ -120,12 +146,17 @@ def check(
     return {"done": done, "failures": failures, "seconds": round(taken, 1)}
 
 
-def run_one(route: str, case: Case, seed: int, device: torch.device) -> list[str]:
+def _kinds(case: Case, i: int, data: Sequence[str]) -> Sequence[str]:
+    """Return the kinds of data of the i-th case."""
+    return data if case.n * case.k < SMALL_ELEMENTS else (data[0], data[1 + i % (len(data) - 1)])
+
+
+def run_one(route: str, case: Case, seed: int, device: torch.device, kit: Kit = PLAIN) -> list[str]:
     """Launch a case twice and judge it."""
-    made = make(case, seed, device)
+    made = kit.make(case, seed, device)
     launch = ROUTES[route].bind(made.problem, case.config)
     launch(made.operands)
-    found = judged(case, made)
+    found = kit.judged(case, made)
     first = made.operands.out.reshape(-1).clone()
     made.operands.out.fill_(1.0)
     launch(made.operands)
@@ -135,7 +166,11 @@ def run_one(route: str, case: Case, seed: int, device: torch.device) -> list[str
 
 
 def times(
-    route: str, arguments: argparse.Namespace, device: torch.device, planned: Callable[[Shape, str, str], Planned]
+    route: str,
+    arguments: argparse.Namespace,
+    device: torch.device,
+    planned: Callable[[Shape, str, str], Planned],
+    kit: Kit = PLAIN,
 ) -> list[dict[str, Any]]:
     """Time configurations of every shape, format and form, and torch.mm; print and return rows.
 
@@ -144,6 +179,7 @@ def times(
         arguments: ``shapes``, ``a_formats``, ``forms``, and ``seconds`` of one measurement.
         device: a GPU.
         planned: what to time, by shape, format and form.
+        kit: what the weights are made of.
     """
     heater = torch.randn(HEATER, HEATER, device=device, dtype=torch.bfloat16)
     effort = Effort(seconds=arguments.seconds)
@@ -165,8 +201,9 @@ def times(
         del right
         copies = copies_needed(n * k * 17 // 32, cache)
         for form in arguments.forms:
-            weights = [(first.data.clone(), first.scales.clone()) for _ in range(copies if form == "raw" else 1)]
-            order = made_of(first, FORMS[form], device)
+            lying = form not in kit.in_order
+            weights = [(first.data.clone(), first.scales.clone()) for _ in range(copies if lying else 1)]
+            order = kit.made_of(first, kit.forms[form], device)
             orders = [tuple(part.clone() for part in order) for _ in range(copies)]
             pairs = [(*weights[i % len(weights)], orders[i]) for i in range(copies)]
             for a_format in arguments.a_formats:

@@ -6,8 +6,8 @@ from typing import Final
 
 ACTIVATION_FORMATS: Final = ("e2m1", "e4m3", "bf16")
 ROUTES: Final = (
-    *("w4_mma", "a16wfp4", "w4a16", "gemm_mx", "quant_gemm_mx", "fused_asm", "ck_gemm", "fp8_fold", "w4_wgmma"),
-    *("scaled_mm", "dequant_mm"),
+    *("w4_mma", "a16wfp4", "w4a16", "gemm_mx", "quant_gemm_mx", "fused_asm", "ck_gemm", "fp8_fold", "w4_fp8"),
+    *("w4_wgmma", "scaled_mm", "dequant_mm"),
     *("cpu_native", "cpu_dequant_mm", "reference", "hip_fused", "hip_mx"),
 )
 METRICS: Final = ("device", "eager", "host")

@@ -64,11 +64,12 @@ def test_the_recipe_for_hopper_asks_for_every_variant_where_it_belongs() -> None
         ("w4_mma", "bf16", "raw"): [1],
         ("w4_wgmma", "e2m1", "fast"): [64, 256],
         ("w4_wgmma", "e2m1", "compact"): [64, 256],
+        ("w4_fp8", "e2m1", "compact"): [64, 256],
         ("w4_wgmma", "e4m3", "fast"): [64, 256],
         ("w4_wgmma", "bf16", "fast"): [64, 256],
         ("w4_wgmma", "bf16", "raw"): [64, 256],
     }
-    assert [list(r.peers) for r in requests] == [["torch_mm"]] + [[]] * 15
+    assert [list(r.peers) for r in requests] == [["torch_mm"]] + [[]] * 16
     assert {tuple(r.times) for r in requests} == {("device",)}
     sizes = measure.sizes_of(requests)
     assert len(sizes) == 3 * 7

@@ -33,6 +33,8 @@ KINDS = {
     "w4_mma, A rounded before": ("w4_mma", None, 32, True),
     "w4_wgmma": ("w4_wgmma", None, 48, True),
     "w4_wgmma, a row-major weight": ("w4_wgmma", None, 65, False),
+    "w4_fp8": ("w4_fp8", None, 48, True),
+    "w4_fp8, compact": ("w4_fp8", None, 65, True),
     "fp8_fold": ("fp8_fold", None, 65, True),
     "fp8_fold, compact": ("fp8_fold", None, 65, True),
     "fp8_fold, a bias in fp32": ("fp8_fold", None, 65, True),

@@ -1,7 +1,7 @@
 """About how long a configuration takes, before anything is run: by this tuning orders what it measures, and no more.
 
-Where a kernel has an estimate of its own (``w4_mma``, ``w4_wgmma``, ``hip_fused``, ``hip_mx``), that is taken. All
-others have
+Where a kernel has an estimate of its own (``w4_mma``, ``w4_wgmma``, ``w4_fp8``, ``hip_fused``, ``hip_mx``), that is
+taken. All others have
 
     fixed + hypot(elements of the weight x time of one, operations / rate), both over the share of the machine at work
 
@@ -15,7 +15,8 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from mxgemm.cuda import w4_mma_choice, w4_wgmma_choice
+from mxgemm.cuda import w4_fp8_choice, w4_mma_choice, w4_wgmma_choice
+from mxgemm.cuda.w4_fp8 import Fp8Config
 from mxgemm.cuda.w4_mma import MmaConfig
 from mxgemm.cuda.w4_wgmma import WgmmaConfig
 from mxgemm.hip import fused_choice, mx
@@ -103,6 +104,8 @@ def estimate_us(route: str, problem: Problem, config: Config) -> float:
         return w4_mma_choice.estimate_us(problem, config)
     if isinstance(config, WgmmaConfig):
         return w4_wgmma_choice.estimate_us(problem, config)
+    if isinstance(config, Fp8Config):
+        return w4_fp8_choice.estimate_us(problem, config)
     if isinstance(config, FusedConfig):
         return _DISPATCH_US + fused_choice.estimate(problem, config) / _CYCLES_A_US
     if isinstance(config, MXConfig):

@@ -20,6 +20,7 @@ from mxgemm.routes.hip_mx import HipMX
 from mxgemm.routes.quant_gemm_mx import QuantGemmMX
 from mxgemm.routes.reference import Reference
 from mxgemm.routes.scaled_mm import ScaledMM
+from mxgemm.routes.w4_fp8 import W4FP8
 from mxgemm.routes.w4_mma import W4MMA
 from mxgemm.routes.w4_wgmma import W4Wgmma
 from mxgemm.routes.w4a16 import W4A16
@@ -27,7 +28,7 @@ from mxgemm.routes.w4a16 import W4A16
 ROUTES: Final[dict[str, Route]] = {
     route.name: route
     for route in (
-        *(W4MMA(), A16WFP4(), W4A16(), GemmMX(), QuantGemmMX(), FusedAsm(), CKGemm(), FP8Fold(), W4Wgmma()),
+        *(W4MMA(), A16WFP4(), W4A16(), GemmMX(), QuantGemmMX(), FusedAsm(), CKGemm(), FP8Fold(), W4FP8(), W4Wgmma()),
         *(ScaledMM(), DequantMM()),
         *(CpuNative(), CpuDequantMM(), Reference()),
         # Behind the one that takes everything: chosen by name or by a table's row only.

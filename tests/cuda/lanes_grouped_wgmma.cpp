@@ -1,5 +1,6 @@
 // One instance of grouped_wgmma.cu on a CPU, a workgroup at a time, its lanes in turns. Built with its macros and with the
 // stand-ins of this folder for its headers.
+#define SHARED_OF_WORKGROUPS
 #include "grouped_wgmma.cu"
 #define KERNEL grouped_wgmma
 #include "warpgroups.h"

@@ -1,7 +1,7 @@
-// One instance of w4_wgmma.cu on a CPU, a cluster at a time, its lanes in turns. Built with its macros and with the
-// stand-ins of this folder for sm90.h and wgmma.h.
-#include "w4_wgmma.cu"
-#define KERNEL w4_wgmma
+// One instance of w4_wgmma.cu or w4_fp8.cu on a CPU, a cluster at a time, its lanes in turns. Built with its macros, with
+// the stand-ins of this folder for sm90.h, wgmma.h and fp8.h, and with SOURCE and KERNEL.
+#define SHARED_OF_WORKGROUPS
+#include SOURCE
 #include "warpgroups.h"
 
 // Runs a grid. `ranges` are pairs of an address and a size: those that may be read, then, last, the result's.
@@ -24,8 +24,9 @@ extern "C" long run(const void* packed, long size, int grid, int threads, const 
       lane.context.uc_stack.ss_sp = lane.stack.data();
       lane.context.uc_stack.ss_size = lane.stack.size();
       makecontext(&lane.context, lane_main, 0);
-      lane.at = NOTHING;
+      lane.at = NOTHING, lane.copies.clear();
     }
+    products.clear();
     run_cluster(SPLITS);
   }
   return counts[MULTIPLY];

@@ -34,7 +34,7 @@ def run(problem: Problem, config: WgmmaConfig, given: Operands) -> int:
     pointers = [0 if x is None else x.data_ptr() for x in operands]
     pointers[1:3] = addresses(problem, given.b, given.b_scales, given.derived)
     packed = w4_wgmma.POINTERS.pack(*pointers) + w4_wgmma.constants(problem)
-    library = _built(tuple(sorted(w4_wgmma.defines(problem, config).items())))
+    library = built(tuple(sorted(w4_wgmma.defines(problem, config).items())), w4_wgmma.SOURCE, w4_wgmma.KERNEL)
     shared = w4_wgmma.shared_bytes(config)
     return lanes._run(library, packed, w4_wgmma.grid(problem, config), w4_wgmma.block(config), operands, shared)
 
@@ -53,7 +53,8 @@ def rounded_a(problem: Problem, config: WgmmaConfig, a: Tensor) -> Tensor:
 
 
 @cache
-def _built(defines: tuple[tuple[str, int | str], ...]) -> ctypes.CDLL:
+def built(defines: tuple[tuple[str, int | str], ...], source: str, kernel: str) -> ctypes.CDLL:
+    """Build a kernel of warpgroups for a CPU."""
     compiler = shutil.which("g++") or shutil.which("c++")
     if compiler is None:
         pytest.skip("no C++ compiler: on Debian and Ubuntu: apt install g++")
@@ -61,7 +62,7 @@ def _built(defines: tuple[tuple[str, int | str], ...]) -> ctypes.CDLL:
         folder = Path(name)
         for file in (*lanes.KERNELS.iterdir(), *lanes.HERE.glob("*.cpp"), *lanes.HERE.glob("*.h")):
             shutil.copy(file, folder / file.name)  # the stand-ins last: they replace
-        macros = [f"-D{key}={value}" for key, value in defines]
+        macros = [f"-D{key}={value}" for key, value in (*defines, ("SOURCE", f'"{source}"'), ("KERNEL", kernel))]
         command = [compiler, "-std=c++20", "-O1", "-shared", "-fPIC", "-w", *macros, "lanes_wgmma.cpp", "-o", "l.so"]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr

@@ -224,10 +224,14 @@ INLINE void warps_barrier(int number, int threads) { any_of_warps(number, thread
 static const int SHARED_WORDS = 1 << 16;
 extern float sums[];
 INLINE u32 shared_address(const float* p) { return static_cast<u32>((p - sums) * 4); }
+#ifdef SHARED_OF_WORKGROUPS  // wgmma.h says where it is
+static u8* in_shared(u32 at, u32 bytes = 16);
+#else
 static u8* in_shared(u32 at, u32 bytes = 16) {
   if (at % bytes || at + bytes > 4 * SHARED_WORDS) wrong("a wrong address of shared memory");
   return reinterpret_cast<u8*>(sums) + at;
 }
+#endif
 INLINE uint4 load_shared_16(u32 at) {
   uint4 v;
   std::memcpy(&v, in_shared(at), 16);

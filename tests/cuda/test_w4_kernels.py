@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from bench import w4_kernels, w4_mma, w4_wgmma
+from bench import w4_fp8, w4_kernels, w4_mma, w4_wgmma
 from bench.mma_cases import DATA, Case
 from mxgemm.cuda.w4_mma import MmaConfig
 from mxgemm.problem import Problem
@@ -41,11 +41,15 @@ def test_wrong_results_are_named_unless_they_are_allowed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(ROUTES["w4_mma"], "bind", bound(lambda out: out.mul_(1.02)))
-    monkeypatch.setattr(w4_kernels, "DATA", ("even",))
-    (failure, _) = w4_kernels.check("w4_mma", CASES, CPU)["failures"]
+    even = w4_kernels.PLAIN._replace(data=("even",))
+    (failure, _) = w4_kernels.check("w4_mma", CASES, CPU, kit=even)["failures"]
     assert "norm" in failure["found"]
     assert "FAILED m=2" in capsys.readouterr().out
-    allowed = w4_kernels.check("w4_mma", CASES, CPU, allowed=lambda text, case: case.m == 2 or "norm" not in text)
+
+    def allowed_one(text: str, case: Case) -> bool:
+        return case.m == 2 or "norm" not in text
+
+    allowed = w4_kernels.check("w4_mma", CASES, CPU, allowed=allowed_one, kit=even)
     assert [("m=3" in one["case"], "norm" in one["found"]) for one in allowed["failures"]] == [(True, True)]
 
 
@@ -55,9 +59,9 @@ def test_runs_that_differ_are_a_failure(monkeypatch: pytest.MonkeyPatch) -> None
     assert w4_kernels.run_one("w4_mma", CASES[0], 0, CPU) == ["another run gave other bits"]
 
 
-@pytest.mark.parametrize("script", [w4_mma, w4_wgmma], ids=["w4_mma", "w4_wgmma"])
+@pytest.mark.parametrize("script", [w4_mma, w4_wgmma, w4_fp8], ids=["w4_mma", "w4_wgmma", "w4_fp8"])
 def test_what_is_timed_is_legal_and_the_choice_is_among_it(script: object) -> None:
-    plan = script.planned((33 if script is w4_wgmma else 16, 2880, 512), "e2m1", "prepared", 6)  # type: ignore[attr-defined]
+    plan = script.planned((16 if script is w4_mma else 33, 2880, 512), "e2m1", "prepared", 6)  # type: ignore[attr-defined]
     assert plan.guess in plan.configs
     assert len(set(plan.configs)) == len(plan.configs) >= 6
     route = ROUTES[script.ROUTE]  # type: ignore[attr-defined]

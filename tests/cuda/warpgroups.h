@@ -53,6 +53,7 @@ static void run_cluster(size_t size) {
       moved |= lane.at != WAIT;
     }
     blockIdx.x = first;
+    moved |= copies_go_on();
     moved |= changed;
     for (size_t w = 0; w < size * each / 32; w++) moved |= warp_goes_on(32 * w, workgroups[32 * w / each]);
     for (size_t i = 0; i < size; i++) {

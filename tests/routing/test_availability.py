@@ -103,18 +103,18 @@ def test_a_route_that_misses_nothing_takes_something_and_one_that_does_takes_not
 @pytest.mark.parametrize(
     "arch, triton, available",
     [
-        ("sm_90", (3, 6), {*TRITON_ROUTES, "fp8_fold", "w4_mma", "w4_wgmma", "reference"}),
+        ("sm_90", (3, 6), {*TRITON_ROUTES, "fp8_fold", "w4_fp8", "w4_mma", "w4_wgmma", "reference"}),
         ("sm_100", (3, 6), {*TRITON_ROUTES, "reference"}),
         ("gfx950", (3, 6), {*TRITON_ROUTES, "hip_fused", "hip_mx", "reference"}),
         ("gfx950", (3, 5), {*TRITON_ROUTES - {"dequant_mm"}, "hip_fused", "hip_mx", "reference"}),
         ("gfx950", (3, 4), {*TRITON_ROUTES - {"dequant_mm"}, "hip_fused", "hip_mx", "reference"}),
         ("gfx950", (3, 3), {"hip_fused", "hip_mx", "reference"}),
-        ("sm_90", (3, 5), {"w4_mma", "w4_wgmma", "reference"}),
+        ("sm_90", (3, 5), {"w4_fp8", "w4_mma", "w4_wgmma", "reference"}),
         ("gfx942", (3, 6), {"w4a16", "dequant_mm", "reference"}),
         ("gfx942", (3, 9), {*TRITON_ROUTES, "reference"}),
         ("gfx1250", (3, 6), {"a16wfp4", "gemm_mx", "quant_gemm_mx", "dequant_mm", "reference"}),
         ("cpu", (3, 9), {"cpu_native", "cpu_dequant_mm", "reference"}),
-        ("sm_90", None, {"w4_mma", "w4_wgmma", "reference"}),
+        ("sm_90", None, {"w4_fp8", "w4_mma", "w4_wgmma", "reference"}),
     ],
 )
 def test_doctor(

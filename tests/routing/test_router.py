@@ -245,14 +245,19 @@ def test_some_rows_on_hopper_are_for_the_products_of_warpgroups(table, monkeypat
     kept = {"weight_layout": "fragments", "scale_layout": "fragments"}
     for a_format in ("e2m1", "e4m3", "bf16"):
         for derived in ("", "fp8_fold", "fp8_fold_compact", "bf16"):
+            fp8 = derived == "fp8_fold_compact" and a_format == "e2m1"
             for n, k in ((7168, 2048), (256, 100000)):
-                assert route(64, n, k, a_format=a_format, derived=derived) == "w4_wgmma", (a_format, derived, n)
+                chosen = route(64, n, k, a_format=a_format, derived=derived)
+                assert chosen == ("w4_fp8" if fp8 else "w4_wgmma"), (a_format, derived, n)
         assert route(128, a_format=a_format) == "w4_wgmma"
         assert route(128, a_format=a_format, derived="bf16") == "dequant_mm"
         assert route(1024, a_format=a_format, derived="bf16") == "dequant_mm"
         assert route(256, a_format=a_format, **kept) == "w4_wgmma"
         assert route(1024, a_format=a_format, **kept) == "dequant_mm"
     assert route(64, 57344, 8192, derived="fp8_fold") == "fp8_fold"
+    assert route(256, derived="fp8_fold_compact") == route(256, 999, 4096, derived="fp8_fold_compact") == "w4_fp8"
+    assert route(128, derived="fp8_fold_compact") == "w4_wgmma"  # measured to be ahead of w4_fp8 there
+    assert route(1024, derived="fp8_fold_compact") == "fp8_fold"
     assert route(128, derived="fp8_fold") == "fp8_fold"
     assert route(256, derived="fp8_fold", a_format="bf16") == "w4_wgmma"
     assert route(256, a_format="bf16") == route(1024, a_format="bf16") == "dequant_mm"

@@ -8,9 +8,8 @@
 // Macros: those of w4_operands.h, of which TILES is here the tiles of 64 rows of a warpgroup; COLUMNS, rows of A of a
 // workgroup; WN, WK; STAGES of the ring; DEPTH, chunks of the weight in flight; SPLITS, workgroups that share K, a
 // cluster; OUT_VECTOR, four results of a row are 4 elements side by side, aligned.
-#include "floats.h"
 #include "w4_wgmma.h"
-#include "wgmma.h"
+#include "wgmma_results.h"
 
 // A multiprocessor's registers are dealt out to four warps at a time. So where they are short, whole warpgroups are
 // launched, and the producer's, which needs few, leaves its own to the others.
@@ -34,18 +33,6 @@ struct Arguments {
   i64 bias_stride, out_row, out_column;
   int m, n, k, bias_type, out_type, unused;
 };
-
-INLINE void store_four(u8* p, i64 at, int type, const float4& v) {
-  if (type == FP32)
-    store_16(p + 4 * at, make_uint4(bits_of(v.x), bits_of(v.y), bits_of(v.z), bits_of(v.w)));
-  else if (type == FP16)
-    store_8(p + 2 * at, f16_of(v.x) | f16_of(v.y) << 16, f16_of(v.z) | f16_of(v.w) << 16);
-  else
-    store_8(p + 2 * at, bf16x2_of(v.x, v.y), bf16x2_of(v.z, v.w));
-}
-INLINE float4 added(const float4& a, const float4& b) {
-  return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
-}
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) w4_wgmma(const Arguments p) {
   u8* const memory = shared_memory();  // the ring, in the end the sums; behind both, barriers

@@ -1,0 +1,281 @@
+"""The MXFP4 GEMM of ``kernels/w4_fp8.cu`` by fp8 products: configuration, what is legal, macros.
+
+No tensors and no compiler here: a problem and a configuration become macros, a grid and the constant part of the
+arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from mxgemm.cuda import operands
+from mxgemm.cuda.operands import (
+    ROUND_THREADS,
+    SHARED_BYTES,
+    a_vector,
+    macros_of_a,
+    operand_clauses,
+    round_refusal,
+    strides_of,
+)
+from mxgemm.errors import Refusal
+from mxgemm.hip.kernarg import Layout
+from mxgemm.mx.layouts import FRAGMENTS
+from mxgemm.problem import Config, Problem, contiguity_refusal
+
+SOURCE: Final = "w4_fp8.cu"
+KERNEL: Final = "w4_fp8"
+FOLD_SOURCE: Final = "w4_fp8_fold.cu"
+FOLD_KERNEL: Final = "fold_slabs"
+
+POINTERS: Final = Layout("PPPPPP")
+"""slabs of A, weight, scales, bases of its rows, bias, out."""
+CONSTANTS: Final = Layout("q" * 13 + "i" * 6)
+"""The rest of the kernel's ``Arguments``: strides, then sizes and dtypes."""
+BASES: Final = {"fp8_fold": 4, "fp8_fold_compact": 1}
+"""Bytes of a row's base in the forms of a weight that folds (``mxgemm.routes.fold_forms``)."""
+STEP: Final = 256
+"""Elements along K that a warpgroup multiplies between two looks at what has come: two chunks."""
+GROUP: Final = 128
+"""Lanes of a warpgroup."""
+TILE_N: Final = 64
+"""Rows of a warpgroup's product, here of the weight."""
+COLUMNS: Final = (64, 128, 192, 256)
+"""Its columns, here rows of A: two sets of sums are in registers."""
+MOST_AHEAD: Final = 128
+"""Columns up to which registers are enough to decode a chunk while the one before is multiplied."""
+MAX_GROUPS: Final = 4
+MAX_STAGES: Final = 12
+MAX_DEPTH: Final = 16
+MAX_SPLITS: Final = 8
+"""Workgroups that any Hopper GPU can run as a cluster."""
+MAX_RESIDENT: Final = 2
+MAX_M: Final = 1 << 22
+MAX_N: Final = 1 << 30
+MAX_K: Final = 1 << 24
+MAX_BYTES: Final = 1 << 32
+_REGISTERS: Final = 1 << 16
+"""Of a multiprocessor."""
+_REGISTERS_OF: Final = {
+    (64, False): 128,
+    (64, True): 192,
+    (128, False): 248,
+    (128, True): 248,
+    (192, False): 248,
+    (256, False): 248,
+}
+"""A lane's, by columns and whether it decodes ahead: as compiled."""
+_VALUES: Final = 8
+"""Of A that a lane of the launch before folds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fp8Config(Config):
+    """How a workgroup divides its work.
+
+    Attributes:
+        columns: rows of A of a workgroup.
+        groups_n: warpgroups along N, 64 rows of the weight each.
+        groups_k: warpgroups that take steps along K in turn; their sums are added in order.
+        stages: steps of A that shared memory holds.
+        depth: steps of its rows of the weight that a warp has in shared memory.
+        splits: workgroups that share K, a cluster; each adds the sums of all for some rows of A, in order.
+        resident: workgroups that a multiprocessor has room for.
+        ahead: a chunk is decoded while the one before is multiplied, in registers of its own.
+    """
+
+    columns: int = 64
+    groups_n: int = 2
+    groups_k: int = 1
+    stages: int = 4
+    depth: int = 3
+    splits: int = 1
+    resident: int = 1
+    ahead: bool = True
+
+    @property
+    def groups(self) -> int:
+        """Warpgroups."""
+        return self.groups_n * self.groups_k
+
+    @property
+    def rows(self) -> int:
+        """Weight rows of a workgroup."""
+        return TILE_N * self.groups_n
+
+    @property
+    def threads(self) -> int:
+        """Lanes of a workgroup."""
+        return GROUP * self.groups
+
+
+def fp8_refusal(problem: Problem, config: Fp8Config | None = None) -> Refusal | None:
+    """Say why the kernel cannot take ``problem`` (with ``config``, if one is given), or None if it can.
+
+    The machine and its compiler are not asked about: see ``mxgemm.routes.w4_fp8``.
+    """
+    refusal = next(_problem_clauses(problem), None) or contiguity_refusal(problem)
+    if refusal is None and config is not None:
+        refusal = config_refusal(problem, config)
+    return refusal
+
+
+def config_refusal(problem: Problem, config: Fp8Config) -> Refusal | None:
+    """Say why a configuration is not legal for a problem that the kernel takes, or None."""
+    return next(_config_clauses(problem, config), None)
+
+
+def _problem_clauses(p: Problem) -> Iterator[Refusal]:
+    """Yield what no configuration can change."""
+    yield from operand_clauses(p)
+    if p.a_format != "e2m1":
+        yield Refusal("a_format", p.a_format, '"e2m1": others do not fold to e4m3')
+    if p.derived not in BASES:
+        found = f"prepared as {p.derived}" if p.derived else "not prepared"
+        yield Refusal("b", found, "an MXTensor after prepare(), whose rows all fold (mxgemm.mx.fold)")
+    if p.weight_layout == FRAGMENTS:
+        yield Refusal("weight_layout", FRAGMENTS, "the weight's own bytes")
+    (row, column), (scales_row, scales_column) = strides_of(p).b, strides_of(p).b_scales
+    tiled = p.weight_layout != "row_major"
+    if not p.aligned or column != 1 or scales_column != 1 or not (tiled or p.n == 1 or row % 16 == 0):
+        yield Refusal("b", "not in aligned pieces of 16 bytes", "blocks that are read at once, scales side by side")
+    for name, value, most in (("m", p.m, MAX_M), ("n", p.n, MAX_N), ("k", p.k, MAX_K)):
+        if value > most:
+            yield Refusal(name, value, f"at most {most}: it is counted in 32 bits")
+    if p.n * max(p.k // 2, 0 if tiled else row, scales_row) >= MAX_BYTES:
+        yield Refusal("n * k", p.n * p.k, f"a weight of fewer than {MAX_BYTES} bytes: they are counted in 32 bits")
+    too_many = round_refusal(p, fold_rows(p, COLUMNS[-1]))
+    if too_many is not None:
+        yield too_many
+
+
+def _config_clauses(p: Problem, c: Fp8Config) -> Iterator[Refusal]:
+    if c.columns not in COLUMNS:
+        yield Refusal("columns", c.columns, f"one of {', '.join(map(str, COLUMNS))}")
+        return
+    if (c.columns, c.ahead) not in _REGISTERS_OF:
+        yield Refusal("ahead", c.ahead, f"False with {c.columns} columns: registers are few")
+        return
+    for field, value, least, most in (
+        ("groups_n", c.groups_n, 1, MAX_GROUPS),
+        ("groups_k", c.groups_k, 1, MAX_GROUPS),
+        ("depth", c.depth, 1, MAX_DEPTH),
+        ("splits", c.splits, 1, min(MAX_SPLITS, steps(p))),
+        ("resident", c.resident, 1, MAX_RESIDENT),
+    ):
+        if not least <= value <= most:
+            yield Refusal(field, value, f"{least} to {most}")
+            return
+    if c.ahead and c.columns == MOST_AHEAD and c.groups_k > 1:
+        yield Refusal("ahead", c.ahead, f"False with {c.columns} columns where groups share K: registers are few")
+    if c.columns == COLUMNS[-1] and (c.groups_n, c.groups_k) != (2, 1):
+        yield Refusal(
+            "groups", f"{c.groups_n} x {c.groups_k}", f"2 x 1 with {c.columns} columns: others spill registers"
+        )
+    if c.groups > MAX_GROUPS:
+        yield Refusal("groups", c.groups, f"at most {MAX_GROUPS} of a workgroup")
+        return
+    if not c.groups_k < c.stages <= MAX_STAGES:
+        yield Refusal("stages", c.stages, f"{c.groups_k + 1} to {MAX_STAGES}, more than warpgroups share K")
+        return
+    if registers_needed(c) > registers_allowed(c):
+        wanted = f"at most {registers_allowed(c)} a lane with this many warps"
+        yield Refusal("registers", registers_needed(c), wanted)
+    if c.resident * (shared_bytes(c) + 1024) > SHARED_BYTES + 1024:
+        yield Refusal("shared memory", f"{shared_bytes(c)} bytes", f"at most {SHARED_BYTES} of a multiprocessor")
+    if grid(p, c)[0] >= 1 << 31:
+        yield Refusal("n * m", p.n * p.m, "fewer than 2^31 workgroups")
+
+
+def steps(p: Problem) -> int:
+    """Return the steps along K, the last of which may be partly empty."""
+    return -(-p.k // STEP)
+
+
+def tiles_m(p: Problem, c: Fp8Config) -> int:
+    """Return the workgroups along M."""
+    return -(-p.m // c.columns)
+
+
+def fold_rows(p: Problem, columns: int) -> int:
+    """Return the rows of folded A: M padded to whole workgroups."""
+    return -(-p.m // columns) * columns
+
+
+def registers_needed(c: Fp8Config) -> int:
+    """Return a bound of the registers of a lane."""
+    return _REGISTERS_OF[c.columns, c.ahead]
+
+
+def registers_allowed(c: Fp8Config) -> int:
+    """Return how many registers a lane may have."""
+    return min(255, _REGISTERS // (c.threads * c.resident) // 8 * 8)
+
+
+def slab_bytes(c: Fp8Config) -> int:
+    """Return the bytes of a step of A: elements, and for each row and chunk a power of two and what its blocks lack."""
+    return (STEP + 16) * c.columns
+
+
+def shared_bytes(c: Fp8Config) -> int:
+    """Return a workgroup's bytes of shared memory: slabs, weights, a table, in the end sums; barriers behind all."""
+    of_warp = c.depth * 2048 + 4 * 128  # words, and scales of four steps
+    before = c.stages * slab_bytes(c) + 4 * c.groups * of_warp + 512
+    sums = 4 * c.groups_k * c.columns * (c.rows + 4)
+    return max(before, sums) + 16 * c.stages
+
+
+def folded_bytes(p: Problem, c: Fp8Config) -> int:
+    """Return the scratch that folded A takes."""
+    return tiles_m(p, c) * steps(p) * slab_bytes(c)
+
+
+def defines(p: Problem, c: Fp8Config) -> dict[str, int | str]:
+    """Return the macros that make the kernel of a form, a class of strides and a configuration."""
+    s = strides_of(p)
+    return {
+        "W_BLOCK": 16 if p.weight_layout == "row_major" else 256,
+        "S_FOURTH": 4 if p.scale_layout == "row_major" else 2,
+        "BASES": BASES[p.derived],
+        "TAIL": int(p.k % STEP != 0),
+        "COLUMNS": c.columns,
+        "WN": c.groups_n,
+        "WK": c.groups_k,
+        "STAGES": c.stages,
+        "DEPTH": c.depth,
+        "SPLITS": c.splits,
+        "RESIDENT": c.resident,
+        "AHEAD": int(c.ahead),
+        "OUT_VECTOR": int(p.aligned and s.out[1] == 1 and (p.m == 1 or s.out[0] % 4 == 0)),
+    }
+
+
+def fold_defines(p: Problem, c: Fp8Config) -> dict[str, int | str]:
+    """Return the macros of the launch that folds A."""
+    return {
+        **macros_of_a(p),
+        "COLUMNS": c.columns,
+        "A_VECTOR": int(a_vector(p)),
+    }
+
+
+def constants(p: Problem) -> bytes:
+    """Return all arguments but the pointers."""
+    return CONSTANTS.pack(*operands.constants(p))
+
+
+def grid(p: Problem, c: Fp8Config) -> tuple[int, int, int]:
+    """Return the workgroups: clusters that share K, of the same weights side by side."""
+    return -(-p.n // c.rows) * tiles_m(p, c) * c.splits, 1, 1
+
+
+def block(c: Fp8Config) -> tuple[int, int, int]:
+    """Return the threads of a workgroup."""
+    return c.threads, 1, 1
+
+
+def fold_grid(p: Problem, c: Fp8Config) -> tuple[int, int, int]:
+    """Return the workgroups that fold A."""
+    return -(-fold_rows(p, c.columns) * steps(p) * STEP // (_VALUES * ROUND_THREADS)), 1, 1
