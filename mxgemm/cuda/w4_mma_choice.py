@@ -26,6 +26,7 @@ from mxgemm.cuda.w4_mma import (
     TILE_N,
     TILES,
     MmaConfig,
+    at_once,
     grid,
     mma_refusal,
     registers_needed,
@@ -51,6 +52,9 @@ EXCHANGED_US: Final = 0.00145
 """For a warp's share of the results, each of which a workgroup adds and passes on."""
 TOGETHER: Final = 0.185
 """What a cluster's workgroups, which wait for each other, take longer than memory does."""
+MANY: Final = 16
+MANY_US: Final = 0.04
+"""For each warp above so many: what every warp does once, and its sums, which are added last."""
 IN_CLUSTERS: Final = 0.895
 """Of the multiprocessors: those that clusters of three or more find places on at once."""
 LATENCY_US: Final = {False: 0.071, True: 0.059}
@@ -101,7 +105,9 @@ def candidates(p: Problem) -> Sequence[MmaConfig]:
 
 def _considered(p: Problem) -> Iterator[MmaConfig]:
     most = chunks(p)
-    along_k = sorted({min(w, most) for w in (1, 2, 4, 7, 8, 12, 14, 16, MAX_WARPS)} | {-(-most // MAX_CHUNKS)})
+    along_k = sorted(
+        {min(w, most) for w in (1, 2, 4, 7, 8, 12, 14, 16, _most_along_k(most))} | {-(-most // MAX_CHUNKS)}
+    )
     along_m = [w for w in (1, 2, 4) if w <= tiles_m(p)]
     befores = [(False, False), (True, False)] + [(True, True)] * (p.a_format == "e2m1")
     calls = _called_to_l2(p)
@@ -117,7 +123,13 @@ def _considered(p: Problem) -> Iterator[MmaConfig]:
                 yield replace(config, resident=_resident(p, config))
             config = MmaConfig(tiles, warps_n, warps_k, depth, warps_m=warps_m, prefetch=calls)
             config = replace(config, a_slots=slots if slots <= MAX_WHOLE else FEW_SLOTS)
-            yield replace(config, resident=_resident(p, config))
+            turn = warps_n == 1 and config.warps > MANY and at_once(p, config)
+            yield replace(config, resident=_resident(p, config), in_turn=turn)
+
+
+def _most_along_k(most: int) -> int:
+    """Return the most warps that share chunks with none left over, or as few as may be."""
+    return -(-most // -(-most // MAX_WARPS))
 
 
 def _in_clusters(p: Problem) -> Iterator[MmaConfig]:
@@ -177,6 +189,7 @@ def estimate_us(p: Problem, c: MmaConfig) -> float:
     memory_us = weight / MEMORY_BYTES_A_US * max(1.0, 0.75 * waves * units / workgroups)
     passed = weight + workgroups * p.m * CHUNK * chunks(p) / c.splits * (17 / 32 if c.a_codes else 2)
     launches_us = LAUNCH_US + SECOND_LAUNCH_US * c.a_before - OVERLAPPED_US * c.overlap - PREFETCHED_US * c.prefetch
+    launches_us += MANY_US * max(0, c.warps - MANY)
     if c.splits > 1:
         of_a_warp = TILE_N * c.tiles * c.warps_n * p.m / c.warps
         launches_us += SPLIT_US + EXCHANGED_US * of_a_warp + TOGETHER * weight / MEMORY_BYTES_A_US

@@ -44,20 +44,7 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
   const int blocks = p.k >> 5, chunks = (blocks + 3) >> 2;
   const int end = n0 < p.n || (A_SLOTS && WARPS_N > 1) ? chunks : 0;  // barriers want all warps
   begin_sums(p, rank);
-#if PREFETCH == 2
-  {  // what the first round reads of each tile, then the rest; scales with the first
-    constexpr int OF_GROUP = WARPS_N * TILES;
-    const int tiles = ((p.n + 31) >> 5) * 2, tile = group * OF_GROUP, cut = min(chunks, ALONG_K);
-    const int i = static_cast<int>(threadIdx.x), r = tile + i % OF_GROUP, begin = i < OF_GROUP ? 0 : cut;
-    const int codes = (i < OF_GROUP ? cut : chunks - cut);
-    if (rank == 0 && i < 2 * OF_GROUP && r < tiles && codes)
-      prefetch_to_l2(p.w + (r * static_cast<i64>(chunks) + begin) * 1024, codes * 1024);
-    if (rank == SPLITS - 1 && i == 32 * (WARPS > 1)) {
-      const int pair = tile >> 1, past = min(tile + OF_GROUP, tiles);
-      prefetch_to_l2(p.s + pair * static_cast<i64>(chunks) * 128, (((past + 1) >> 1) - pair) * chunks * 128);
-    }
-  }
-#elif PREFETCH
+#if PREFETCH
   if (threadIdx.x == 0) {  // a cluster's workgroups a part each
     const int tiles = ((p.n + 31) >> 5) * 2, tile = group * WARPS_N * TILES;
     const int pair = tile >> 1, past = min(tile + WARPS_N * TILES, tiles);
