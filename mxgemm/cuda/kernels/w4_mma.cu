@@ -11,10 +11,11 @@
 // WARPS_M, WARPS_K, warps of a workgroup along N, M and K; DEPTH, chunks in flight at once; A_AHEAD, A is among
 // them; A_BEFORE, a launch of round_a.cu comes before, which this one overlaps, A_CODES, it makes e2m1 codes; RESIDENT,
 // workgroups for which a multiprocessor's registers must do, 0 if no matter how many; SPLITS, workgroups that share K, a
-// cluster; FRAGMENTS, the weight is in the order of mxgemm.mx.fragments; PREFETCH, all that a workgroup reads of it is called to L2 first; A_SLOTS, so many chunks of
-// A are copied to shared memory by whole rows and rounded there, A_WHOLE, these are all; ONCE, no warp comes back for
-// another round; IN_TURN, warps call for what they read four at a time; A_VECTOR, W_VECTOR, loads of 16 bytes are aligned and contiguous; TAIL, K % 128 != 0;
-// OVERLAP, launched so that it may begin before earlier launches have ended.
+// cluster; FRAGMENTS, the weight is in the order of mxgemm.mx.fragments; PREFETCH, all that a workgroup reads of it is
+// called to L2 first; A_SLOTS, so many chunks of A are copied to shared memory by whole rows and rounded there, A_WHOLE,
+// these are all; ONCE, no warp comes back for another round; IN_TURN, warps call for what they read four at a time;
+// A_VECTOR, W_VECTOR, loads of 16 bytes are aligned and contiguous; TAIL, K % 128 != 0; OVERLAP, launched so that it may
+// begin before earlier launches have ended.
 #include "w4_mma_sums.h"
 
 // Slots of A that are copied before weights are called for: what is rounded is waited for first.
