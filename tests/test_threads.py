@@ -123,9 +123,10 @@ ONE_LAUNCH_ROUTES = {"reference", "hip_fused", "hip_mx"}
 """Operations of torch's on memory of the call; one HIP launch, its scratch of the call; one behind quant_gemm_mx's."""
 ON_A_GPU_ALONE = {"w4_mma", "w4_wgmma", "w4_fp8"}
 """Nothing here runs them: bench/w4_mma.py calls the first from threads, on an H200; the others take scratch alike."""
-ELSEWHERE = {"workspace", "cpu/elements", "native/module", "scaled/triton_gemm", "experts/w4_mma", "experts/w4_wgmma"}
+LAYERS = {f"experts/{name}" for name in ("known", "launches", "program", "w4_mma", "w4_wgmma")}
+ELSEWHERE = {"workspace", "cpu/elements", "native/module", "scaled/triton_gemm", *LAYERS}
 """The pool; conversions on a CPU and mxgemm.quant_gemm, one launch each; on a GPU alone the steady calls in C and
-experts by the two kernels before."""
+layers of experts by the kernels before."""
 COMPUTING = {
     getattr(torch.ops.aten, name)
     for name in ("empty", "mm", "_scaled_mm", "copy_", "_to_copy", "add_", "ones", "constant_pad_nd")

@@ -65,4 +65,5 @@ def test_forms_in_which_a_route_reads_the_same_bytes_share_a_time(
 
 def test_routes_say_which_forms_are_alike() -> None:
     assert ROUTES["w4_mma"].alike == (("fp8_fold", "bf16"), ("", "fp8_fold_compact"))
-    assert all(not ROUTES[name].alike for name in ROUTES if name != "w4_mma")
+    assert ROUTES["w4_fp8"].alike == (("fp8_fold", "fp8_fold_compact"),)
+    assert all(not ROUTES[name].alike for name in ROUTES if name not in ("w4_mma", "w4_fp8"))
