@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -60,6 +60,15 @@ def by_reason(refused: Iterable[Refused]) -> list[str]:
     for one in refused:
         routes.setdefault(one.refusal.reason, []).append(one.route)
     return [f"{', '.join(dict.fromkeys(names))}: {reason}" for reason, names in routes.items()]
+
+
+def lines_of_others(refused: Sequence[Refused], possible: Sequence[str]) -> list[str]:
+    """Return what an explanation says of the routes that are not taken, indented under their titles."""
+    lines: list[str] = []
+    for title, missing in (("missing here", True), ("not for this call", False)):
+        reasons = by_reason(one for one in refused if one.refusal.missing is missing)
+        lines += [f"  {title}", *(f"    {reason}" for reason in reasons)] if reasons else []
+    return [*lines, f"  possible  {', '.join(possible)}"] if possible else lines
 
 
 class RouteUnavailable(RuntimeError):

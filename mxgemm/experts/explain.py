@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mxgemm.arguments import as_int
 from mxgemm.device import Machine, machine_asked, machine_of
-from mxgemm.errors import Refused, by_reason
+from mxgemm.errors import Refused, lines_of_others
 from mxgemm.experts.activation import SwiGLU
 from mxgemm.experts.choice import ROUTES, check_route, choose, first_refusal
 from mxgemm.experts.forms import STACK_FRAGMENTS, in_fragments
@@ -48,12 +48,7 @@ class ExpertsExplanation:
         for problem, weight, config in zip(self.problems, self.weights, self.configs, strict=True):
             lines += [f"  product   {problem}", f"    weight  {weight}", f"    config  {config}"]
         lines += [f"  route     {self.route}", f"  because   {self.reason}"]
-        for title, missing in (("missing here", True), ("not for this call", False)):
-            reasons = by_reason(refused for refused in self.refusals if refused.refusal.missing is missing)
-            lines += [f"  {title}", *(f"    {reason}" for reason in reasons)] if reasons else []
-        if self.also_possible:
-            lines.append(f"  possible  {', '.join(self.also_possible)}")
-        return "\n".join(lines)
+        return "\n".join([*lines, *lines_of_others(self.refusals, self.also_possible)])
 
     __repr__ = __str__
 

@@ -36,18 +36,23 @@ class Scratch:
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
-    """A grouped product."""
+class Single:
+    """What is one launch."""
 
     lazy: Lazy
+
+    def steps(self, device: torch.device, scratch: Scratch, *places: Place) -> list[Step]:
+        """Describe it, of places in the order of the kernel's pointers; ``scratch`` is for what is more launches."""
+        return [self.lazy.step(device, *places)]
+
+
+@dataclass(frozen=True, slots=True)
+class Product(Single):
+    """A grouped product, whose pointers are ``mma.POINTERS``."""
 
     def __call__(self, o: Operands) -> None:
         """Fill the result."""
         self.lazy(o.out.device, *addresses(o))
-
-    def steps(self, device: torch.device, scratch: Scratch, *places: Place) -> list[Step]:
-        """Describe it, of places in the order of ``mma.POINTERS``."""
-        return [self.lazy.step(device, *places)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +84,9 @@ class Slabbed:
 
 
 @dataclass(frozen=True, slots=True)
-class Quantised:
-    """Tokens to bytes and scales."""
+class Quantised(Single):
+    """Tokens to bytes and scales; its pointers are these."""
 
-    lazy: Lazy
     tokens: Tokens
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -93,16 +97,14 @@ class Quantised:
         self.lazy(x.device, x.data_ptr(), data.data_ptr(), scales.data_ptr())
         return data, scales
 
-    def steps(self, device: torch.device, scratch: Scratch, *places: Place) -> list[Step]:
-        """Describe it, of tokens, elements and scales."""
-        return [self.lazy.step(device, *places)]
-
 
 @dataclass(frozen=True, slots=True)
-class Routed:
-    """Pairs in the order of their experts, and a list of tiles of at most ``most`` entries."""
+class Routed(Single):
+    """Pairs in the order of their experts, and a list of tiles of at most ``most`` entries.
 
-    lazy: Lazy
+    Its pointers are places, tiles, ids and map.
+    """
+
     pairs: int
     most: int
 
@@ -114,25 +116,15 @@ class Routed:
         self.lazy(ids.device, places.data_ptr(), tiles.data_ptr(), ids.data_ptr(), table)
         return Sorted(places, tiles, tiles)
 
-    def steps(self, device: torch.device, scratch: Scratch, *places: Place) -> list[Step]:
-        """Describe it, of places, tiles, ids and map."""
-        return [self.lazy.step(device, *places)]
-
 
 @dataclass(frozen=True, slots=True)
-class Combined:
-    """Pairs' results added up."""
-
-    lazy: Lazy
+class Combined(Single):
+    """Pairs' results added up; its pointers are these, the router's weights, the result, ids and map."""
 
     def __call__(self, y: Tensor, ids: Tensor, weights: Tensor, expert_map: Tensor | None, out: Tensor) -> None:
         """Fill the result."""
         table = 0 if expert_map is None else expert_map.data_ptr()
         self.lazy(out.device, y.data_ptr(), weights.data_ptr(), out.data_ptr(), ids.data_ptr(), table)
-
-    def steps(self, device: torch.device, scratch: Scratch, *places: Place) -> list[Step]:
-        """Describe it, of pairs' results, the router's weights, the result, ids and map."""
-        return [self.lazy.step(device, *places)]
 
 
 def ids_alone(ids: Tensor, expert_map: Tensor | None) -> Sorted:

@@ -13,7 +13,7 @@ import torch
 from mxgemm.arguments import as_int, as_path, check_bool, check_type, shown
 from mxgemm.cpu import variants
 from mxgemm.device import Machine, machine_asked
-from mxgemm.errors import Refused, by_reason
+from mxgemm.errors import Refused, lines_of_others
 from mxgemm.mx.formats import BLOCK, E2M1, ActivationFormat
 from mxgemm.mx.layouts import ROW_MAJOR, Layout, ScaleLayout, WeightLayout, scale_shape
 from mxgemm.mx.prepared import wanted
@@ -77,12 +77,7 @@ class Explanation:
         if self.us is not None:
             alone = " (the GEMM kernel alone)" if self.scope == "kernel" else ""
             lines.append(f"  time      {self.us:g} us{alone}, {self.grade}: {self.covers}")
-        for title, missing in (("missing here", True), ("not for this call", False)):
-            reasons = by_reason(refused for refused in self.refusals if refused.refusal.missing is missing)
-            lines += [f"  {title}", *(f"    {reason}" for reason in reasons)] if reasons else []
-        if self.also_possible:
-            lines.append(f"  possible  {', '.join(self.also_possible)}")
-        return "\n".join(lines)
+        return "\n".join([*lines, *lines_of_others(self.refusals, self.also_possible)])
 
     __repr__ = __str__
 
