@@ -76,10 +76,10 @@ def route(
     tensors = (places, tiles, ids, expert_map)
     packed = around.ROUTE_POINTERS.pack(*addresses(*tensors)) + around.route_constants(r)
     sizes = 1, around.ROUTE_THREADS, around.ROUTE_SHARED_BYTES
-    kernel = around.ROUTE_SOURCE, around.ROUTE_KERNEL, "RouteArguments"
+    kernel = around.ROUTE_SOURCE, around.ROUTE_KERNEL, "PlacesArguments"
     if sorts:
         sizes = 1, around.SORT_THREADS, around.sort_shared_bytes(r)
-        kernel = around.SORT_SOURCE, around.SORT_KERNEL, "SortArguments"
+        kernel = around.SORT_SOURCE, around.SORT_KERNEL, "PlacesArguments"
     run(kernel, around.route_defines(rows, early=True), packed, sizes, tensors, [places, tiles])
     return places, tiles
 

@@ -4,44 +4,18 @@
 // lane is quicker.
 //
 // Macros: COLUMNS; EARLY, the ids were written before the launch before this one began.
-#include "routing.h"
-#include "warp.h"
+#include "grouped_places.h"
 
 constexpr int THREADS = 1024, WARPS = THREADS / 32;
 
-struct SortArguments {
-  u8* places;  // int32 [pairs]
-  u8* tiles;   // int32 [1 + most, 3]
-  Routing routing;
-};
-
-// [WARPS][experts] counts, then where a warp's next pair of an expert goes; [2][WARPS] sums.
-extern __shared__ __align__(128) float sums[];
-
-// Of one value a thread: the sum of those of all threads before.
-INLINE int sum_before(int x, int* of_warps) {
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  int past = x;
-#pragma unroll
-  for (int d = 1; d < 32; d *= 2) {
-    const int other = static_cast<int>(from_lane(static_cast<u32>(past), lane < d ? 0 : lane - d));
-    if (lane >= d) past += other;
-  }
-  if (lane == 31) of_warps[warp] = past;
-  workgroup_barrier();
-  int before = past - x;
-#pragma unroll 1
-  for (int w = 0; w < warp; w++) before += of_warps[w];
-  return before;
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS) grouped_sort(const SortArguments p) {
+extern "C" __global__ void __launch_bounds__(THREADS) grouped_sort(const PlacesArguments p) {
 #if !EARLY
   wait_for_earlier_launches();
 #endif
   let_later_launches_begin();
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, id = threadIdx.x;
   const int pairs = p.routing.rows, experts = p.routing.experts;
+  // [WARPS][experts] counts, then where a warp's next pair of an expert goes; [2][WARPS] sums.
   int* const all = reinterpret_cast<int*>(sums);
   int *const of_warps = all + WARPS * experts, *const own = all + warp * experts;
 #pragma unroll 1

@@ -218,43 +218,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) w4_wgmma(const Argument
       cluster_barrier();
     else
       threads_barrier(1, CONSUMERS);
-
-    // Four rows of the weight a lane, always the same. A cluster's workgroups take rows of A in turn.
-    constexpr int LANES_A_ROW = ROWS / 4, STEP = CONSUMERS / LANES_A_ROW;
-    const int column = static_cast<int>(threadIdx.x) % LANES_A_ROW * 4, n = n0 + column;
-    const int m_end = min(COLUMNS, p.m - tile_m * COLUMNS);
-    auto sum_of = [&](int m) {
-      float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
-#pragma unroll
-      for (int s = 0; s < SPLITS; s++)
-#pragma unroll
-        for (int i = 0; i < WK; i++) {
-          const u32 at = ring + ((i * COLUMNS + m) * PITCH + column) * 4;
-          sum = added(sum, SPLITS > 1 ? load_sums_of(at, s) : load_sums(at));
-        }
-      return sum;
-    };
-    float bias[4] = {};
-    if (p.bias)
-#pragma unroll
-      for (int i = 0; i < 4; i++)
-        if (n + i < p.n) bias[i] = load_float(p.bias, (n + i) * p.bias_stride, p.bias_type);
-    auto finish = [&](int m, const float4& sum) {
-      const float4 v =
-          make_float4(sum.x * UP + bias[0], sum.y * UP + bias[1], sum.z * UP + bias[2], sum.w * UP + bias[3]);
-      const i64 at = static_cast<i64>(tile_m * COLUMNS + m) * p.out_row + n * p.out_column;
-      if (OUT_VECTOR && n + 4 <= p.n) {
-        store_four(p.out, at, p.out_type, v);
-      } else {
-        const float each[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-          if (n + i < p.n) store_float(p.out, at + i * p.out_column, p.out_type, each[i]);
-      }
-    };
-#pragma unroll 1
-    for (int m = static_cast<int>(threadIdx.x) / LANES_A_ROW * SPLITS + split; m < m_end; m += STEP * SPLITS)
-      finish(m, sum_of(m));
+    store_sums<ROWS, PITCH, CONSUMERS>(p, ring, tile_m, n0, split, UP);
   }
   if (SPLITS > 1) cluster_barrier();  // nobody leaves while others may read its shared memory
 }
