@@ -363,6 +363,7 @@ def test_no_route_and_no_user_of_scratch_is_forgotten() -> None:
     users = {name.removesuffix(".py") for name, source in sources.items() if "workspace.take(" in source}
     shared = dict.fromkeys(("a16wfp4", "w4a16", "gemm_mx"), "routes/triton_gemm")
     shared |= {"cpu_native": "cpu/launch", "fp8_fold": "routes/fold_chain"}
+    shared |= dict.fromkeys(("w4_wgmma", "w4_fp8"), "routes/prepared_a")
     with_scratch = (covered | ON_A_GPU_ALONE | {"hip_fused"}) - {"reference"}
     assert users - ELSEWHERE == {"experts/triton_gemm", "scaled/unpack_mm"} | {
         shared.get(route, f"routes/{route}") for route in with_scratch

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mxgemm import workspace
-from mxgemm.experts.lazy import Lazy
+from mxgemm.cuda.lazy import Lazy
 from mxgemm.experts.problem import Operands, Tokens
 from mxgemm.experts.route import Sorted
 from mxgemm.mx.formats import BLOCK, FORMATS

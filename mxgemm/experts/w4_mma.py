@@ -13,13 +13,13 @@ from typing import Final
 import torch
 
 from mxgemm import workspace
+from mxgemm.cuda.lazy import Lazy
 from mxgemm.cuda.operands import ARCH, FORMATS
 from mxgemm.device import Machine
 from mxgemm.errors import Refusal
 from mxgemm.experts import mma as grouped_mma
 from mxgemm.experts import mma_around as around
 from mxgemm.experts.launches import Combined, Product, Quantised, Routed, ids_alone
-from mxgemm.experts.lazy import Lazy
 from mxgemm.experts.mma import FEW_PAIRS, MAX_ROUTED, GroupedConfig, config_for, grouped_refusal, registers_for
 from mxgemm.experts.problem import GroupedProblem, Operands, Routing, Tokens, tile_list_rows
 from mxgemm.experts.route import Combine, ExpertsRoute, Launch, LayerLaunches, Quantise, Sort
@@ -41,12 +41,9 @@ class GroupedMMA(ExpertsRoute):
         """A Hopper GPU, a compiler for it, and Triton."""
         if machine.arch != ARCH:
             return Refusal("arch", machine.arch, f"{ARCH}: its bf16 arithmetic and mma.sync", "machine")
-        from mxgemm.hip.build import compiler_refusal
+        from mxgemm.hip.build import compiler_missing
 
-        lacking = compiler_refusal(machine.arch)
-        if lacking:
-            return Refusal("compiler", "missing", str(lacking), "installation")
-        return _TRITON.missing(machine)
+        return compiler_missing(machine.arch) or _TRITON.missing(machine)
 
     def can_implement(self, problem: GroupedProblem) -> Refusal | None:
         """See :func:`mxgemm.experts.mma.grouped_refusal`."""
@@ -129,14 +126,13 @@ class GroupedMMA(ExpertsRoute):
         """
         by_ids = routing is not None
         launch = Lazy(
-            problem.machine,
             grouped_mma.kernel(config),
             grouped_mma.defines(problem, config, by_ids=by_ids, early=early),
             (grouped_mma.grid(problem, config, by_ids), grouped_mma.block(config)),
             grouped_mma.POINTERS,
             grouped_mma.constants(problem, config, routing),
             grouped_mma.shared_bytes(problem, config),
-        )
+        ).build(problem.machine)
         return Product(launch)
 
     def bind_sort(self, routing: Routing, block_rows: int) -> Sort:
@@ -153,14 +149,13 @@ class GroupedMMA(ExpertsRoute):
             return _TRITON.bind_sort(routing, rows)
         few = max(routing.pairs, routing.experts) <= MAX_ROUTED
         launch = Lazy(
-            routing.machine,
             (around.ROUTE_SOURCE, around.ROUTE_KERNEL) if few else (around.SORT_SOURCE, around.SORT_KERNEL),
             around.route_defines(rows, early=early),
             ((1, 1, 1), (around.ROUTE_THREADS if few else around.SORT_THREADS, 1, 1)),
             around.ROUTE_POINTERS,
             around.route_constants(routing),
             around.ROUTE_SHARED_BYTES if few else around.sort_shared_bytes(routing),
-        )
+        ).build(routing.machine)
         return Routed(launch, routing.pairs, tile_list_rows(routing.pairs, routing.experts, rows))
 
     def bind_combine(self, routing: Routing) -> Combine:
@@ -168,13 +163,12 @@ class GroupedMMA(ExpertsRoute):
         if routing.top_k > around.MAX_TOP_K:
             return _TRITON.bind_combine(routing)
         launch = Lazy(
-            routing.machine,
             (around.SUM_SOURCE, around.SUM_KERNEL),
             around.sum_defines(routing),
             (around.sum_grid(routing), (around.THREADS, 1, 1)),
             around.SUM_POINTERS,
             around.sum_constants(routing),
-        )
+        ).build(routing.machine)
 
         return Combined(launch)
 
@@ -182,13 +176,12 @@ class GroupedMMA(ExpertsRoute):
 def _quantise(tokens: Tokens, machine: Machine) -> Quantise:
     assert tokens.a_format in FORMATS
     launch = Lazy(
-        machine,
         (around.QUANTISE_SOURCE, around.QUANTISE_KERNEL),
         around.quantise_defines(tokens),
         (around.quantise_grid(tokens), (around.THREADS, 1, 1)),
         around.QUANTISE_POINTERS,
         around.quantise_constants(tokens),
-    )
+    ).build(machine)
     return Quantised(launch, tokens)
 
 

@@ -11,11 +11,11 @@ from typing import Final
 import torch
 
 from mxgemm import workspace
+from mxgemm.cuda.lazy import Lazy
 from mxgemm.device import Machine
 from mxgemm.errors import Refusal
 from mxgemm.experts import wgmma
 from mxgemm.experts.launches import Slabbed
-from mxgemm.experts.lazy import Lazy
 from mxgemm.experts.problem import GroupedProblem, Operands, Routing, Tokens, tile_list_rows
 from mxgemm.experts.route import Combine, ExpertsRoute, Launch, LayerLaunches, Quantise, Sort
 from mxgemm.experts.triton_gemm import TritonGrouped
@@ -96,23 +96,21 @@ class GroupedWgmma(ExpertsRoute):
         if refusal := wgmma.config_refusal(c):
             raise ValueError(f"config: {refusal}")
         slabs = Lazy(
-            p.machine,
             (wgmma.SLAB_SOURCE, wgmma.SLAB_KERNEL),
             wgmma.slab_defines(p, c),
             (wgmma.slab_grid(p, c), (wgmma.SLAB_THREADS, 1, 1)),
             wgmma.SLAB_POINTERS,
             wgmma.slab_constants(p),
-        )
+        ).build(p.machine)
         # The list was written before the launch that makes slabs began.
         main = Lazy(
-            p.machine,
             (wgmma.SOURCE, wgmma.KERNEL),
             wgmma.defines(p, c, early=True),
             (wgmma.grid(p, c), (c.threads, 1, 1)),
             wgmma.POINTERS,
             wgmma.constants(p),
             c.shared_bytes,
-        )
+        ).build(p.machine)
         return Slabbed(slabs, main, wgmma.slab_bytes(p, c), p.reads_index, p.writes_index)
 
     def bind_quantise(self, tokens: Tokens, machine: Machine) -> Quantise:

@@ -34,6 +34,12 @@ def compiler_refusal(arch: str) -> Refusal | None:
     return found if isinstance(found, Refusal) else None
 
 
+def compiler_missing(arch: str) -> Refusal | None:
+    """Say of a route whose kernels are built for an architecture that there is no compiler for it, or None."""
+    lacking = compiler_refusal(arch)
+    return Refusal("compiler", "missing", str(lacking), "installation") if lacking else None
+
+
 def build(
     source: str, *, arch: str, defines: Mapping[str, int | str] = _NO_DEFINES, folder: Path | None = None
 ) -> bytes:

@@ -79,10 +79,9 @@ def hip_missing(machine: Machine) -> Refusal | None:
     """Say what scaled MFMA kernels in HIP lack on a machine, or None."""
     if machine.arch != ARCH:
         return Refusal("arch", machine.arch, f"{ARCH}: scaled MFMA and its convert to fp4", "machine")
-    from mxgemm.hip.build import compiler_refusal
+    from mxgemm.hip.build import compiler_missing
 
-    lacking = compiler_refusal(machine.arch)
-    return Refusal("compiler", "missing", str(lacking), "installation") if lacking else None
+    return compiler_missing(machine.arch)
 
 
 class _Launch:

@@ -9,23 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-import torch
-
-from mxgemm import workspace
 from mxgemm.cuda import w4_fp8
+from mxgemm.cuda.lazy import Lazy
 from mxgemm.cuda.operands import ARCH, ROUND_POINTERS, ROUND_THREADS, round_constants
 from mxgemm.cuda.w4_fp8 import Fp8Config, fp8_refusal
 from mxgemm.cuda.w4_fp8_choice import candidates
 from mxgemm.device import Machine
 from mxgemm.errors import Refusal
-from mxgemm.native.program import BIAS, OUT, SCRATCH, A, Program, fixed, joined
 from mxgemm.problem import Config, Problem
-from mxgemm.routes.base import Launch, Operands, Route
-
-if TYPE_CHECKING:
-    from mxgemm.cuda.launch import Kernel
+from mxgemm.routes.base import Launch, Route
+from mxgemm.routes.prepared_a import PreparedA
 
 MAX_TUNED: Final = 48
 """Configurations that tuning builds and measures."""
@@ -45,10 +40,9 @@ class W4FP8(Route):
         """A Hopper GPU, and a compiler for it."""
         if machine.arch != ARCH:
             return Refusal("arch", machine.arch, f"{ARCH}: its products of warpgroups", "machine")
-        from mxgemm.hip.build import compiler_refusal
+        from mxgemm.hip.build import compiler_missing
 
-        lacking = compiler_refusal(machine.arch)
-        return Refusal("compiler", "missing", str(lacking), "installation") if lacking else None
+        return compiler_missing(machine.arch)
 
     def can_implement(self, problem: Problem) -> Refusal | None:
         """Float activations as MXFP4, and an MXFP4 weight that folds."""
@@ -74,12 +68,7 @@ class W4FP8(Route):
             BuildError: the compiler refuses the source; the message has its output.
         """
         assert isinstance(config, Fp8Config)
-        from mxgemm.cuda.launch import KERNELS
-        from mxgemm.hip.build import build
-
-        for source, macros in instances(problem, config):
-            build(source, arch=problem.arch, defines=macros, folder=KERNELS)
-        return _Launch(problem, config)
+        return launches(problem, config).build(problem.machine)
 
 
 @lru_cache(maxsize=1)
@@ -96,62 +85,26 @@ def instances(problem: Problem, config: Fp8Config) -> tuple[tuple[str, dict[str,
     )
 
 
-class _Launch:
-    """Both launches of a problem, on one device: a plan has no other."""
-
-    def __init__(self, problem: Problem, config: Fp8Config) -> None:
-        self._problem, self._config = problem, config
-        self._nbytes = w4_fp8.folded_bytes(problem, config)
-        self._kernels: tuple[Kernel, Kernel] | None = None
-
-    def __call__(self, operands: Operands) -> None:
-        """Launch on the current stream of the operands' device."""
-        a, bias = operands.a, operands.bias
-        folding, multiplying = self._kernels or self._load(a.device)
-        with workspace.take(self._nbytes, a.device) as arena:
-            slabs = arena.memory.data_ptr()
-            folding.launch(a.data_ptr(), slabs)
-            multiplying.launch(
-                slabs,
-                operands.b.data_ptr(),
-                operands.b_scales.data_ptr(),
-                operands.derived[-1].data_ptr(),
-                0 if bias is None else bias.data_ptr(),
-                operands.out.data_ptr(),
-            )
-
-    def program(self, operands: Operands) -> Program | None:
-        """Describe both launches on such operands, once there have been any."""
-        if self._kernels is None:
-            return None
-        folding, multiplying = self._kernels
-        weight = (x.data_ptr() for x in (operands.b, operands.b_scales, operands.derived[-1]))
-        bias = fixed(0) if operands.bias is None else BIAS
-        product = multiplying.step(SCRATCH, *map(fixed, weight), bias, OUT)
-        return joined((folding.step(A, SCRATCH), product), scratch_bytes=self._nbytes)
-
-    def _load(self, device: torch.device) -> tuple[Kernel, Kernel]:
-        from mxgemm.cuda.launch import Kernel, function
-
-        p, c = self._problem, self._config
-        (source, macros), (fold_source, fold_macros) = instances(p, c)
-        folding = Kernel(
-            function(fold_source, w4_fp8.FOLD_KERNEL, device, fold_macros),
-            w4_fp8.fold_grid(p, c),
-            (ROUND_THREADS, 1, 1),
+def launches(p: Problem, c: Fp8Config) -> PreparedA:
+    """Return both launches of a problem: what folds A, and the product."""
+    (source, macros), (fold_source, fold_macros) = instances(p, c)
+    return PreparedA(
+        Lazy(
+            (fold_source, w4_fp8.FOLD_KERNEL),
+            fold_macros,
+            (w4_fp8.fold_grid(p, c), (ROUND_THREADS, 1, 1)),
             ROUND_POINTERS,
-            constants=round_constants(p),
-            overlap=True,
-        )
-        multiplying = Kernel(
-            function(source, w4_fp8.KERNEL, device, macros),
-            w4_fp8.grid(p, c),
-            w4_fp8.block(c),
+            round_constants(p),
+        ),
+        Lazy(
+            (source, w4_fp8.KERNEL),
+            macros,
+            (w4_fp8.grid(p, c), w4_fp8.block(c)),
             w4_fp8.POINTERS,
-            constants=w4_fp8.constants(p),
-            shared_bytes=w4_fp8.shared_bytes(c),
-            overlap=True,
-            cluster=(c.splits, 1, 1) if c.splits > 1 else None,
-        )
-        self._kernels = folding, multiplying
-        return self._kernels
+            w4_fp8.constants(p),
+            w4_fp8.shared_bytes(c),
+            c.splits,
+        ),
+        w4_fp8.folded_bytes(p, c),
+        lambda o: (o.b.data_ptr(), o.b_scales.data_ptr(), o.derived[-1].data_ptr()),
+    )

@@ -68,10 +68,9 @@ class W4MMA(Route):
         """A Hopper GPU, and a compiler for it."""
         if machine.arch != ARCH:
             return Refusal("arch", machine.arch, f"{ARCH}: its bf16 arithmetic and mma.sync", "machine")
-        from mxgemm.hip.build import compiler_refusal
+        from mxgemm.hip.build import compiler_missing
 
-        lacking = compiler_refusal(machine.arch)
-        return Refusal("compiler", "missing", str(lacking), "installation") if lacking else None
+        return compiler_missing(machine.arch)
 
     def can_implement(self, problem: Problem) -> Refusal | None:
         """Float activations of few rows and an MXFP4 weight."""

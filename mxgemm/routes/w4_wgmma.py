@@ -9,24 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-import torch
-
-from mxgemm import workspace
 from mxgemm.cuda import w4_wgmma
+from mxgemm.cuda.lazy import Lazy
 from mxgemm.cuda.operands import ARCH, ROUND_POINTERS, ROUND_THREADS, round_constants
 from mxgemm.cuda.w4_wgmma import WgmmaConfig, wgmma_refusal
 from mxgemm.cuda.w4_wgmma_choice import candidates
 from mxgemm.device import Machine
 from mxgemm.errors import Refusal
-from mxgemm.native.program import BIAS, OUT, SCRATCH, A, Program, fixed, joined
 from mxgemm.problem import Config, Problem
-from mxgemm.routes.base import Launch, Operands, Route
+from mxgemm.routes.base import Launch, Route
+from mxgemm.routes.prepared_a import PreparedA
 from mxgemm.routes.w4_mma import addresses
-
-if TYPE_CHECKING:
-    from mxgemm.cuda.launch import Kernel
 
 MAX_TUNED: Final = 48
 """Configurations that tuning builds and measures."""
@@ -45,10 +40,9 @@ class W4Wgmma(Route):
         """A Hopper GPU, and a compiler for it."""
         if machine.arch != ARCH:
             return Refusal("arch", machine.arch, f"{ARCH}: its products of warpgroups", "machine")
-        from mxgemm.hip.build import compiler_refusal
+        from mxgemm.hip.build import compiler_missing
 
-        lacking = compiler_refusal(machine.arch)
-        return Refusal("compiler", "missing", str(lacking), "installation") if lacking else None
+        return compiler_missing(machine.arch)
 
     def can_implement(self, problem: Problem) -> Refusal | None:
         """Float activations and an MXFP4 weight."""
@@ -74,12 +68,7 @@ class W4Wgmma(Route):
             BuildError: the compiler refuses the source; the message has its output.
         """
         assert isinstance(config, WgmmaConfig)
-        from mxgemm.cuda.launch import KERNELS
-        from mxgemm.hip.build import build
-
-        for source, macros in instances(problem, config):
-            build(source, arch=problem.arch, defines=macros, folder=KERNELS)
-        return _Launch(problem, config)
+        return launches(problem, config).build(problem.machine)
 
 
 @lru_cache(maxsize=1)
@@ -96,60 +85,26 @@ def instances(problem: Problem, config: WgmmaConfig) -> tuple[tuple[str, dict[st
     )
 
 
-class _Launch:
-    """Both launches of a problem, on one device: a plan has no other."""
-
-    def __init__(self, problem: Problem, config: WgmmaConfig) -> None:
-        self._problem, self._config = problem, config
-        self._nbytes = w4_wgmma.rounded_bytes(problem, config)
-        self._kernels: tuple[Kernel, Kernel] | None = None
-
-    def __call__(self, operands: Operands) -> None:
-        """Launch on the current stream of the operands' device."""
-        a, bias = operands.a, operands.bias
-        rounding, multiplying = self._kernels or self._load(a.device)
-        with workspace.take(self._nbytes, a.device) as arena:
-            rounded = arena.memory.data_ptr()
-            rounding.launch(a.data_ptr(), rounded)
-            multiplying.launch(
-                rounded,
-                *addresses(self._problem, operands.b, operands.b_scales, operands.derived),
-                0 if bias is None else bias.data_ptr(),
-                operands.out.data_ptr(),
-            )
-
-    def program(self, operands: Operands) -> Program | None:
-        """Describe both launches on such operands, once there have been any."""
-        if self._kernels is None:
-            return None
-        rounding, multiplying = self._kernels
-        weight = addresses(self._problem, operands.b, operands.b_scales, operands.derived)
-        bias = fixed(0) if operands.bias is None else BIAS
-        steps = rounding.step(A, SCRATCH), multiplying.step(SCRATCH, *map(fixed, weight), bias, OUT)
-        return joined(steps, scratch_bytes=self._nbytes)
-
-    def _load(self, device: torch.device) -> tuple[Kernel, Kernel]:
-        from mxgemm.cuda.launch import Kernel, function
-
-        p, c = self._problem, self._config
-        (source, macros), (round_source, round_macros) = instances(p, c)
-        rounding = Kernel(
-            function(round_source, w4_wgmma.ROUND_KERNEL, device, round_macros),
-            w4_wgmma.round_grid(p, c),
-            (ROUND_THREADS, 1, 1),
+def launches(p: Problem, c: WgmmaConfig) -> PreparedA:
+    """Return both launches of a problem: what rounds A, and the product."""
+    (source, macros), (round_source, round_macros) = instances(p, c)
+    return PreparedA(
+        Lazy(
+            (round_source, w4_wgmma.ROUND_KERNEL),
+            round_macros,
+            (w4_wgmma.round_grid(p, c), (ROUND_THREADS, 1, 1)),
             ROUND_POINTERS,
-            constants=round_constants(p),
-            overlap=True,
-        )
-        multiplying = Kernel(
-            function(source, w4_wgmma.KERNEL, device, macros),
-            w4_wgmma.grid(p, c),
-            w4_wgmma.block(c),
+            round_constants(p),
+        ),
+        Lazy(
+            (source, w4_wgmma.KERNEL),
+            macros,
+            (w4_wgmma.grid(p, c), w4_wgmma.block(c)),
             w4_wgmma.POINTERS,
-            constants=w4_wgmma.constants(p),
-            shared_bytes=w4_wgmma.shared_bytes(c),
-            overlap=True,
-            cluster=(c.splits, 1, 1) if c.splits > 1 else None,
-        )
-        self._kernels = rounding, multiplying
-        return self._kernels
+            w4_wgmma.constants(p),
+            w4_wgmma.shared_bytes(c),
+            c.splits,
+        ),
+        w4_wgmma.rounded_bytes(p, c),
+        lambda o: addresses(p, o.b, o.b_scales, o.derived),
+    )

@@ -14,28 +14,50 @@ from mxgemm.native.program import KernelStep, Place
 if TYPE_CHECKING:
     from mxgemm.cuda.launch import Kernel
 
+Size = tuple[int, int, int]
+
 
 class Lazy:
-    """A kernel that is built now and loaded by its first launch; on one device: a plan has no other."""
+    """A kernel that is loaded by its first launch; on one device: a plan has no other."""
 
     def __init__(
         self,
-        machine: Machine,
         kernel: tuple[str, str],
         defines: Mapping[str, int | str],
-        sizes: tuple[tuple[int, int, int], tuple[int, int, int]],
+        sizes: tuple[Size, Size],
         pointers: Layout,
         constants: bytes,
         shared_bytes: int = 0,
+        splits: int = 1,
     ) -> None:
-        from mxgemm.cuda.launch import KERNELS
-        from mxgemm.hip.build import build
+        """Settle its launches, each of which overlaps the one before.
 
-        build(kernel[0], arch=machine.arch, defines=defines, folder=KERNELS)
+        Args:
+            kernel: the source's file, and the kernel's name.
+            defines: macros.
+            sizes: workgroups, and threads of one.
+            pointers: that every launch brings.
+            constants: the arguments after them.
+            shared_bytes: dynamic shared memory of a workgroup.
+            splits: workgroups of a cluster.
+        """
         self._kernel, self._defines = kernel, defines
         self._arguments: tuple[Any, ...] = (*sizes, pointers)
         self._more: dict[str, Any] = {"constants": constants, "shared_bytes": shared_bytes, "overlap": True}
-        self._loaded: Kernel | None = None
+        self._more["cluster"] = (splits, 1, 1) if splits > 1 else None
+        self.loaded: Kernel | None = None
+
+    def build(self, machine: Machine) -> Lazy:
+        """Build the kernel, unless it is in the cache, and return this.
+
+        Raises:
+            BuildError: the compiler refuses the source; the message has its output.
+        """
+        from mxgemm.cuda.launch import KERNELS
+        from mxgemm.hip.build import build
+
+        build(self._kernel[0], arch=machine.arch, defines=self._defines, folder=KERNELS)
+        return self
 
     def __call__(self, device: torch.device, *pointers: int) -> None:
         """Launch on the device's current stream."""
@@ -46,10 +68,10 @@ class Lazy:
         return self._load(device).step(*places)
 
     def _load(self, device: torch.device) -> Kernel:
-        loaded = self._loaded
+        loaded = self.loaded
         if loaded is None:
             from mxgemm.cuda.launch import Kernel, function
 
             found = function(*self._kernel, device, self._defines)
-            loaded = self._loaded = Kernel(found, *self._arguments, **self._more)
+            loaded = self.loaded = Kernel(found, *self._arguments, **self._more)
         return loaded
