@@ -14,7 +14,8 @@ from torch import Tensor
 import mxgemm
 from bench import mma_cases
 from bench.mma_cases import DTYPES, Case, Made, described
-from mxgemm.cuda.w4_fp8 import COLUMNS, Fp8Config, fp8_refusal
+from mxgemm.cuda.w4_fp8 import Fp8Config, fp8_refusal
+from mxgemm.cuda.warpgroups import COLUMNS
 from mxgemm.mx import layouts
 from mxgemm.mx.fold import row_bases
 from mxgemm.mx.tensor import MXTensor

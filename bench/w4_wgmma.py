@@ -31,8 +31,9 @@ import torch
 
 from bench.mma_cases import DTYPES, Case, described
 from bench.w4_kernels import FORMS, Planned, Shape, build_all, check, shape_of, times
-from mxgemm.cuda.w4_wgmma import COLUMNS, WgmmaConfig, wgmma_refusal
+from mxgemm.cuda.w4_wgmma import WgmmaConfig, wgmma_refusal
 from mxgemm.cuda.w4_wgmma_choice import candidates
+from mxgemm.cuda.warpgroups import COLUMNS
 from mxgemm.measure import output
 from mxgemm.measure.environment import describe_environment
 from mxgemm.mx import layouts

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from mxgemm.cuda import operands
 from mxgemm.cuda.operands import (
     ROUND_THREADS,
     SHARED_BYTES,
@@ -19,6 +18,19 @@ from mxgemm.cuda.operands import (
     operand_clauses,
     round_refusal,
     strides_of,
+)
+from mxgemm.cuda.warpgroups import (
+    COLUMNS,
+    GROUP,
+    MAX_GROUPS,
+    MAX_SPLITS,
+    MAX_STAGES,
+    TILE_N,
+    grid_clauses,
+    out_vector,
+    padded_rows,
+    size_clauses,
+    tiles_m,
 )
 from mxgemm.errors import Refusal
 from mxgemm.hip.kernarg import Layout
@@ -32,29 +44,14 @@ FOLD_KERNEL: Final = "fold_slabs"
 
 POINTERS: Final = Layout("PPPPPP")
 """slabs of A, weight, scales, bases of its rows, bias, out."""
-CONSTANTS: Final = Layout("q" * 13 + "i" * 6)
-"""The rest of the kernel's ``Arguments``: strides, then sizes and dtypes."""
 BASES: Final = {"fp8_fold": 4, "fp8_fold_compact": 1}
 """Bytes of a row's base in the forms of a weight that folds (``mxgemm.routes.fold_forms``)."""
 STEP: Final = 256
 """Elements along K that a warpgroup multiplies between two looks at what has come: two chunks."""
-GROUP: Final = 128
-"""Lanes of a warpgroup."""
-TILE_N: Final = 64
-"""Rows of a warpgroup's product, here of the weight."""
-COLUMNS: Final = (64, 128, 192, 256)
-"""Its columns, here rows of A: two sets of sums are in registers."""
 MOST_AHEAD: Final = 128
 """Columns up to which registers are enough to decode a chunk while the one before is multiplied."""
-MAX_GROUPS: Final = 4
-MAX_STAGES: Final = 12
 MAX_DEPTH: Final = 16
-MAX_SPLITS: Final = 8
-"""Workgroups that any Hopper GPU can run as a cluster."""
 MAX_RESIDENT: Final = 2
-MAX_M: Final = 1 << 22
-MAX_N: Final = 1 << 30
-MAX_K: Final = 1 << 24
 MAX_BYTES: Final = 1 << 32
 _REGISTERS: Final = 1 << 16
 """Of a multiprocessor."""
@@ -141,12 +138,10 @@ def _problem_clauses(p: Problem) -> Iterator[Refusal]:
     tiled = p.weight_layout != "row_major"
     if not p.aligned or column != 1 or scales_column != 1 or not (tiled or p.n == 1 or row % 16 == 0):
         yield Refusal("b", "not in aligned pieces of 16 bytes", "blocks that are read at once, scales side by side")
-    for name, value, most in (("m", p.m, MAX_M), ("n", p.n, MAX_N), ("k", p.k, MAX_K)):
-        if value > most:
-            yield Refusal(name, value, f"at most {most}: it is counted in 32 bits")
+    yield from size_clauses(p)
     if p.n * max(p.k // 2, 0 if tiled else row, scales_row) >= MAX_BYTES:
         yield Refusal("n * k", p.n * p.k, f"a weight of fewer than {MAX_BYTES} bytes: they are counted in 32 bits")
-    too_many = round_refusal(p, fold_rows(p, COLUMNS[-1]))
+    too_many = round_refusal(p, padded_rows(p, COLUMNS[-1]))
     if too_many is not None:
         yield too_many
 
@@ -185,23 +180,12 @@ def _config_clauses(p: Problem, c: Fp8Config) -> Iterator[Refusal]:
         yield Refusal("registers", registers_needed(c), wanted)
     if c.resident * (shared_bytes(c) + 1024) > SHARED_BYTES + 1024:
         yield Refusal("shared memory", f"{shared_bytes(c)} bytes", f"at most {SHARED_BYTES} of a multiprocessor")
-    if grid(p, c)[0] >= 1 << 31:
-        yield Refusal("n * m", p.n * p.m, "fewer than 2^31 workgroups")
+    yield from grid_clauses(p, c)
 
 
 def steps(p: Problem) -> int:
     """Return the steps along K, the last of which may be partly empty."""
     return -(-p.k // STEP)
-
-
-def tiles_m(p: Problem, c: Fp8Config) -> int:
-    """Return the workgroups along M."""
-    return -(-p.m // c.columns)
-
-
-def fold_rows(p: Problem, columns: int) -> int:
-    """Return the rows of folded A: M padded to whole workgroups."""
-    return -(-p.m // columns) * columns
 
 
 def registers_needed(c: Fp8Config) -> int:
@@ -234,7 +218,6 @@ def folded_bytes(p: Problem, c: Fp8Config) -> int:
 
 def defines(p: Problem, c: Fp8Config) -> dict[str, int | str]:
     """Return the macros that make the kernel of a form, a class of strides and a configuration."""
-    s = strides_of(p)
     return {
         "W_BLOCK": 16 if p.weight_layout == "row_major" else 256,
         "S_FOURTH": 4 if p.scale_layout == "row_major" else 2,
@@ -248,7 +231,7 @@ def defines(p: Problem, c: Fp8Config) -> dict[str, int | str]:
         "SPLITS": c.splits,
         "RESIDENT": c.resident,
         "AHEAD": int(c.ahead),
-        "OUT_VECTOR": int(p.aligned and s.out[1] == 1 and (p.m == 1 or s.out[0] % 4 == 0)),
+        "OUT_VECTOR": out_vector(p),
     }
 
 
@@ -261,21 +244,6 @@ def fold_defines(p: Problem, c: Fp8Config) -> dict[str, int | str]:
     }
 
 
-def constants(p: Problem) -> bytes:
-    """Return all arguments but the pointers."""
-    return CONSTANTS.pack(*operands.constants(p))
-
-
-def grid(p: Problem, c: Fp8Config) -> tuple[int, int, int]:
-    """Return the workgroups: clusters that share K, of the same weights side by side."""
-    return -(-p.n // c.rows) * tiles_m(p, c) * c.splits, 1, 1
-
-
-def block(c: Fp8Config) -> tuple[int, int, int]:
-    """Return the threads of a workgroup."""
-    return c.threads, 1, 1
-
-
 def fold_grid(p: Problem, c: Fp8Config) -> tuple[int, int, int]:
     """Return the workgroups that fold A."""
-    return -(-fold_rows(p, c.columns) * steps(p) * STEP // (_VALUES * ROUND_THREADS)), 1, 1
+    return -(-padded_rows(p, c.columns) * steps(p) * STEP // (_VALUES * ROUND_THREADS)), 1, 1

@@ -6,24 +6,13 @@ Its constants are those that come nearest to what an H200 measured (docs/lab-not
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
 from mxgemm.cuda.operands import SHARED_BYTES
-from mxgemm.cuda.w4_fp8 import (
-    COLUMNS,
-    MAX_GROUPS,
-    MOST_AHEAD,
-    Fp8Config,
-    config_refusal,
-    grid,
-    registers_needed,
-    shared_bytes,
-    steps,
-    tiles_m,
-)
+from mxgemm.cuda.w4_fp8 import MOST_AHEAD, Fp8Config, config_refusal, registers_needed, shared_bytes, steps
+from mxgemm.cuda.warpgroups import COLUMNS, MAX_GROUPS, grid, norm, tiles_m
 from mxgemm.problem import Problem
 
 CLOCKS_A_US: Final = 1700.0
@@ -84,16 +73,11 @@ def estimate_us(p: Problem, c: Fp8Config) -> float:
     batches = -(-of_unit // together)
     parts = c.columns // PART
     alone, of_all = ALONE[0] + ALONE[1] * parts, c.groups * together * (TOGETHER[0] + TOGETHER[1] * parts)
-    clocks = _norm((alone, of_all), 5.5)
+    clocks = norm((alone, of_all), 5.5)
     of_group = -(-steps(p) // (c.splits * c.groups_k))
     sums = together * 4 * c.groups_k * c.columns * c.rows / SUM_BYTES_A_CLOCK
     weight = p.n * p.k * 17 / 32
     passed = tiles_m(p, c) * (p.n / c.rows * c.columns * p.k * 1.06 + weight)
     issue = batches * (of_group * clocks + sums) / CLOCKS_A_US + batches * BATCH_US
     bounds = issue, weight / MEMORY_BYTES_A_US, passed / L2_BYTES_A_US
-    return LAUNCHES_US + SPLIT_US * (c.splits > 1) + _norm(bounds, 5.1)
-
-
-def _norm(parts: tuple[float, ...], power: float) -> float:
-    """Return a sum in which the largest part counts most."""
-    return math.pow(math.fsum(math.pow(part, power) for part in parts), 1 / power)
+    return LAUNCHES_US + SPLIT_US * (c.splits > 1) + norm(bounds, 5.1)

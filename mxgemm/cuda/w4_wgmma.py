@@ -21,8 +21,19 @@ from mxgemm.cuda.operands import (
     operand_clauses,
     round_refusal,
     rounded_values,
-    strides_of,
     weight_vector,
+)
+from mxgemm.cuda.warpgroups import (
+    COLUMNS,
+    GROUP,
+    MAX_GROUPS,
+    MAX_SPLITS,
+    MAX_STAGES,
+    TILE_N,
+    grid_clauses,
+    out_vector,
+    padded_rows,
+    size_clauses,
 )
 from mxgemm.errors import Refusal
 from mxgemm.hip.kernarg import Layout
@@ -35,25 +46,10 @@ ROUND_KERNEL: Final = "round_slabs"
 
 POINTERS: Final = Layout("PPPPP")
 """rounded a, weight, scales, bias, out."""
-CONSTANTS: Final = Layout("q" * 13 + "i" * 6)
-"""The rest of the kernel's ``Arguments``: strides, then sizes and dtypes."""
-GROUP: Final = 128
-"""Lanes of a warpgroup."""
-TILE_N: Final = 64
-"""Rows of a warpgroup's product, here of the weight."""
-COLUMNS: Final = (64, 128, 192, 256)
-"""Its columns, here rows of A."""
 TILES: Final = (1, 2, 4)
 MAX_SUMS: Final = 128
 """Sums of a lane, in registers."""
-MAX_GROUPS: Final = 4
-MAX_STAGES: Final = 12
 MAX_DEPTH: Final = 4
-MAX_SPLITS: Final = 8
-"""Workgroups that any Hopper GPU can run as a cluster."""
-MAX_M: Final = 1 << 22
-MAX_N: Final = 1 << 30
-MAX_K: Final = 1 << 24
 _REGISTERS_OF: Final = {1: 255, 2: 240, 3: 160, 4: 112}
 """A lane's, by warpgroups that multiply; see the kernel."""
 _OTHER_REGISTERS: Final = 52
@@ -117,10 +113,8 @@ def config_refusal(problem: Problem, config: WgmmaConfig) -> Refusal | None:
 def _problem_clauses(p: Problem) -> Iterator[Refusal]:
     """Yield what no configuration can change."""
     yield from operand_clauses(p)
-    for name, value, most in (("m", p.m, MAX_M), ("n", p.n, MAX_N), ("k", p.k, MAX_K)):
-        if value > most:
-            yield Refusal(name, value, f"at most {most}: it is counted in 32 bits")
-    too_many = round_refusal(p, round_rows(p, COLUMNS[-1]))
+    yield from size_clauses(p)
+    too_many = round_refusal(p, padded_rows(p, COLUMNS[-1]))
     if too_many is not None:
         yield too_many
 
@@ -152,18 +146,7 @@ def _config_clauses(p: Problem, c: WgmmaConfig) -> Iterator[Refusal]:
         yield Refusal("registers", registers_needed(p, c), wanted)
     if shared_bytes(c) > SHARED_BYTES:
         yield Refusal("shared memory", f"{shared_bytes(c)} bytes", f"at most {SHARED_BYTES}")
-    if grid(p, c)[0] >= 1 << 31:
-        yield Refusal("n * m", p.n * p.m, "fewer than 2^31 workgroups")
-
-
-def tiles_m(p: Problem, c: WgmmaConfig) -> int:
-    """Return the workgroups along M."""
-    return -(-p.m // c.columns)
-
-
-def round_rows(p: Problem, columns: int) -> int:
-    """Return the rows of rounded A: M padded to whole workgroups."""
-    return -(-p.m // columns) * columns
+    yield from grid_clauses(p, c)
 
 
 def registers_needed(p: Problem, c: WgmmaConfig) -> int:
@@ -188,12 +171,11 @@ def shared_bytes(c: WgmmaConfig) -> int:
 
 def rounded_bytes(p: Problem, c: WgmmaConfig) -> int:
     """Return the scratch that rounded A takes."""
-    return 2 * rounded_values(p, round_rows(p, c.columns))
+    return 2 * rounded_values(p, padded_rows(p, c.columns))
 
 
 def defines(p: Problem, c: WgmmaConfig) -> dict[str, int | str]:
     """Return the macros that make the kernel of a format, a class of strides and a configuration."""
-    s = strides_of(p)
     return {
         **macros_of_a(p),
         "A_CODES": 0,
@@ -210,7 +192,7 @@ def defines(p: Problem, c: WgmmaConfig) -> dict[str, int | str]:
         "STAGES": c.stages,
         "DEPTH": c.depth,
         "SPLITS": c.splits,
-        "OUT_VECTOR": int(p.aligned and s.out[1] == 1 and (p.m == 1 or s.out[0] % 4 == 0)),
+        "OUT_VECTOR": out_vector(p),
     }
 
 
@@ -226,21 +208,6 @@ def round_defines(p: Problem, c: WgmmaConfig) -> dict[str, int | str]:
     }
 
 
-def constants(p: Problem) -> bytes:
-    """Return all arguments but the pointers."""
-    return CONSTANTS.pack(*operands.constants(p))
-
-
-def grid(p: Problem, c: WgmmaConfig) -> tuple[int, int, int]:
-    """Return the workgroups: clusters that share K, of the same weights side by side."""
-    return -(-p.n // c.rows) * tiles_m(p, c) * c.splits, 1, 1
-
-
-def block(c: WgmmaConfig) -> tuple[int, int, int]:
-    """Return the threads of a workgroup."""
-    return c.threads, 1, 1
-
-
 def round_grid(p: Problem, c: WgmmaConfig) -> tuple[int, int, int]:
     """Return the workgroups that round A."""
-    return operands.round_grid(p, round_rows(p, c.columns))
+    return operands.round_grid(p, padded_rows(p, c.columns))

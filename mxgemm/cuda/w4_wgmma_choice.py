@@ -6,19 +6,12 @@ Its constants are those that order best what an H200 measured (docs/lab-notes.md
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 from mxgemm.cuda.operands import CHUNK, SHARED_BYTES, chunks
-from mxgemm.cuda.w4_wgmma import (
-    COLUMNS,
-    TILES,
-    WgmmaConfig,
-    config_refusal,
-    grid,
-    tiles_m,
-)
+from mxgemm.cuda.w4_wgmma import TILES, WgmmaConfig, config_refusal
+from mxgemm.cuda.warpgroups import COLUMNS, grid, norm, tiles_m
 from mxgemm.problem import Problem
 
 CLOCKS_A_US: Final = 1700.0
@@ -70,15 +63,10 @@ def estimate_us(p: Problem, c: WgmmaConfig) -> float:
     of_group = -(-chunks(p) // (c.splits * c.groups_k))
     products = 4 * c.tiles * c.columns * c.groups * PRODUCTS
     alone = 4 * c.tiles * (c.columns / 10 + DECODING) + LATENCY / c.depth
-    issue_us = waves * of_group * _norm((products, alone), 3.9) / CLOCKS_A_US
+    issue_us = waves * of_group * norm((products, alone), 3.9) / CLOCKS_A_US
     into_us = waves * (256 * c.columns + 68 * c.rows) * chunks(p) / c.splits / INTO_BYTES_A_CLOCK / CLOCKS_A_US
     weight = p.n * p.k * 17 / 32
     passed = tiles_m(p, c) * (p.n / c.rows * c.columns * p.k * 2 + weight)
     sums_us = waves * 4 * c.groups_k * c.columns * c.rows / SUM_BYTES_A_CLOCK / CLOCKS_A_US
     parts = issue_us, into_us, weight / MEMORY_BYTES_A_US, passed / L2_BYTES_A_US
-    return LAUNCHES_US + SPLIT_US * (c.splits > 1) + _norm(parts, 3.2) + sums_us
-
-
-def _norm(parts: tuple[float, ...], power: float) -> float:
-    """Return a sum in which the largest part counts most."""
-    return math.pow(math.fsum(math.pow(part, power) for part in parts), 1 / power)
+    return LAUNCHES_US + SPLIT_US * (c.splits > 1) + norm(parts, 3.2) + sums_us

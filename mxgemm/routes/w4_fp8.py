@@ -16,6 +16,7 @@ from mxgemm.cuda.lazy import Lazy
 from mxgemm.cuda.operands import ARCH, ROUND_POINTERS, ROUND_THREADS, round_constants
 from mxgemm.cuda.w4_fp8 import Fp8Config, fp8_refusal
 from mxgemm.cuda.w4_fp8_choice import candidates
+from mxgemm.cuda.warpgroups import block, constants, grid
 from mxgemm.device import Machine
 from mxgemm.errors import Refusal
 from mxgemm.problem import Config, Problem
@@ -99,9 +100,9 @@ def launches(p: Problem, c: Fp8Config) -> PreparedA:
         Lazy(
             (source, w4_fp8.KERNEL),
             macros,
-            (w4_fp8.grid(p, c), w4_fp8.block(c)),
+            (grid(p, c), block(c)),
             w4_fp8.POINTERS,
-            w4_fp8.constants(p),
+            constants(p),
             w4_fp8.shared_bytes(c),
             c.splits,
         ),

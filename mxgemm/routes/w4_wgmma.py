@@ -16,6 +16,7 @@ from mxgemm.cuda.lazy import Lazy
 from mxgemm.cuda.operands import ARCH, ROUND_POINTERS, ROUND_THREADS, round_constants
 from mxgemm.cuda.w4_wgmma import WgmmaConfig, wgmma_refusal
 from mxgemm.cuda.w4_wgmma_choice import candidates
+from mxgemm.cuda.warpgroups import block, constants, grid
 from mxgemm.device import Machine
 from mxgemm.errors import Refusal
 from mxgemm.problem import Config, Problem
@@ -99,9 +100,9 @@ def launches(p: Problem, c: WgmmaConfig) -> PreparedA:
         Lazy(
             (source, w4_wgmma.KERNEL),
             macros,
-            (w4_wgmma.grid(p, c), w4_wgmma.block(c)),
+            (grid(p, c), block(c)),
             w4_wgmma.POINTERS,
-            w4_wgmma.constants(p),
+            constants(p),
             w4_wgmma.shared_bytes(c),
             c.splits,
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mxgemm.cuda import w4_fp8
+from mxgemm.cuda import w4_fp8, warpgroups
 from mxgemm.cuda.operands import ROUND_POINTERS, ROUND_THREADS, round_constants
 from mxgemm.cuda.w4_fp8 import Fp8Config
 from mxgemm.problem import Problem
@@ -25,11 +25,11 @@ def run(problem: Problem, config: Fp8Config, given: Operands, late: int = 0) -> 
     slabs = folded_a(problem, config, given.a)
     operands = slabs, given.b, given.b_scales, given.derived[-1], given.bias, given.out
     pointers = [0 if x is None else x.data_ptr() for x in operands]
-    packed = w4_fp8.POINTERS.pack(*pointers) + w4_fp8.constants(problem)
+    packed = w4_fp8.POINTERS.pack(*pointers) + warpgroups.constants(problem)
     macros = tuple(sorted({**w4_fp8.defines(problem, config), "LATE_COPIES": late}.items()))
     library = lanes_wgmma.built(macros, w4_fp8.SOURCE, w4_fp8.KERNEL)
     shared = w4_fp8.shared_bytes(config)
-    return lanes._run(library, packed, w4_fp8.grid(problem, config), w4_fp8.block(config), operands, shared)
+    return lanes._run(library, packed, warpgroups.grid(problem, config), warpgroups.block(config), operands, shared)
 
 
 def folded_a(problem: Problem, config: Fp8Config, a: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mxgemm.cuda import w4_wgmma
+from mxgemm.cuda import w4_wgmma, warpgroups
 from mxgemm.cuda.operands import ROUND_POINTERS, ROUND_THREADS, fragments, round_constants
 from mxgemm.cuda.w4_wgmma import WgmmaConfig
 from mxgemm.mx.fragments import code_bytes, scale_bytes
@@ -33,10 +33,10 @@ def run(problem: Problem, config: WgmmaConfig, given: Operands) -> int:
     operands = rounded, *weight, given.bias, given.out
     pointers = [0 if x is None else x.data_ptr() for x in operands]
     pointers[1:3] = addresses(problem, given.b, given.b_scales, given.derived)
-    packed = w4_wgmma.POINTERS.pack(*pointers) + w4_wgmma.constants(problem)
+    packed = w4_wgmma.POINTERS.pack(*pointers) + warpgroups.constants(problem)
     library = built(tuple(sorted(w4_wgmma.defines(problem, config).items())), w4_wgmma.SOURCE, w4_wgmma.KERNEL)
     shared = w4_wgmma.shared_bytes(config)
-    return lanes._run(library, packed, w4_wgmma.grid(problem, config), w4_wgmma.block(config), operands, shared)
+    return lanes._run(library, packed, warpgroups.grid(problem, config), warpgroups.block(config), operands, shared)
 
 
 def rounded_a(problem: Problem, config: WgmmaConfig, a: Tensor) -> Tensor:
