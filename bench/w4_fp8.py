@@ -15,25 +15,16 @@ Kernels are built by processes that are forked before CUDA is started. Exit stat
 
 from __future__ import annotations
 
-import argparse
-import itertools
-import sys
 from collections import Counter
 from dataclasses import replace
-from datetime import datetime, timezone
-from functools import partial
-from typing import Any, Final
-
-import torch
+from typing import Final
 
 from bench import fp8_cases
 from bench.fp8_cases import drawn
 from bench.mma_cases import Case, described
-from bench.w4_kernels import Kit, Planned, Shape, build_all, check, shape_of, times
+from bench.w4_kernels import Bench, Kit, Planned, Shape, run
 from mxgemm.cuda.w4_fp8 import Fp8Config
 from mxgemm.cuda.w4_fp8_choice import candidates
-from mxgemm.measure import output
-from mxgemm.measure.environment import describe_environment
 from mxgemm.problem import Problem
 from mxgemm.routes.w4_fp8 import instances
 
@@ -47,17 +38,16 @@ UNITS: Final = 132
 """Multiprocessors of an H200, for the choice of what to build before the GPU is asked."""
 
 
-def timed_problem(shape: Shape, form: str) -> Problem:
+def timed_problem(shape: Shape, a_format: str, form: str) -> Problem:
     """Return the problem of contiguous operands."""
     m, n, k = shape
-    problem = described(Case(m, n, k, Fp8Config(), derived=FORMS[form]))  # type: ignore[arg-type]
+    problem = described(Case(m, n, k, Fp8Config(), a_format, derived=FORMS[form]))  # type: ignore[arg-type]
     return replace(problem, machine=replace(problem.machine, cu_count=UNITS))
 
 
 def planned(shape: Shape, a_format: str, form: str, width: int) -> Planned:
     """Return the problem and what to time on it: the better ones by estimate, of each division the best first."""
-    del a_format
-    problem = timed_problem(shape, form)
+    problem = timed_problem(shape, a_format, form)
     found: list[Fp8Config] = []
     seen: Counter[tuple[int, ...]] = Counter()
     for config in candidates(problem):
@@ -72,42 +62,5 @@ def planned(shape: Shape, a_format: str, form: str, width: int) -> Planned:
     return Planned(problem, found, found[0])
 
 
-def main() -> None:
-    """Check or time, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("mode", choices=("check", "time"))
-    parser.add_argument("--cases", type=int, default=120)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seconds", type=float, help="of checking in all (60), or of one measurement (0.05)")
-    parser.add_argument("--most", type=float, default=1e7, help="elements of the largest weight that is checked")
-    parser.add_argument("--shapes", type=shape_of, nargs="+", default=list(SHAPES))
-    parser.add_argument("--forms", nargs="+", choices=FORMS, default=["prepared"])
-    parser.add_argument("--width", type=int, default=24, help="configurations of a shape and form")
-    parser.add_argument("--build-only", action="store_true", help="build what the mode needs, without a GPU")
-    output.add_options(parser)
-    arguments = parser.parse_args()
-    arguments.a_formats = ["e2m1"]
-    keep = output.json_file(arguments, KIND)
-    checking = arguments.mode == "check"
-    arguments.seconds = arguments.seconds or (60.0 if checking else 0.05)
-    cases = drawn(arguments.cases, arguments.seed, arguments.most) if checking else []
-    pairs: list[tuple[Problem, Any]] = [(described(case), case.config) for case in cases]
-    if not checking:
-        for shape, form in itertools.product(arguments.shapes, arguments.forms):
-            plan = planned(shape, "e2m1", form, arguments.width)
-            pairs += [(plan.problem, config) for config in plan.configs]
-    build_all((source, tuple(sorted(macros.items()))) for pair in pairs for source, macros in instances(*pair))
-    if arguments.build_only:
-        return
-    device = torch.device("cuda", 0)
-    if checking:
-        result = check(ROUTE, cases, device, arguments.seconds, kit=KIT)
-    else:
-        result = {"rows": times(ROUTE, arguments, device, partial(planned, width=arguments.width), KIT)}
-    date = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    keep({"kind": KIND, "date": date, "environment": describe_environment(device), **result})
-    sys.exit(int(bool(result.get("failures"))))
-
-
 if __name__ == "__main__":
-    main()
+    run(Bench(ROUTE, KIND, SHAPES, instances, drawn, planned, kit=KIT), __doc__)

@@ -1,8 +1,9 @@
-"""What bench/w4_mma.py and bench/w4_wgmma.py do alike: build instances, check drawn cases, time configurations."""
+"""What bench/w4_mma.py, w4_wgmma.py and w4_fp8.py do alike: build instances, check drawn cases, time configurations."""
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import multiprocessing
 import os
@@ -10,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime, timezone
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -18,11 +20,13 @@ import torch
 from torch import Tensor
 
 import mxgemm
-from bench.mma_cases import DATA, Case, Made, judged, made_of, make
+from bench.mma_cases import DATA, Case, Made, described, judged, made_of, make
 from mxgemm.cuda.launch import KERNELS
 from mxgemm.cuda.operands import ARCH
 from mxgemm.device import machine_of
 from mxgemm.hip.build import build
+from mxgemm.measure import output
+from mxgemm.measure.environment import describe_environment
 from mxgemm.measure.rotation import cache_bytes, copies_needed
 from mxgemm.measure.spread import Effort
 from mxgemm.measure.timing import graph_us
@@ -255,3 +259,68 @@ def shape_of(text: str) -> Shape:
     """Read "M,N,K"."""
     m, n, k = map(int, text.split(","))
     return m, n, k
+
+
+class Bench(NamedTuple):
+    """A route whose kernels a script checks and times.
+
+    Attributes:
+        route: its name.
+        kind: of the document.
+        shapes: that are timed unless others are named.
+        instances: sources and macros of a problem and a configuration.
+        drawn: cases, by how many, a seed and the elements of the largest weight.
+        planned: what to time, by shape, format, form and width.
+        allowed: whether what is wrong with a case is none the less expected.
+        kit: what operands are made of.
+    """
+
+    route: str
+    kind: str
+    shapes: Sequence[Shape]
+    instances: Callable[[Problem, Any], Iterable[tuple[str, Mapping[str, int | str]]]]
+    drawn: Callable[[int, int, float], Sequence[Case]]
+    planned: Callable[[Shape, str, str, int], Planned]
+    allowed: Callable[[str, Case], bool] = lambda text, case: False
+    kit: Kit = PLAIN
+
+
+def run(bench: Bench, doc: str | None) -> None:
+    """Check or time a route as the command line says, print, write; exit with 1 if anything failed."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("mode", choices=("check", "time"))
+    parser.add_argument("--cases", type=int, default=120)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, help="of checking in all (60), or of one measurement (0.05)")
+    parser.add_argument("--most", type=float, default=1e7, help="elements of the largest weight that is checked")
+    parser.add_argument("--shapes", type=shape_of, nargs="+", default=list(bench.shapes))
+    parser.add_argument("--a-formats", nargs="+", default=["e2m1"])
+    parser.add_argument("--forms", nargs="+", choices=bench.kit.forms, default=["prepared"])
+    parser.add_argument("--width", type=int, default=24, help="configurations of a shape, format and form")
+    parser.add_argument("--build-only", action="store_true", help="build what the mode needs, without a GPU")
+    output.add_options(parser)
+    arguments = parser.parse_args()
+    keep = output.json_file(arguments, bench.kind)
+    checking = arguments.mode == "check"
+    arguments.seconds = arguments.seconds or (60.0 if checking else 0.05)
+    cases = bench.drawn(arguments.cases, arguments.seed, arguments.most) if checking else []
+    pairs: list[tuple[Problem, Any]] = [(described(case), case.config) for case in cases]
+    if not checking:
+        for one in itertools.product(arguments.shapes, arguments.a_formats, arguments.forms):
+            plan = bench.planned(*one, arguments.width)
+            pairs += [(plan.problem, config) for config in plan.configs]
+    build_all((source, tuple(sorted(macros.items()))) for pair in pairs for source, macros in bench.instances(*pair))
+    if arguments.build_only:
+        return
+    device = torch.device("cuda", 0)
+    if checking:
+        result = check(bench.route, cases, device, arguments.seconds, bench.allowed, bench.kit)
+    else:
+
+        def planned(shape: Shape, a_format: str, form: str) -> Planned:
+            return bench.planned(shape, a_format, form, arguments.width)
+
+        result = {"rows": times(bench.route, arguments, device, planned, bench.kit)}
+    date = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    keep({"kind": bench.kind, "date": date, "environment": describe_environment(device), **result})
+    sys.exit(int(bool(result.get("failures"))))

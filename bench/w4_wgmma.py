@@ -16,26 +16,20 @@ Kernels are built by processes that are forked before CUDA is started. Exit stat
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import random
 import re
-import sys
 from collections import Counter
 from dataclasses import replace
-from datetime import datetime, timezone
-from functools import partial
 from typing import Any
 
 import torch
 
 from bench.mma_cases import DTYPES, Case, described
-from bench.w4_kernels import FORMS, Planned, Shape, build_all, check, shape_of, times
+from bench.w4_kernels import FORMS, Bench, Planned, Shape, run
 from mxgemm.cuda.w4_wgmma import WgmmaConfig, wgmma_refusal
 from mxgemm.cuda.w4_wgmma_choice import candidates
 from mxgemm.cuda.warpgroups import COLUMNS
-from mxgemm.measure import output
-from mxgemm.measure.environment import describe_environment
 from mxgemm.mx import layouts
 from mxgemm.problem import Problem
 from mxgemm.routes.w4_wgmma import instances
@@ -119,39 +113,5 @@ def planned(shape: Shape, a_format: str, form: str, width: int) -> Planned:
     return Planned(problem, found, found[0])
 
 
-def main() -> None:
-    """Check or time, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("mode", choices=("check", "time"))
-    parser.add_argument("--cases", type=int, default=120)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seconds", type=float, help="of checking in all (60), or of one measurement (0.05)")
-    parser.add_argument("--most", type=float, default=1e7, help="elements of the largest weight that is checked")
-    parser.add_argument("--shapes", type=shape_of, nargs="+", default=list(SHAPES))
-    parser.add_argument("--a-formats", nargs="+", default=["e2m1"])
-    parser.add_argument("--forms", nargs="+", choices=FORMS, default=["prepared"])
-    parser.add_argument("--width", type=int, default=24, help="configurations of a shape, format and form")
-    output.add_options(parser)
-    arguments = parser.parse_args()
-    keep = output.json_file(arguments, KIND)
-    checking = arguments.mode == "check"
-    arguments.seconds = arguments.seconds or (60.0 if checking else 0.05)
-    cases = drawn(arguments.cases, arguments.seed, arguments.most) if checking else []
-    pairs: list[tuple[Problem, Any]] = [(described(case), case.config) for case in cases]
-    if not checking:
-        for one in itertools.product(arguments.shapes, arguments.a_formats, arguments.forms):
-            plan = planned(*one, arguments.width)
-            pairs += [(plan.problem, config) for config in plan.configs]
-    build_all((source, tuple(sorted(macros.items()))) for pair in pairs for source, macros in instances(*pair))
-    device = torch.device("cuda", 0)
-    if checking:
-        result = check(ROUTE, cases, device, arguments.seconds, truncated)
-    else:
-        result = {"rows": times(ROUTE, arguments, device, partial(planned, width=arguments.width))}
-    date = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    keep({"kind": KIND, "date": date, "environment": describe_environment(device), **result})
-    sys.exit(int(bool(result.get("failures"))))
-
-
 if __name__ == "__main__":
-    main()
+    run(Bench(ROUTE, KIND, SHAPES, instances, drawn, planned, allowed=truncated), __doc__)
