@@ -140,7 +140,11 @@ def test_c_and_python_agree(kind: str, bias: bool) -> None:
     memory = torch.empty(case.a.numel() + 1, dtype=torch.bfloat16, device="cuda")
     moved = memory[1:].view_as(case.a).copy_(case.a)
     assert case.by_c(moved) is None
-    assert torch.equal(case(moved).view(torch.int16), by_python(case, moved).view(torch.int16))
+    if kind.startswith("w4_fp8"):
+        with pytest.raises(mxgemm.RouteUnavailable, match="multiples of 16 bytes"):
+            case(moved)
+    else:
+        assert torch.equal(case(moved).view(torch.int16), by_python(case, moved).view(torch.int16))
     assert torch.equal(case().view(torch.int16), aligned.view(torch.int16))
 
 

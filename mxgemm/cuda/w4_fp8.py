@@ -48,8 +48,6 @@ BASES: Final = {"fp8_fold": 4, "fp8_fold_compact": 1}
 """Bytes of a row's base in the forms of a weight that folds (``mxgemm.routes.fold_forms``)."""
 STEP: Final = 256
 """Elements along K that a warpgroup multiplies between two looks at what has come: two chunks."""
-MOST_AHEAD: Final = 128
-"""Columns up to which registers are enough to decode a chunk while the one before is multiplied."""
 MAX_DEPTH: Final = 16
 MAX_RESIDENT: Final = 2
 MAX_BYTES: Final = 1 << 32
@@ -61,7 +59,9 @@ _REGISTERS_OF: Final = {
     (128, False): 248,
     (128, True): 248,
     (192, False): 248,
+    (192, True): 248,
     (256, False): 248,
+    (256, True): 248,
 }
 """A lane's, by columns and whether it decodes ahead: as compiled."""
 _VALUES: Final = 8
@@ -136,7 +136,9 @@ def _problem_clauses(p: Problem) -> Iterator[Refusal]:
         yield Refusal("weight_layout", FRAGMENTS, "the weight's own bytes")
     (row, column), (scales_row, scales_column) = strides_of(p).b, strides_of(p).b_scales
     tiled = p.weight_layout != "row_major"
-    if not p.aligned or column != 1 or scales_column != 1 or not (tiled or p.n == 1 or row % 16 == 0):
+    if not p.aligned:
+        yield Refusal("data_ptr()", "not aligned", "operands that begin at multiples of 16 bytes")
+    if column != 1 or scales_column != 1 or not (tiled or p.n == 1 or row % 16 == 0):
         yield Refusal("b", "not in aligned pieces of 16 bytes", "blocks that are read at once, scales side by side")
     yield from size_clauses(p)
     if p.n * max(p.k // 2, 0 if tiled else row, scales_row) >= MAX_BYTES:
@@ -150,9 +152,6 @@ def _config_clauses(p: Problem, c: Fp8Config) -> Iterator[Refusal]:
     if c.columns not in COLUMNS:
         yield Refusal("columns", c.columns, f"one of {', '.join(map(str, COLUMNS))}")
         return
-    if (c.columns, c.ahead) not in _REGISTERS_OF:
-        yield Refusal("ahead", c.ahead, f"False with {c.columns} columns: registers are few")
-        return
     for field, value, least, most in (
         ("groups_n", c.groups_n, 1, MAX_GROUPS),
         ("groups_k", c.groups_k, 1, MAX_GROUPS),
@@ -163,7 +162,7 @@ def _config_clauses(p: Problem, c: Fp8Config) -> Iterator[Refusal]:
         if not least <= value <= most:
             yield Refusal(field, value, f"{least} to {most}")
             return
-    if c.ahead and c.columns == MOST_AHEAD and c.groups_k > 1:
+    if c.ahead and c.columns > COLUMNS[0] and c.groups_k > 1:
         yield Refusal("ahead", c.ahead, f"False with {c.columns} columns where groups share K: registers are few")
     if c.columns == COLUMNS[-1] and (c.groups_n, c.groups_k) != (2, 1):
         yield Refusal(
@@ -204,16 +203,16 @@ def slab_bytes(c: Fp8Config) -> int:
 
 
 def shared_bytes(c: Fp8Config) -> int:
-    """Return a workgroup's bytes of shared memory: slabs, weights, a table, in the end sums; barriers behind all."""
+    """Return a workgroup's bytes of shared memory: slabs, weights, tables, in the end sums; barriers behind all."""
     of_warp = c.depth * 2048 + 4 * 128  # words, and scales of four steps
-    before = c.stages * slab_bytes(c) + 4 * c.groups * of_warp + 512
+    before = c.stages * slab_bytes(c) + 4 * c.groups * of_warp + 512 + 8 * c.columns
     sums = 4 * c.groups_k * c.columns * (c.rows + 4)
-    return max(before, sums) + 16 * c.stages
+    return max(before, sums) + 16 * c.stages + 8
 
 
 def folded_bytes(p: Problem, c: Fp8Config) -> int:
-    """Return the scratch that folded A takes."""
-    return tiles_m(p, c) * steps(p) * slab_bytes(c)
+    """Return the scratch that folded A takes: slabs, and a power of two for each row."""
+    return tiles_m(p, c) * steps(p) * slab_bytes(c) + 8 * padded_rows(p, c.columns)
 
 
 def defines(p: Problem, c: Fp8Config) -> dict[str, int | str]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from mxgemm.cuda.operands import SHARED_BYTES
-from mxgemm.cuda.w4_fp8 import MOST_AHEAD, Fp8Config, config_refusal, registers_needed, shared_bytes, steps
+from mxgemm.cuda.w4_fp8 import Fp8Config, config_refusal, registers_needed, shared_bytes, steps
 from mxgemm.cuda.warpgroups import COLUMNS, MAX_GROUPS, grid, norm, tiles_m
 from mxgemm.problem import Problem
 
@@ -49,7 +49,7 @@ def _legal(p: Problem) -> Iterator[Fp8Config]:
         groups = groups_n * groups_k
         if (columns >= p.m + COLUMNS[0] and columns > COLUMNS[0]) or groups > MAX_GROUPS or groups_k > most:
             continue
-        ahead = groups * resident < 3 and columns <= MOST_AHEAD and (columns < MOST_AHEAD or groups_k == 1)
+        ahead = groups * resident < 3 and (columns == COLUMNS[0] or groups_k == 1)
         for splits, depth in itertools.product((1, 2, 3, 4, 5, 6, 8), (3, 4)):
             bare = Fp8Config(columns, groups_n, groups_k, 0, depth, splits, resident, ahead)
             config = _with_stages(bare)

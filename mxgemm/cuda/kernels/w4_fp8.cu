@@ -4,9 +4,10 @@
 // The weight is the 64-row operand of the products and A the column one. Warpgroups have WN times 64 rows, and WK share K,
 // in steps of two chunks of 128. Each lane copies its own words of the weight to shared memory, DEPTH steps ahead, and
 // reads them itself: nobody waits for another. Slabs of A are copied into a ring. Sums leave the
-// tensor cores after each chunk and are added in fp32, times the power of two of the chunk of A's row; a step of which a
-// chunk does not fold is multiplied block by block. Sums lack the base of the weight's row until the end; where A is so
-// large or small that fp32 might not hold them so, they get it at once and what follows is multiplied with it.
+// tensor cores after each chunk and are added in fp32; a step of which a chunk of A has another power of two than its row
+// is multiplied chunk by chunk, and one of which a chunk does not fold block by block. Sums lack the powers of two of their
+// rows, A's and the weight's, until the end; where fp32 might not hold them so, they get them at once and what follows is
+// multiplied with them.
 //
 // Macros: W_BLOCK, bytes from a block's codes to the next one's; S_FOURTH, from a block's scale to that of the fourth
 // after; BASES, bytes of a row's base, 1 or 4; TAIL, the last step is not whole; COLUMNS, rows of A of a workgroup; WN, WK;
@@ -22,12 +23,13 @@ constexpr int LAG = STAGES > 2 * WK ? 1 : 0;  // rounds
 constexpr int ROWS = 64 * WN;            // of the weight, of a workgroup
 constexpr int PITCH = ROWS + 4;          // of a row of sums in shared memory: the quads of a warp meet different banks
 // Products are of 64 columns, a part. Those of two parts are in flight, but for a single one where registers are few.
-constexpr int PARTS = COLUMNS / 64, OF_PART = 32, PART = 64 * 128 / 16, FLYING = AHEAD || PARTS == 2 || PARTS == 3 ? 2 : 1;
+constexpr int PARTS = COLUMNS / 64, OF_PART = 32, PART = 64 * 128 / 16, FLYING = PARTS == 2 || (AHEAD && PARTS < 4) ? 2 : 1;
 static_assert(SLAB % 1024 == 0, "rows of 128 bytes are swizzled by their address");
 constexpr int SLOT = 2048, SCALE_SLOTS = 4;  // of a step's weights of a warp; for scales, of 4 bytes a lane
 constexpr int WEIGHTS = STAGES * SLAB, OF_SCALES = WEIGHTS + 4 * GROUPS * DEPTH * SLOT;
 constexpr int TABLE = OF_SCALES + 4 * GROUPS * SCALE_SLOTS * 128;  // a multiple of 512
-constexpr int SUMS = 4 * WK * COLUMNS * PITCH, BEFORE = TABLE + static_cast<int>(TABLE_BYTES);
+constexpr int OF_UNITS = TABLE + static_cast<int>(TABLE_BYTES), UNITS = 8 * COLUMNS;  // rows' powers of two
+constexpr int SUMS = 4 * WK * COLUMNS * PITCH, BEFORE = OF_UNITS + UNITS;
 constexpr int BARRIERS = BEFORE > SUMS ? BEFORE : SUMS;
 
 // All strides are in bytes but those of bias and out, which are in elements.
@@ -45,11 +47,12 @@ struct Arguments {
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) w4_fp8(const Arguments p) {
-  u8* const memory = shared_memory();  // the ring, weights, the table, in the end the sums; behind all, barriers
+  u8* const memory = shared_memory();  // the ring, weights, the table, units, in the end the sums; behind all, barriers
   const int lane = threadIdx.x & 31, warp = static_cast<int>(threadIdx.x) >> 5, g = lane >> 2, t = lane & 3;
   const u32 ring = address_in_shared(memory), full = ring + BARRIERS, empty = full + 8 * STAGES, table = ring + TABLE;
   // Tiles that share weights are neighbours.
   const int tiles_m = (p.m + COLUMNS - 1) / COLUMNS, tile = static_cast<int>(blockIdx.x) / SPLITS;
+  const u32 units = ring + OF_UNITS, units_full = empty + 8 * STAGES;
   const int tile_m = tile % tiles_m, n0 = tile / tiles_m * ROWS;
   const int split = static_cast<int>(blockIdx.x) % SPLITS;
   const int blocks = p.k >> 5, steps = (blocks + 7) >> 3;
@@ -120,6 +123,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) w4_fp8(const Arg
       load_scales(wk + i * WK, of);
       store_scales(scale_slot(i), of);
     }
+  // Scales of the step after the next: called for before the products behind which they are stored, or, where registers are
+  // few, behind those of the step before.
+  u32 later[4];
+  if (!AHEAD && wk + 2 * WK < count) load_scales(wk + 2 * WK, later);
 
   auto copy_slab = [&](int step, u32 stage) {
     barrier_expect(full + 8 * stage, SLAB);
@@ -128,6 +135,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) w4_fp8(const Arg
   };
   if (chosen) {
     for (int i = 0; i < STAGES; i++) barrier_init(full + 8 * i, 1), barrier_init(empty + 8 * i, 4 * WN);
+    barrier_init(units_full, 1);
     barriers_are_ready();
   }
   if (threadIdx.x <= PLACES) make_table(table, threadIdx.x);
@@ -141,6 +149,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) w4_fp8(const Arg
     wait_for_earlier_launches();  // for A; the weight had been written before the launch that folds A began
 #pragma unroll 1
     for (int i = 0; i < min(STAGES, count); i++) copy_slab(i, i);
+    barrier_expect(units_full, UNITS);
+    copy_bulk(units, p.slabs + (static_cast<i64>(tiles_m) * steps * SLAB + tile_m * UNITS), UNITS, units_full);
   }
   warp_meets();
 
@@ -172,42 +182,38 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) w4_fp8(const Arg
 #pragma unroll
       for (int j = 0; j < 4; j++) keep_as_it_is(x[i][j]);
   };
-  // Adds sums of products, which are done, times what a chunk of A is too small by.
-  auto add_sums = [&](float(&to)[OF_PART], float(&sum)[OF_PART], u32 by) {
+  // Adds sums of products, which are done.
+  auto add_sums = [&](float(&to)[OF_PART], float(&sum)[OF_PART]) {
 #pragma unroll
-    for (int z = 0; z < OF_PART; z++) come_to_rest(sum[z]);
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-      const float4 four = load_sums(by + 64 * j + 16 * t);
-      const float each[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-      for (int z = 0; z < 8; z++) to[8 * j + z] += sum[8 * j + z] * each[z / 4 * 2 + (z & 1)];
-    }
+    for (int z = 0; z < OF_PART; z++) come_to_rest(sum[z]), to[z] += sum[z];
   };
-  // A chunk block by block: the lanes that hold others have zeros.
-  bool based = false;
-  auto add_blocks = [&](u64 columns, u32 scales_at, u32 rest_at, const u32(&x)[4][4]) {
-    if (!based) {
-      bool far = false;
-#pragma unroll 1
-      for (int m = lane; m < COLUMNS; m += 32) {
-        const u32 unit = load_shared_4(scales_at + 4 * place_of_scale(m)) >> 23, rest = load_shared_4(rest_at + 4 * m);
-        far |= unit > MOST_UNIT + 1;
+  // Sums get the powers of two of their rows.
+  auto complete = [&] {
+    barrier_wait(units_full, 0);
+    TwoPowers up[2];
 #pragma unroll
-        for (int b = 0; b < 4; b++) far |= unit < (rest >> (8 * b) & 255) + LEAST_UNIT;
+    for (int h = 0; h < 2; h++) up[h] = two_powers(base_of(h));
+#pragma unroll
+    for (int part = 0; part < PARTS; part++)
+#pragma unroll
+      for (int j = 0; j < 8; j++) {
+        if (j % 2 == 0) warp_meets();  // few loads at a time: so they take few registers
+        const float4 two = load_sums(units + 8 * (64 * part + 8 * j + 2 * t));
+#pragma unroll
+        for (int z = 4 * j; z < 4 * j + 4; z++) {
+          const TwoPowers by = up[z >> 1 & 1];
+          acc[part][z] *= (z & 1 ? two.z : two.x) * by.x;
+          acc[part][z] *= (z & 1 ? two.w : two.y) * by.y;
+        }
       }
-      if (any_lane(far)) {
-        based = true;
-#pragma unroll
-        for (int i = 0; i < PARTS; i++)
-#pragma unroll
-          for (int z = 0; z < OF_PART; z++) acc[i][z] *= float_of(base_of(z >> 1 & 1) << 23);
-      }
-    }
+  };
+  // A chunk, or, if it does not fold, block by block: the lanes that hold others have zeros.
+  bool completed = false;
+  auto add_chunk = [&](bool folds, u64 columns, u32 words_at, u32 rest_at, const u32(&x)[4][4]) {
     float(&sum)[OF_PART] = sums[0];
 #pragma unroll 1
-    for (int b = 0; b < 4; b++) {
-      const u32 mine = t == b ? ~0u : 0u;
+    for (int b = 0; b < (folds ? 1 : 4); b++) {
+      const u32 mine = folds || t == b ? ~0u : 0u;
 #pragma unroll
       for (int part = 0; part < PARTS; part++) {
         u32 rests_at = rest_at;
@@ -226,9 +232,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) w4_fp8(const Arg
         for (int z = 0; z < OF_PART; z++) {
           if (z % 4 == 0) warp_meets();  // few loads at a time: so they take few registers
           const int m = 64 * part + z / 4 * 8 + 2 * t + (z & 1);
-          const int unit = static_cast<int>(load_shared_4(scales_at + 4 * place_of_scale(m)) >> 23);
+          const u32 word = load_shared_4(words_at + 4 * place_of_scale(m));
           const int rest = static_cast<int>(load_shared_4(rests_at + 4 * m) >> (8 * b) & 255);
-          acc[part][z] += times_power(sum[z], unit - rest - 127 + (based ? static_cast<int>(base_of(z >> 1 & 1)) - 127 : 0));
+          const int up = static_cast<int>(completed ? (word & UNIT) + base_of(z >> 1 & 1) - 127 : word >> 23) - 127;
+          acc[part][z] += times_power(sum[z], up - rest);
         }
       }
     }
@@ -246,27 +253,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) w4_fp8(const Arg
     const u32 round = static_cast<u32>(step) / WK, use = static_cast<u32>(step) / STAGES;
     const u32 stage = step - use * STAGES, at = ring + stage * SLAB, slot = slot_of(round), now = scale_slot(round);
     const u64 columns = matrix_at(at);
-    const bool more = step + 2 * WK < count;
-    // Scales of the step after the next: called for here, or, where registers are few, behind the last products.
-    u32 later[4];
-    if (AHEAD && more) load_scales(step + 2 * WK, later);
+    if (AHEAD && step + 2 * WK < count) load_scales(step + 2 * WK, later);
     if (!AHEAD) {
       wait_for_copies<DEPTH - 1>();
       decode_weights(0, slot, now, x[0]);
     }
     barrier_wait(full + 8 * stage, use & 1);
-    u32 rest = 0;
+    u32 unlike = 0;
 #pragma unroll
     for (int i = 0; i < COLUMNS / 64; i++) {
-      const uint4 some = load_shared_16(at + SLAB_REST + 512 * i + 16 * lane);
-      rest |= some.x | some.y | some.z | some.w;
+      const uint4 some = load_shared_16(at + SLAB_SCALES + 512 * i + 16 * lane);
+      unlike |= (some.x ^ ALIKE) | (some.y ^ ALIKE) | (some.z ^ ALIKE) | (some.w ^ ALIKE);
     }
-    const bool whole = !(any_lane(rest != 0) || based);
+    const bool alike = !(any_lane(unlike > UNIT) || completed);
     // Behind the second chunk's products: the place of this step's weights takes later ones, and AHEAD the next ones are
     // decoded.
     auto meanwhile = [&] {
-      if (AHEAD && more) store_scales(scale_slot(round + 2), later);
-      if (!AHEAD && more) load_scales(step + 2 * WK, later);
+      if (step + 2 * WK < count) store_scales(scale_slot(round + 2), later);
+      if (!AHEAD && step + 3 * WK < count) load_scales(step + 3 * WK, later);
       if (step + DEPTH * WK < count) copy_weights(step + DEPTH * WK, slot);
       end_group_of_copies();
       if (AHEAD && step + WK < count) {
@@ -274,7 +278,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) w4_fp8(const Arg
         decode_weights(0, slot_of(round + 1), scale_slot(round + 1), x[0]);
       }
     };
-    if (whole) {
+    if (alike) {
       // Parts of both chunks one after the other: while one is added, the next is multiplied.
       auto begin = [&](int i) {
         products_begin();
@@ -282,24 +286,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) w4_fp8(const Arg
         products_commit();
       };
       auto end = [&](int i) {
-        const int c = i / PARTS, part = i % PARTS;
-        add_sums(acc[part], sums[i % FLYING], at + SLAB_SCALES + c * SCALES + part * 256);
+        add_sums(acc[i % PARTS], sums[i % FLYING]);
       };
 #if AHEAD
       begin(0);
-      if (PARTS > 1) begin(1);
+      if (FLYING == 2 && PARTS > 1) begin(1);
       // Always: but behind a branch the compiler does not wait for products first.
       if (p.unused == 0) decode_weights(1, slot, now, x[1]);
       if (PARTS == 1) begin(1);
 #pragma unroll
       for (int i = 0; i < 2 * PARTS; i++) {
-        if (i == 2 * PARTS - 2) meanwhile();
-        if (i < 2 * PARTS - 1)
+        if (i == 2 * PARTS - FLYING) meanwhile();
+        if (FLYING == 2 && i < 2 * PARTS - 1)
           products_wait<1>();
         else
           products_wait<0>();
         end(i);
-        if (i + 2 < 2 * PARTS) begin(i + 2);
+        if (i + FLYING < 2 * PARTS) begin(i + FLYING);
       }
 #else
 #pragma unroll
@@ -320,14 +323,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) w4_fp8(const Arg
       }
 #endif
     } else {
+      if (!completed && any_lane((unlike & FAR) != 0)) {
+        completed = true;
+        complete();
+      }
+      const bool folds = !any_lane((unlike & APART) != 0);
 #pragma unroll 1
       for (int c = 0; c < 2; c++) {
         decode_weights(c, slot, now, x[0]);
-        add_blocks(columns + c * PARTS * PART, at + SLAB_SCALES + c * SCALES, at + SLAB_REST + c * REST, x[0]);
+        add_chunk(folds, columns + c * PARTS * PART, at + SLAB_SCALES + c * SCALES, at + SLAB_REST + c * REST, x[0]);
       }
       meanwhile();
     }
-    if (!AHEAD && more) store_scales(scale_slot(round + 2), later);
     warp_meets();
     if (lane == 0) barrier_arrive(empty + 8 * stage);
     // What the round before has left, or this one where there are few stages, takes later slabs. Warpgroups see to it
@@ -342,11 +349,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) w4_fp8(const Arg
     }
     warp_meets();
   }
-  if (!based)
-#pragma unroll
-    for (int i = 0; i < PARTS; i++)
-#pragma unroll
-      for (int z = 0; z < OF_PART; z++) acc[i][z] *= float_of(base_of(z >> 1 & 1) << 23);
+  if (!completed) complete();
 
   workgroup_barrier();  // nothing of the ring is needed any more, and all of it has come
   float* const results = reinterpret_cast<float*>(memory) + wk * COLUMNS * PITCH + 64 * wn + 16 * (warp & 3) + g;
