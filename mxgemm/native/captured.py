@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
@@ -23,6 +23,8 @@ _RELAXED: Final = 2
 _KERNEL_NODE: Final = 0
 _COOPERATIVE: Final = 2
 _CLUSTER: Final = 4
+_CLUSTER_SCHEDULING: Final = 5
+_PREFERRED_CLUSTER: Final = 11
 _POINTER: Final = ctypes.c_void_p
 
 
@@ -47,32 +49,39 @@ class _Value(ctypes.Structure):
     _fields_ = (("words", ctypes.c_uint * 16),)
 
 
+class _Attribute(ctypes.Structure):
+    """``CUlaunchAttribute``."""
+
+    _fields_ = (("id", ctypes.c_int), ("padding", ctypes.c_int), ("value", _Value))
+
+
 def kernel_launch(launch: Callable[[], object], device: torch.device) -> KernelStep | None:
     """Return the one kernel that ``launch`` puts on the current stream of a device, which must be the current device.
 
     Nothing runs on the GPU: ``launch`` is captured, on a stream that nobody else has.
 
     Returns:
-        None where it is anything but one plain kernel, or this driver does not tell.
+        None where it is anything but one kernel, or one whose grid waits for itself, or this driver does not tell.
     """
     using = driver()
     if using.api is not CUDA:
         return None
-    stream = _stream(device)
     graph = _POINTER()
     begin = using.declare("StreamBeginCapture_v2", _POINTER, ctypes.c_int)
     end = using.declare("StreamEndCapture", _POINTER, ctypes.POINTER(_POINTER))
-    with torch.cuda.stream(torch.cuda.ExternalStream(stream, device=device)):  # type: ignore[no-untyped-call]
-        using.check(begin(stream, _RELAXED), "StreamBeginCapture")
+    with _lent_stream(using, device) as stream:
         try:
-            launch()
+            with torch.cuda.stream(torch.cuda.ExternalStream(stream, device=device)):  # type: ignore[no-untyped-call]
+                using.check(begin(stream, _RELAXED), "StreamBeginCapture")
+                try:
+                    launch()
+                finally:
+                    status = end(stream, ctypes.byref(graph))
+            using.check(status, "StreamEndCapture")
+            return _read(using, graph)
         finally:
-            status = end(stream, ctypes.byref(graph))
-    using.check(status, "StreamEndCapture")
-    try:
-        return _read(using, graph)
-    finally:
-        using.declare("GraphDestroy", _POINTER)(graph)
+            if graph:
+                using.declare("GraphDestroy", _POINTER)(graph)
 
 
 @contextmanager
@@ -92,13 +101,25 @@ def relaxed(using: Driver | None = None) -> Iterator[None]:
         using.check(exchange(ctypes.byref(mode)), "ThreadExchangeStreamCaptureMode")
 
 
-@cache
-def _stream(device: torch.device) -> int:
-    # Not one of torch's, which come round again: what another thread does there would be captured.
-    using, stream = driver(), _POINTER()
-    create = using.declare("StreamCreate", ctypes.POINTER(_POINTER), ctypes.c_uint)
-    using.check(create(ctypes.byref(stream), _NON_BLOCKING), "StreamCreate")
-    return int(stream.value or 0)
+_streams: dict[torch.device, list[int]] = {}
+"""Those that no thread captures now."""
+
+
+@contextmanager
+def _lent_stream(using: Driver, device: torch.device) -> Iterator[int]:
+    """Lend a stream of the current device; none of torch's, which come round again: others' work would be captured."""
+    free = _streams.setdefault(device, [])
+    try:
+        stream = free.pop()
+    except IndexError:
+        made = _POINTER()
+        create = using.declare("StreamCreate", ctypes.POINTER(_POINTER), ctypes.c_uint)
+        using.check(create(ctypes.byref(made), _NON_BLOCKING), "StreamCreate")
+        stream = int(made.value or 0)
+    try:
+        yield stream
+    finally:
+        free.append(stream)
 
 
 def _read(using: Driver, graph: Any) -> KernelStep | None:
@@ -115,25 +136,50 @@ def _read(using: Driver, graph: Any) -> KernelStep | None:
         return None
     read = using.declare("GraphKernelNodeGetParams_v2", _POINTER, ctypes.POINTER(_KernelNode))
     using.check(read(node, ctypes.byref(found)), "GraphKernelNodeGetParams")
-    if not found.function or not found.arguments or not _is_plain(using, node):
+    function = found.function or _function_of(using, found)
+    attributes = _attributes(using, node)
+    if not function or not found.arguments or attributes is None:
         return None
-    arguments = _arguments(using, found)
+    arguments = _arguments(using, function, found)
     if arguments is None:
         return None
     grid, block = (tuple(int(size) for size in sizes) for sizes in (found.grid, found.block))
-    return KernelStep(int(found.function), grid, block, int(found.shared_bytes), arguments, ())  # type: ignore[arg-type]
+    return KernelStep(int(function), grid, block, int(found.shared_bytes), arguments, (), attributes)  # type: ignore[arg-type]
 
 
-def _is_plain(using: Driver, node: Any) -> bool:
-    """Say whether a launch has neither clusters nor a grid that waits for itself, which a launch here would lack."""
+def _function_of(using: Driver, found: _KernelNode) -> int | None:
+    """Return the function of a kernel that its library has not loaded into one context alone."""
+    if not found.kernel:
+        return None
+    function = _POINTER()
+    ask = using.declare("KernelGetFunction", ctypes.POINTER(_POINTER), _POINTER)
+    using.check(ask(ctypes.byref(function), found.kernel), "KernelGetFunction")
+    return function.value
+
+
+def _attributes(using: Driver, node: Any) -> bytes | None:
+    """Return what a launch has of attributes, as the driver reads them: those of its clusters.
+
+    Returns:
+        None for a grid that waits for itself.
+    """
     ask = using.declare("GraphKernelNodeGetAttribute", _POINTER, ctypes.c_int, ctypes.POINTER(_Value))
     cooperative, cluster = _Value(), _Value()
     using.check(ask(node, _COOPERATIVE, ctypes.byref(cooperative)), "GraphKernelNodeGetAttribute")
     using.check(ask(node, _CLUSTER, ctypes.byref(cluster)), "GraphKernelNodeGetAttribute")
-    return not cooperative.words[0] and all(size <= 1 for size in cluster.words[:3])
+    if cooperative.words[0]:
+        return None
+    if all(size <= 1 for size in cluster.words[:3]):
+        return b""
+    attributes = bytes(_Attribute(_CLUSTER, 0, cluster))
+    for number in (_CLUSTER_SCHEDULING, _PREFERRED_CLUSTER):  # 0 for the driver's own; the second since CUDA 12.8
+        value = _Value()
+        if not ask(node, number, ctypes.byref(value)) and value.words[0]:
+            attributes += bytes(_Attribute(number, 0, value))
+    return attributes
 
 
-def _arguments(using: Driver, found: _KernelNode) -> bytes | None:
+def _arguments(using: Driver, function: int, found: _KernelNode) -> bytes | None:
     """Return the block of arguments, put together of the node's by what the driver says of the function's."""
     try:
         ask = using.declare("FuncGetParamInfo", _POINTER, ctypes.c_size_t, *(ctypes.POINTER(ctypes.c_size_t),) * 2)
@@ -141,7 +187,7 @@ def _arguments(using: Driver, found: _KernelNode) -> bytes | None:
         return None
     block, index = bytearray(), 0
     offset, size = ctypes.c_size_t(), ctypes.c_size_t()
-    while not ask(found.function, index, ctypes.byref(offset), ctypes.byref(size)):
+    while not ask(function, index, ctypes.byref(offset), ctypes.byref(size)):
         block.extend(bytes(offset.value + size.value - len(block)))
         block[offset.value :] = ctypes.string_at(found.arguments[index], size.value)
         index += 1
@@ -163,4 +209,4 @@ def with_places(step: KernelStep, addresses: tuple[int, ...], places: tuple[Any,
     if not step.arguments.startswith(begin):
         return None
     changing = tuple((8 * index, place) for index, place in enumerate(places))
-    return KernelStep(step.function, step.grid, step.block, step.shared_bytes, step.arguments, changing)
+    return replace(step, places=changing)

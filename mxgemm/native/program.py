@@ -51,7 +51,7 @@ def fixed(address: int) -> Place:
     return Place(FIXED, address)
 
 
-MAX_ARGUMENT_BYTES: Final = 512
+MAX_ARGUMENT_BYTES: Final = 4096
 MAX_PATCHES: Final = 16
 MAX_STEPS: Final = 8
 """Of ``source/program.h``."""
@@ -134,6 +134,7 @@ class ProductStep:
         memory_bytes: of it, 0 for none.
         algorithm: the library's, as it gave it.
         owner: who keeps layouts and descriptions alive.
+        a_scale: address of the scales of a, which the descriptions hold; 0 for none.
     """
 
     handle: int
@@ -148,6 +149,7 @@ class ProductStep:
     memory_bytes: int
     algorithm: bytes
     owner: object
+    a_scale: int = 0
 
     def packed(self) -> tuple[Any, ...]:
         """Return what ``source/program.h`` reads."""

@@ -163,6 +163,8 @@ class VendorProduct:
         self.m, self.n, self.k, self.dtype, self.out_dtype, self.alignment = m, n, k, dtype, out_dtype, alignment
         self.bias_dtype, self.fast, self.scaled = bias_dtype, fast, dtype == torch.float8_e4m3fn
         self._chosen: tuple[bytes, int] | None = None
+        self.pattern: Any = None
+        """What ``mxgemm.native.vendor_kernel`` has understood of it: None before it looked, False for nothing."""
 
     def step(
         self, device: torch.device, weight: Place, weight_base: int, a: Place, base: Place | None, bias: Place | None,
@@ -200,6 +202,7 @@ class VendorProduct:
             memory_bytes=memory_bytes,
             algorithm=algorithm,
             owner=made,
+            a_scale=weight_base,
         )
 
 

@@ -26,6 +26,7 @@ from mxgemm.mx.tensor import MXTensor, dequantize
 from mxgemm.native.captured import relaxed
 from mxgemm.native.program import BIAS, OUT, SCRATCH, A, Place, ProductStep, Program, Step, fixed, joined
 from mxgemm.native.vendor import VendorError, VendorProduct, run
+from mxgemm.native.vendor_kernel import product_kernel
 from mxgemm.notices import say_once
 from mxgemm.problem import Config, Problem, contiguity_refusal
 from mxgemm.routes.base import Launch, Operands, Route
@@ -153,7 +154,8 @@ class _Launch:
                 steps.append(self.round.step((a, left), (A, left_at)))
             elif not self.decoded:
                 steps.append(self.decode[self.problem.n].step(decoded, weight_at))
-        return joined((*steps, product), scratch_bytes=nbytes, hooks=hooks() if steps else ())
+        last = product_kernel(self.vendor, product, a.device) or product
+        return joined((*steps, last), scratch_bytes=nbytes, hooks=hooks() if steps else ())
 
     def _product(self, device: torch.device) -> ProductStep | None:
         """Return what cublasLt chose: the same for every call of a plan, from Python and from C."""

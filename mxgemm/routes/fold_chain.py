@@ -13,6 +13,7 @@ from mxgemm.mx.fold import FOLD_ROWS
 from mxgemm.mx.layouts import round_up, scale_row
 from mxgemm.native.program import BIAS, OUT, SCRATCH, A, Place, ProductStep, Program, Step, fixed, joined
 from mxgemm.native.vendor import VendorError, VendorProduct, run
+from mxgemm.native.vendor_kernel import product_kernel
 from mxgemm.notices import say_once
 from mxgemm.problem import Problem
 from mxgemm.routes.base import Operands
@@ -125,7 +126,10 @@ class FoldChain:
             wide = self._parts(arena.memory)[2]
             decoded = (*map(_place, (b, b_scales, derived[0])), weight_at, factors_at) if self.compact else ()
             places = (A, SCRATCH, base_at, wide_at, *decoded)
-            steps: list[Step | None] = [self.quantize.step(self._quantized(operands, arena.memory), places), product]
+            steps: list[Step | None] = [
+                self.quantize.step(self._quantized(operands, arena.memory), places),
+                product_kernel(self.vendor, product, a.device) or product,
+            ]
             read = self._right(derived, n, arena.memory)
             read_at = (weight_at, factors_at) if self.compact else map(_place, read)
             sums = () if self.direct else (self._product_in(arena.memory, n),)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 from typing import Any
 
 import pytest
@@ -41,7 +42,7 @@ def test_what_there_is_room_for() -> None:
     assert Program((STEP,)).fits()
     assert not Program(()).fits()
     assert not Program((STEP,) * 9).fits()
-    long = KernelStep(7, (1, 1, 1), (1, 1, 1), 0, bytes(513), ())
+    long = KernelStep(7, (1, 1, 1), (1, 1, 1), 0, bytes(4097), ())
     assert not Program((STEP, long)).fits()
     assert joined((STEP, None)) is None
     whole = joined((STEP, STEP), scratch_bytes=9)
@@ -51,8 +52,12 @@ def test_what_there_is_room_for() -> None:
 class Driver:
     """Answers of CUDA's driver about a graph of given nodes, each a kernel's arguments or None for another node."""
 
-    def __init__(self, nodes: list[list[bytes] | None], cluster: int = 1, cooperative: int = 0) -> None:
-        self.nodes, self.cluster, self.cooperative = nodes, cluster, cooperative
+    def __init__(
+        self, nodes: list[list[bytes] | None], attributes: dict[int, tuple[int, ...]] | None = None,
+        of_library: bool = False,
+    ) -> None:  # fmt: skip
+        self.nodes, self.of_library = nodes, of_library
+        self.attributes = {2: (0,), 4: (0, 0, 0), 5: (0,)} | (attributes or {})
         self.kept: list[Any] = []
 
     def check(self, status: int, what: str) -> None:
@@ -77,12 +82,21 @@ class Driver:
         pointers = (ctypes.c_void_p * 8)(*map(ctypes.addressof, values))
         self.kept += [values, pointers]
         params = found._obj
-        params.function, params.grid[:], params.block[:], params.shared_bytes = 9, (4, 5, 6), (128, 1, 1), 77
+        params.grid[:], params.block[:], params.shared_bytes = (4, 5, 6), (128, 1, 1), 77
+        params.function, params.kernel = (None, 8) if self.of_library else (9, None)
         params.arguments = ctypes.cast(pointers, ctypes.POINTER(ctypes.c_void_p))
         return 0
 
     def GraphKernelNodeGetAttribute(self, node: Any, attribute: int, value: Any) -> int:
-        value._obj.words[0] = self.cooperative if attribute == 2 else self.cluster
+        if attribute not in self.attributes:
+            return 1
+        words = self.attributes[attribute]
+        value._obj.words[: len(words)] = words
+        return 0
+
+    def KernelGetFunction(self, function: Any, kernel: Any) -> int:
+        assert kernel == 8
+        function._obj.value = 9
         return 0
 
     def FuncGetParamInfo(self, function: int, index: int, offset: Any, size: Any) -> int:
@@ -103,16 +117,41 @@ def test_a_captured_kernel_is_read_to_the_bit() -> None:
     assert found == KernelStep(9, (4, 5, 6), (128, 1, 1), 77, b"ADDRESS1four\0\0\0\0ADDRESS2", ())
 
 
+def test_a_captured_kernel_of_clusters() -> None:
+    """Their size, how they are spread and which size is preferred, where these are said."""
+
+    def attribute(number: int, *words: int) -> bytes:
+        return struct.pack("<ii16I", number, 0, *words, *(0,) * (16 - len(words)))
+
+    plain = Driver([[b"ADDRESS1"]], {4: (2, 1, 1)})
+    whole = Driver([[b"ADDRESS1"]], {4: (2, 1, 1), 5: (2,), 11: (4, 2, 1)})
+    for driver, *attributes in (
+        (plain, attribute(4, 2, 1, 1)),
+        (whole, attribute(4, 2, 1, 1), attribute(5, 2), attribute(11, 4, 2, 1)),
+    ):
+        found = captured._read(driver, None)  # type: ignore[arg-type]
+        assert found is not None
+        assert found.attributes == b"".join(attributes)
+        moved = captured.with_places(found, (int.from_bytes(b"ADDRESS1", "little"),), (A,))
+        assert moved is not None
+        assert moved.attributes == found.attributes
+
+
+def test_a_captured_kernel_that_only_its_library_knows() -> None:
+    found = captured._read(Driver([[b"ADDRESS1"]], of_library=True), None)  # type: ignore[arg-type]
+    assert found is not None
+    assert found.function == 9
+
+
 @pytest.mark.parametrize(
     "driver",
     [
         Driver([[b"ADDRESS1"], [b"ADDRESS1"]]),
         Driver([None]),
-        Driver([[b"ADDRESS1"]], cluster=2),
-        Driver([[b"ADDRESS1"]], cooperative=1),
+        Driver([[b"ADDRESS1"]], {2: (1,)}),
         Driver([[]]),
     ],
-    ids=["two kernels", "no kernel", "a cluster", "a cooperative grid", "an old driver"],
+    ids=["two kernels", "no kernel", "a cooperative grid", "an old driver"],
 )
 def test_anything_else_is_left_to_python(driver: Driver) -> None:
     assert captured._read(driver, None) is None  # type: ignore[arg-type]

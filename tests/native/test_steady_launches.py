@@ -16,7 +16,7 @@ import mxgemm
 from mxgemm import plan, steady, workspace
 from mxgemm.mx.tensor import MXTensor
 from mxgemm.native import module
-from mxgemm.native.program import OUT, A, Program, brought, fixed
+from mxgemm.native.program import OUT, A, KernelStep, Program, brought, fixed
 from mxgemm.routes.base import Operands
 from tests.native import stub
 from tests.native.stub import (
@@ -193,7 +193,7 @@ def test_wrong_programs_are_refused(double: ctypes.CDLL) -> None:
         (),
         (step,) * 9,
         (step[:6],),
-        ((*step[:5], b"\0" * 600, ()),),
+        ((*step[:5], b"\0" * 4097, ()),),
         ((*step[:6], ((12, (1, 0)),)),),
         ((*step[:6], ((0, (16, 0)),)),),
         ((*step[:6], ((0, (1, 0)),) * 17),),
@@ -225,3 +225,17 @@ def test_a_program_that_is_run_by_its_addresses(double: ctypes.CDLL) -> None:
             run(*wrong)
     with pytest.raises(AssertionError):
         brought(10)
+
+
+def test_long_arguments_and_attributes_reach_the_driver_whole(double: ctypes.CDLL) -> None:
+    native = module.load(MXTensor, steady.Known, vars(plan))
+    assert native is not None
+    arguments, attributes = bytes(i * 7 % 251 for i in range(4096)), bytes(range(72)) * 2
+    function, into = stub.address(double.keep), ctypes.create_string_buffer(4096)
+    step = KernelStep(function, (3, 1, 1), (32, 1, 1), 0, arguments, ((0, A), (4088, OUT + 1)), attributes)
+    program = native.program(Program((step, step)))
+    assert program.run(0, ctypes.addressof(into), 0, 5) == 0
+    assert launches(double) == 2
+    assert into.raw == ctypes.addressof(into).to_bytes(8, "little") + arguments[8:4088] + (6).to_bytes(8, "little")
+    assert counter(double, "seen_count").value == 2
+    assert ctypes.string_at(stub.address(double.seen), 144) == attributes

@@ -6,7 +6,7 @@
 
 #include "tensor.h"
 
-enum { MAX_STEPS = 8, MAX_ARGUMENTS = 512, MAX_PATCHES = 16, MAX_ATTRIBUTES = 4, MAX_SPARE = 8 };
+enum { MAX_STEPS = 8, MAX_ARGUMENTS = 4096, MAX_PATCHES = 16, MAX_ATTRIBUTES = 4, MAX_SPARE = 8 };
 
 /* What a call brings; as mxgemm.native.program numbers them. Those behind the counters are of who runs a program by its
    addresses. */
@@ -39,7 +39,7 @@ struct kernel {
     uint32_t grid[3], block[3], shared_bytes, attribute_count, size, patch_count;
     struct attribute attributes[MAX_ATTRIBUTES];
     struct patch patches[MAX_PATCHES];
-    _Alignas(16) char arguments[MAX_ARGUMENTS];
+    char *arguments; /* of the program's own */
 };
 
 struct product { /* of cublasLt: d = a @ b, times scales if it has any, + bias, in the library's order of columns */
@@ -87,7 +87,7 @@ static uintptr_t at(struct place place, const uintptr_t *addresses) { return add
 
 static int run_kernel(const struct kernel *kernel, const uintptr_t *addresses, void *stream)
 {
-    _Alignas(16) char arguments[MAX_ARGUMENTS];
+    _Alignas(64) char arguments[MAX_ARGUMENTS];
     size_t size = kernel->size;
     memcpy(arguments, kernel->arguments, size);
     for (uint32_t i = 0; i < kernel->patch_count; i++) {

@@ -41,8 +41,10 @@ static int read_kernel(PyObject *object, struct kernel *kernel)
     kernel->function = (void *)(uintptr_t)function;
     kernel->attribute_count = attributes.len / sizeof *kernel->attributes;
     kernel->size = arguments.len;
+    kernel->arguments = PyMem_Malloc(arguments.len);
     int done = copy_bytes(&attributes, (char *)kernel->attributes, sizeof kernel->attributes, "attributes") &&
-               copy_bytes(&arguments, kernel->arguments, sizeof kernel->arguments, "arguments");
+               (kernel->arguments ? copy_bytes(&arguments, kernel->arguments, MAX_ARGUMENTS, "arguments")
+                                  : PyErr_NoMemory() != NULL);
     PyBuffer_Release(&attributes);
     PyBuffer_Release(&arguments);
     if (!done)
@@ -167,6 +169,9 @@ static PyMethodDef Program_methods[] = {
 
 static void Program_dealloc(Program *self)
 {
+    for (int i = 0; i < MAX_STEPS; i++)
+        if (self->steps[i].kind == STEP_KERNEL)
+            PyMem_Free(self->steps[i].kernel.arguments);
     Py_CLEAR(self->hooks);
     Py_CLEAR(self->owners);
     Py_TYPE(self)->tp_free((PyObject *)self);
