@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import torch
 
@@ -76,16 +76,18 @@ def product_kernel(product: VendorProduct, step: ProductStep, device: torch.devi
     Returns:
         None where it is more than one kernel, or one whose arguments are not understood.
     """
-    if product.pattern is None:
+    pattern: Pattern | Literal[False] | None = product.pattern
+    if pattern is None:
         try:
-            product.pattern = _understood(product, device) or False
-        except (DriverError, VendorError):
-            product.pattern = False
-    if product.pattern is False:
+            pattern = _understood(product, device) or False
+        except (DriverError, VendorError, AttributeError):  # of the last, a driver that lacks a function
+            pattern = False
+        product.pattern = pattern
+    if not pattern:
         return None
     nowhere = fixed(0)
     base, bias = step.b_scale or nowhere, step.bias or nowhere
-    return product.pattern.at((step.a, fixed(step.a_scale), step.b, base, bias, step.out, step.memory))
+    return pattern.at((step.a, fixed(step.a_scale), step.b, base, bias, step.out, step.memory))
 
 
 def _understood(product: VendorProduct, device: torch.device) -> Pattern | None:
