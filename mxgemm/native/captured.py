@@ -25,6 +25,9 @@ _COOPERATIVE: Final = 2
 _CLUSTER: Final = 4
 _CLUSTER_SCHEDULING: Final = 5
 _PREFERRED_CLUSTER: Final = 11
+# CU_LAUNCH_PARAM_...
+_BUFFER_POINTER: Final = 1
+_BUFFER_SIZE: Final = 2
 _POINTER: Final = ctypes.c_void_p
 
 
@@ -138,9 +141,9 @@ def _read(using: Driver, graph: Any) -> KernelStep | None:
     using.check(read(node, ctypes.byref(found)), "GraphKernelNodeGetParams")
     function = found.function or _function_of(using, found)
     attributes = _attributes(using, node)
-    if not function or not found.arguments or attributes is None:
+    if not function or attributes is None:
         return None
-    arguments = _arguments(using, function, found)
+    arguments = _arguments(using, function, found) if found.arguments else _packed(found)
     if arguments is None:
         return None
     grid, block = (tuple(int(size) for size in sizes) for sizes in (found.grid, found.block))
@@ -192,6 +195,16 @@ def _arguments(using: Driver, function: int, found: _KernelNode) -> bytes | None
         block[offset.value :] = ctypes.string_at(found.arguments[index], size.value)
         index += 1
     return bytes(block)
+
+
+def _packed(found: _KernelNode) -> bytes | None:
+    """Return the block of arguments of a launch that brought them as such."""
+    pairs, brought = ctypes.cast(found.extra, ctypes.POINTER(_POINTER)), dict[int, int]()
+    for index in range(0, 4 if found.extra else 0, 2):
+        brought[pairs[index] or 0] = pairs[index + 1] or 0
+    if not brought.keys() >= {_BUFFER_POINTER, _BUFFER_SIZE}:
+        return None
+    return ctypes.string_at(brought[_BUFFER_POINTER], ctypes.c_size_t.from_address(brought[_BUFFER_SIZE]).value)
 
 
 def with_places(step: KernelStep, addresses: tuple[int, ...], places: tuple[Any, ...]) -> KernelStep | None:

@@ -54,9 +54,9 @@ class Driver:
 
     def __init__(
         self, nodes: list[list[bytes] | None], attributes: dict[int, tuple[int, ...]] | None = None,
-        of_library: bool = False,
+        of_library: bool = False, packed: bool = False,
     ) -> None:  # fmt: skip
-        self.nodes, self.of_library = nodes, of_library
+        self.nodes, self.of_library, self.packed = nodes, of_library, packed
         self.attributes = {2: (0,), 4: (0, 0, 0), 5: (0,)} | (attributes or {})
         self.kept: list[Any] = []
 
@@ -84,7 +84,14 @@ class Driver:
         params = found._obj
         params.grid[:], params.block[:], params.shared_bytes = (4, 5, 6), (128, 1, 1), 77
         params.function, params.kernel = (None, 8) if self.of_library else (9, None)
-        params.arguments = ctypes.cast(pointers, ctypes.POINTER(ctypes.c_void_p))
+        if not self.packed:
+            params.arguments = ctypes.cast(pointers, ctypes.POINTER(ctypes.c_void_p))
+            return 0
+        block = ctypes.create_string_buffer(b"".join(self.nodes[0]))
+        size = ctypes.c_size_t(len(block) - 1)
+        words = (ctypes.c_void_p * 5)(1, ctypes.addressof(block), 2, ctypes.addressof(size), 0)
+        self.kept += [block, size, words]
+        params.extra = ctypes.addressof(words) if self.nodes[0] else None
         return 0
 
     def GraphKernelNodeGetAttribute(self, node: Any, attribute: int, value: Any) -> int:
@@ -135,6 +142,13 @@ def test_a_captured_kernel_of_clusters() -> None:
         moved = captured.with_places(found, (int.from_bytes(b"ADDRESS1", "little"),), (A,))
         assert moved is not None
         assert moved.attributes == found.attributes
+
+
+def test_a_captured_kernel_whose_arguments_were_packed() -> None:
+    found = captured._read(Driver([[b"ADDRESS1", b"four"]], packed=True), None)  # type: ignore[arg-type]
+    assert found is not None
+    assert found.arguments == b"ADDRESS1four"
+    assert captured._read(Driver([[]], packed=True), None) is None  # type: ignore[arg-type]
 
 
 def test_a_captured_kernel_that_only_its_library_knows() -> None:
