@@ -35,6 +35,8 @@ _MEMORY_TYPE: Final = 2
 """``CU_POINTER_ATTRIBUTE_MEMORY_TYPE``."""
 _FAR: Final = 1 << 41
 """Bytes between operands."""
+_WHOLE: Final = 256
+"""Bytes that scratch is aligned to."""
 _SPREAD: Final = 1 << 34 | 1 << 26 | 1 << 18 | 1 << 10
 """Of which what an operand moves by is a multiple, less than 64 times."""
 _NO_ADDRESSES: Final = range(1 << 32)
@@ -143,11 +145,12 @@ def described(pattern: Pattern, addresses: tuple[int, ...]) -> KernelStep:
 def _addresses(product: VendorProduct, number: int) -> _Addresses:
     """Return addresses that are aligned as the product's operands are at worst; those of number 2 to 256 bytes.
 
-    From set to set each moves another distance, and all bits change that an address has.
+    Workspace always is to these. From set to set each moves another distance, and all bits change that an address has.
     """
-    unit = 256 if number == 2 else product.alignment
-    begin = (0, 1 << 45, 1 << 46)[number] + unit
-    distances = (begin + (1 + number) * (5 + 2 * index) * _SPREAD for index in range(len(_Addresses._fields)))
+    begin = (0, 1 << 45, 1 << 46)[number]
+    operands = _Addresses._fields[:-1]
+    units = *((_WHOLE if number == 2 else product.alignment) for _ in operands), _WHOLE
+    distances = (begin + unit + (1 + number) * (5 + 2 * index) * _SPREAD for index, unit in enumerate(units))
     return _Addresses(*(index * _FAR + distance for index, distance in enumerate(distances, 1)))
 
 
