@@ -116,7 +116,7 @@ static int Program_init(Program *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"steps", "scratch_bytes", "counters", "hooks", "owners", NULL};
     PyObject *steps, *hooks, *owners;
-    if (self->count) {
+    if (self->hooks) {
         PyErr_SetString(PyExc_TypeError, "a Program is made once");
         return -1;
     }
