@@ -52,7 +52,7 @@ def fixed(address: int) -> Place:
 
 
 MAX_ARGUMENT_BYTES: Final = 4096
-MAX_PATCHES: Final = 16
+MAX_PATCHES: Final = 48
 MAX_STEPS: Final = 8
 """Of ``source/program.h``."""
 

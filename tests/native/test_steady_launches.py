@@ -196,7 +196,7 @@ def test_wrong_programs_are_refused(double: ctypes.CDLL) -> None:
         ((*step[:5], b"\0" * 4097, ()),),
         ((*step[:6], ((12, (1, 0)),)),),
         ((*step[:6], ((0, (16, 0)),)),),
-        ((*step[:6], ((0, (1, 0)),) * 17),),
+        ((*step[:6], ((0, (1, 0)),) * 49),),
         ((*step[:4], b"\0" * 400, *step[5:]),),
     ):
         with pytest.raises((TypeError, ValueError)):
@@ -232,10 +232,12 @@ def test_long_arguments_and_attributes_reach_the_driver_whole(double: ctypes.CDL
     assert native is not None
     arguments, attributes = bytes(i * 7 % 251 for i in range(4096)), bytes(range(72)) * 2
     function, into = stub.address(double.keep), ctypes.create_string_buffer(4096)
-    step = KernelStep(function, (3, 1, 1), (32, 1, 1), 0, arguments, ((0, A), (4088, OUT + 1)), attributes)
+    moving = tuple((8 * i, OUT + 1) for i in range(512 - 47, 512))
+    step = KernelStep(function, (3, 1, 1), (32, 1, 1), 0, arguments, ((0, A), *moving), attributes)
     program = native.program(Program((step, step)))
     assert program.run(0, ctypes.addressof(into), 0, 5) == 0
     assert launches(double) == 2
-    assert into.raw == ctypes.addressof(into).to_bytes(8, "little") + arguments[8:4088] + (6).to_bytes(8, "little")
+    begin, end = ctypes.addressof(into).to_bytes(8, "little"), (6).to_bytes(8, "little") * 47
+    assert into.raw == begin + arguments[8 : -len(end)] + end
     assert counter(double, "seen_count").value == 2
     assert ctypes.string_at(stub.address(double.seen), 144) == attributes

@@ -138,7 +138,7 @@ def test_of_bf16_there_are_no_scales() -> None:
         lambda at: moved(understandable(at), arguments=block(at[0], at[2] % 32)),
         lambda at: moved(understandable(at), arguments=block(at[0], FOREIGN)),
         lambda at: moved(understandable(at), arguments=block(at[0], *[0] * 512)),
-        lambda at: moved(understandable(at), arguments=block(*[at[0]] * 17)),
+        lambda at: moved(understandable(at), arguments=block(*[at[0]] * 49)),
         lambda at: moved(understandable(at), arguments=block(at[0], *[0] * (at[0] % 32 == 0))),
         lambda at: moved(understandable(at), arguments=block(at[0]) + at[5].to_bytes(8, "little")[4:6]),
     ],

@@ -6,7 +6,7 @@
 
 #include "tensor.h"
 
-enum { MAX_STEPS = 8, MAX_ARGUMENTS = 4096, MAX_PATCHES = 16, MAX_ATTRIBUTES = 4, MAX_SPARE = 8 };
+enum { MAX_STEPS = 8, MAX_ARGUMENTS = 4096, MAX_PATCHES = 48, MAX_ATTRIBUTES = 4, MAX_SPARE = 8 };
 
 /* What a call brings; as mxgemm.native.program numbers them. Those behind the counters are of who runs a program by its
    addresses. */
@@ -67,8 +67,8 @@ typedef struct {
     PyObject *hooks;  /* ((holder, name, value), ...): must be as they were, and empty, or Python launches */
     PyObject *owners; /* of what the steps point to */
     Py_ssize_t scratch_bytes, counters;
-    int count;
-    struct step steps[MAX_STEPS];
+    int count, room; /* of steps; `count` is 0 until all have been read */
+    struct step *steps;
 } Program;
 
 static struct {

@@ -129,8 +129,13 @@ static int Program_init(Program *self, PyObject *args, PyObject *kwargs)
         PyErr_Format(PyExc_ValueError, "steps: got %zd, want 1 to %d", count, MAX_STEPS);
         return -1;
     }
-    Py_XSETREF(self->hooks, Py_NewRef(hooks));
-    Py_XSETREF(self->owners, Py_NewRef(owners));
+    self->hooks = Py_NewRef(hooks);
+    self->owners = Py_NewRef(owners);
+    if (!(self->steps = PyMem_Calloc(count, sizeof *self->steps))) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    self->room = (int)count;
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *one = PyTuple_GET_ITEM(steps, i);
         if (!PyTuple_Check(one)) {
@@ -140,7 +145,7 @@ static int Program_init(Program *self, PyObject *args, PyObject *kwargs)
         if (!read_step(one, &self->steps[i]))
             return -1;
     }
-    self->count = (int)count;
+    self->count = self->room;
     return 0;
 }
 
@@ -169,9 +174,10 @@ static PyMethodDef Program_methods[] = {
 
 static void Program_dealloc(Program *self)
 {
-    for (int i = 0; i < MAX_STEPS; i++)
+    for (int i = 0; i < self->room; i++)
         if (self->steps[i].kind == STEP_KERNEL)
             PyMem_Free(self->steps[i].kernel.arguments);
+    PyMem_Free(self->steps);
     Py_CLEAR(self->hooks);
     Py_CLEAR(self->owners);
     Py_TYPE(self)->tp_free((PyObject *)self);
