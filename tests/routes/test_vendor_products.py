@@ -193,6 +193,38 @@ def test_what_c_is_told(a_format: str, prepared: bool, with_bias: bool, monkeypa
     assert torch.equal(other.out, operands.out)
 
 
+@pytest.mark.parametrize("chain", [dequant_mm, fold_chain])
+def test_a_product_that_needs_no_library(chain: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its kernel takes the product's place; scratch is what it was, and what its arguments point to is kept."""
+    Replayed(monkeypatch)
+    if chain is dequant_mm:
+        launch, operands, _ = case("e2m1", None, torch.bfloat16, False)
+    else:
+        weight = mxgemm.quantize(torch.randn(N, K))
+        _, _, _, kind, derived = weight.prepare("sm_90").operand()
+        strides = contiguous_strides(N, K, E2M1, K // BLOCK)
+        p = Problem.of(M, N, K, KNOWN_MACHINES["sm_90"], derived=kind, a_dtype=torch.float32, strides=strides)
+        launch = fold_chain.FoldChain(p)
+        out = torch.empty(M, N, dtype=torch.bfloat16)
+        operands = Operands(torch.randn(M, K), None, weight.data, weight.scales, None, out, derived)
+    launch(operands)
+    asked = launch.program(operands)
+    (at,) = (i for i, step in enumerate(asked.steps) if isinstance(step, ProductStep))
+    kernel = KernelStep(77, (1, 1, 1), (384, 1, 1), 0, bytes(1720), ())
+
+    def product_kernel(product: Any, step: ProductStep, device: torch.device) -> KernelStep:
+        assert product is launch.vendor
+        assert replace(step, owner=None) == replace(asked.steps[at], owner=None)
+        return kernel
+
+    monkeypatch.setattr(chain, "product_kernel", product_kernel)
+    found = launch.program(operands)
+    assert found.steps[at] is kernel
+    assert len(found.steps) == len(asked.steps)
+    assert (found.scratch_bytes, found.owned) == (asked.scratch_bytes, asked.owned)
+    assert found.fits()
+
+
 @pytest.mark.parametrize("memory", ["fast", "compact"])
 @pytest.mark.parametrize("finishes_last", [True, False])
 @pytest.mark.parametrize(
