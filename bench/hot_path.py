@@ -20,12 +20,13 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from datetime import datetime, timezone
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -39,6 +40,7 @@ from mxgemm.measure.timing import host_us
 from mxgemm.mx.tensor import MXTensor
 from mxgemm.native import module
 from mxgemm.native.program import ProductStep
+from mxgemm.routes import dequant_mm, fold_chain
 
 KIND = "mxgemm-hot-path"
 SIZES: tuple[tuple[int, int, int, Form, str | None], ...] = (
@@ -125,14 +127,18 @@ def main() -> None:
 def measured(m: int, n: int, k: int, form: Form, route: str | None, device: torch.device) -> dict[str, Any]:
     """Time one size in every way."""
     a = torch.randn(m, k, dtype=torch.bfloat16, device=device)
-    w = mxgemm.quantize(torch.randn(n, k, device=device))
-    w = w if form == "raw" else w.prepare(memory=form)
+    w, other = (mxgemm.quantize(torch.randn(n, k, device=device)) for _ in range(2))
+    w, other = (one if form == "raw" else one.prepare(memory=form) for one in (w, other))
     dense = torch.randn(n, k, dtype=torch.bfloat16, device=device).t()
     out = torch.empty(m, n, dtype=torch.bfloat16, device=device)
     call, call_out = partial(mxgemm.gemm, a, w, route=route), partial(mxgemm.gemm, a, w, out=out, route=route)
     for _ in range(2 * steady.SETTLE_AT):
         call()
         call_out()
+    by_library = partial(mxgemm.gemm, a, other, route=route)
+    with library_products():
+        for _ in range(2 * steady.SETTLE_AT):
+            by_library()
     quick = steady.quick
     assert quick is not None, "there is no steady call in C here"
     named = "e2m1", "even", torch.bfloat16, route
@@ -152,6 +158,7 @@ def measured(m: int, n: int, k: int, form: Form, route: str | None, device: torc
         "torch_mm_out": partial(torch.mm, a, dense, out=out),
         "gemm": call,
         "gemm_out": call_out,
+        **({"gemm_by_library": by_library} if route in ("fp8_fold", "dequant_mm") else {}),
         "call_in_c": partial(quick, w, a, None, None, *named),
         "allocation": found.plan.allocate,
         "graph_of_it": _graph(a, call),
@@ -232,6 +239,15 @@ def python_only() -> Iterator[None]:
         yield
     finally:
         steady.quick = quick
+
+
+@contextmanager
+def library_products() -> Iterator[None]:
+    """Have the vendor's products of plans that C is told of launched by the vendor's library."""
+    with ExitStack() as patches:
+        for chain in (fold_chain, dequant_mm):
+            patches.enter_context(mock.patch.object(chain, "product_kernel", return_value=None))
+        yield
 
 
 @contextmanager
