@@ -290,7 +290,7 @@ def defines(p: Problem, c: MmaConfig) -> dict[str, int | str]:
         "A_CODES": int(c.a_codes),
         "RESIDENT": c.resident,
         "SPLITS": c.splits,
-        "FRAGMENTS": int(fragments(p)),
+        **dict.fromkeys(("FRAGMENTS", "NEIGHBOURS"), int(fragments(p))),
         "A_SLOTS": c.a_slots,
         "A_WHOLE": int(c.a_slots > 0 and chunks(p) <= c.a_slots * c.along_k),
         "PREFETCH": int(c.prefetch),
@@ -305,6 +305,7 @@ def round_defines(p: Problem, c: MmaConfig) -> dict[str, int | str]:
         **macros_of_a(p),
         "A_VECTOR": int(a_vector(p)),
         "A_CODES": int(c.a_codes),
+        "NEIGHBOURS": int(fragments(p)),
         "OVERLAP": int(c.overlap),
     }
 

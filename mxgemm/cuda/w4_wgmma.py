@@ -203,6 +203,7 @@ def round_defines(p: Problem, c: WgmmaConfig) -> dict[str, int | str]:
         "COLUMNS": c.columns,
         "A_VECTOR": int(a_vector(p)),
         "OVERLAP": 1,
+        "NEIGHBOURS": int(fragments(p)),
         **dict.fromkeys(("TILES", "FRAGMENTS", "W_VECTOR", "WARPS_M", "A_BEFORE"), 1),
         "A_CODES": 0,
     }

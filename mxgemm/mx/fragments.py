@@ -5,19 +5,21 @@ g + 8, so rows are ``(tile, half, g)`` and elements ``(chunk, t, word, 8)``. N i
 Codes come first, uint32 words in the order ``(tile, chunk, half, g, t, word)``; then the scale bytes, in the order
 ``(tile / 2, chunk, g, t, tile % 2, half)``.
 
-In a word the codes 0 to 3 of its eight are in the lower 16 bits and 4 to 7 in the upper ones, each in bits of its own::
+A word has eight codes, two to a pair of bf16, each in bits of its own::
 
-    code    sign    magnitude
-      0      15      8 to 6       as in bf16 where it is 126 binades down
-      1      12      5 to 3       the same, 3 bits lower
-      2      14      2 to 0
-      3      13     11 to 9
+    pair    sign     magnitude
+      0    15, 31    8 to 6, 24 to 22       as in a pair of bf16 that are 126 binades down
+      1    18,  2   11 to 9, 27 to 25       the same, 3 bits to the left and round the end
+      2     3, 19    1, 0, 4, 17, 16, 20
+      3    21,  5   14 to 12, 30 to 28      as pair 0, 6 bits to the left and round the end
 
-so that few instructions make pairs of bf16 of them. Padding aside it is as large as the row-major bytes.
+so that few instructions make pairs of bf16 of them. Pair j has the codes 2 j and 2 j + 1, as activations lie; in a stack
+of experts' weights j and j + 4, as weights that nobody put in order give them. Padding aside it is as large as the row-major bytes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import torch
@@ -30,8 +32,12 @@ ROWS: Final = FRAGMENT_ROWS
 CHUNK: Final = FRAGMENT_COLUMNS
 """What K is padded to."""
 _PADDED_SCALE: Final = 127
-_PLACES: Final = ((15, 6), (12, 3), (14, 0), (13, 9))
-"""Lowest bits of the sign and of the magnitude of four codes in 16 bits."""
+_PLACES: Final = (
+    *(((3, 1, 15), (0, 7, 6)), ((3, 1, 18), (0, 7, 9)), ((3, 1, 3), (1, 3, 0), (0, 1, 4)), ((3, 1, 21), (0, 7, 12))),
+    *(((3, 1, 31), (0, 7, 22)), ((3, 1, 2), (0, 7, 25)), ((3, 1, 19), (1, 3, 16), (0, 1, 20)), ((3, 1, 5), (0, 7, 28))),
+)
+"""Of the lower codes of four pairs, then of the upper ones: which bits of the code, from what on, lie in a word from where
+on."""
 
 
 def code_bytes(n: int, k: int) -> int:
@@ -49,12 +55,13 @@ def fragment_bytes(n: int, k: int) -> int:
     return code_bytes(n, k) + scale_bytes(n, k)
 
 
-def fragment_order(data: Tensor, scales: Tensor) -> Tensor:
+def fragment_order(data: Tensor, scales: Tensor, *, neighbours: bool = True) -> Tensor:
     """Put an MXFP4 weight into fragment order.
 
     Args:
         data: uint8 ``[N, K/2]``, row-major.
         scales: uint8 ``[N, K/32]``, row-major.
+        neighbours: pairs are of the codes 2 j and 2 j + 1, not of j and j + 4.
 
     Returns:
         uint8 ``[fragment_bytes(N, K)]``.
@@ -67,7 +74,7 @@ def fragment_order(data: Tensor, scales: Tensor) -> Tensor:
     rows, chunks = round_up(n, ROWS), round_up(k, CHUNK) // CHUNK
     padded = _padded(data, rows, chunks * CHUNK // 2, 0)
     # tile, half, g, chunk, t, word, four bytes
-    placed = _placed(padded).view(torch.uint8).view(rows // 16, 2, 8, chunks, 4, 4, 4)
+    placed = _placed(padded, neighbours).view(torch.uint8).view(rows // 16, 2, 8, chunks, 4, 4, 4)
     codes.view(rows // 16, chunks, 2, 8, 4, 4, 4).copy_(placed.permute(0, 3, 1, 2, 4, 5, 6))
     # pair of tiles, tile, half, g, chunk, t
     padded = _padded(scales, rows, chunks * 4, _PADDED_SCALE).view(rows // 32, 2, 2, 8, chunks, 4)
@@ -90,7 +97,7 @@ def stack_fragments(data: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
     codes = data.new_empty((experts, size))
     of_scales = data.new_empty((experts, scale_bytes(n, 2 * columns)))
     for expert in range(experts):
-        made = fragment_order(data[expert], scales[expert])
+        made = fragment_order(data[expert], scales[expert], neighbours=False)
         codes[expert].copy_(made[:size])
         of_scales[expert].copy_(made[size:])
     return codes, of_scales
@@ -122,26 +129,32 @@ def row_major_parts(data: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _taken_back(placed: Tensor) -> Tensor:
-    """Undo :func:`_placed`: bytes of two codes."""
-    halves = placed.view(torch.int16).to(torch.int32)
-    pairs = torch.zeros_like(halves)
-    for i, (sign, magnitude) in enumerate(_PLACES):
-        pairs |= ((halves >> magnitude) & 7) << (4 * i)
-        pairs |= ((halves >> sign) & 1) << (4 * i + 3)
-    return pairs.to(torch.int16).view(torch.uint8)
+    """Undo :func:`_placed` of neighbours: bytes of two codes."""
+    words = placed.view(torch.int32)
+    plain = torch.zeros_like(words)
+    for code, bits, mask, to in _moves(neighbours=True):
+        plain |= ((words >> to) & mask) << (4 * code + bits)
+    return plain.view(torch.uint8)
 
 
 def _padded(x: Tensor, rows: int, columns: int, value: int) -> Tensor:
     if x.shape == (rows, columns):
-        return x.clone() if x.storage_offset() % 2 else x.contiguous()  # two bytes are read at once
+        return x.clone() if x.storage_offset() % 4 else x.contiguous()  # four bytes are read at once
     return torch.nn.functional.pad(x, (0, columns - x.shape[1], 0, rows - x.shape[0]), value=value)
 
 
-def _placed(data: Tensor) -> Tensor:
-    """Move the codes of two bytes each to their bits: int16 of half as many columns, two a word."""
-    pairs = data.view(torch.int16).to(torch.int32)  # the codes 0, 1, 2, 3 of a half from the lowest bit on
-    placed = torch.zeros_like(pairs)
-    for i, (sign, magnitude) in enumerate(_PLACES):
-        placed |= ((pairs >> (4 * i)) & 7) << magnitude
-        placed |= ((pairs >> (4 * i + 3)) & 1) << sign
-    return placed.to(torch.int16)
+def _placed(data: Tensor, neighbours: bool) -> Tensor:
+    """Move the codes of four bytes each to their bits: int32 of a quarter as many columns."""
+    words = data.view(torch.int32)  # the codes 0 to 7 from the lowest bit on
+    placed = torch.zeros_like(words)
+    for code, bits, mask, to in _moves(neighbours):
+        placed |= ((words >> (4 * code + bits)) & mask) << to
+    return placed
+
+
+def _moves(neighbours: bool) -> Iterator[tuple[int, int, int, int]]:
+    """Yield a code of a word's eight, which of its bits, how many as a mask, and where they lie from."""
+    for place, moves in enumerate(_PLACES):
+        code = 2 * (place % 4) + place // 4 if neighbours else place
+        for bits, mask, to in moves:
+            yield code, bits, mask, to

@@ -122,7 +122,7 @@ def listed(offsets: Tensor, p: GroupedProblem, rows: int) -> Tensor:
 
 def in_fragments(p: GroupedProblem, o: Operands) -> tuple[GroupedProblem, Operands]:
     """The same product with its weight in fragment order."""
-    made = torch.stack([fragment_order(o.w[e], o.w_scales[e]) for e in range(p.experts)])
+    made = torch.stack([fragment_order(o.w[e], o.w_scales[e], neighbours=False) for e in range(p.experts)])
     at, size = code_bytes(p.n, p.k), fragment_bytes(p.n, p.k)
     strides = replace(p.strides, w=(size, 0, 1), w_scales=(size, 0, 1))
     return replace(p, fragments=True, strides=strides), o._replace(w=made[:, :at], w_scales=made[:, at:])

@@ -7,15 +7,19 @@ import torch
 
 from mxgemm.mx.fragments import code_bytes, fragment_bytes, fragment_order, scale_bytes
 
-PLACES = ((15, 6), (12, 3), (14, 0), (13, 9))
+PLACES = (  # of each code's bits from the sign on: the lower codes of four pairs, then the upper ones
+    *((15, 8, 7, 6), (18, 11, 10, 9), (3, 1, 0, 4), (21, 14, 13, 12)),
+    *((31, 24, 23, 22), (2, 27, 26, 25), (19, 17, 16, 20), (5, 30, 29, 28)),
+)
 
 
+@pytest.mark.parametrize("neighbours", [True, False])
 @pytest.mark.parametrize("n, k", [(32, 128), (1, 32), (33, 96), (80, 416)])
-def test_every_code_and_scale_is_where_it_should_be(n: int, k: int) -> None:
+def test_every_code_and_scale_is_where_it_should_be(n: int, k: int, neighbours: bool) -> None:
     random = torch.Generator().manual_seed(n + k)
     codes = torch.randint(0, 16, (n, k), generator=random, dtype=torch.uint8)
     scales = torch.randint(0, 256, (n, k // 32), generator=random, dtype=torch.uint8)
-    made = fragment_order(codes[:, ::2] | codes[:, 1::2] << 4, scales)
+    made = fragment_order(codes[:, ::2] | codes[:, 1::2] << 4, scales, neighbours=neighbours)
     assert made.shape == (fragment_bytes(n, k),) == (code_bytes(n, k) + scale_bytes(n, k),)
     words = made[: code_bytes(n, k)].view(torch.int32).tolist()
     of_scales = made[code_bytes(n, k) :].tolist()
@@ -31,8 +35,8 @@ def test_every_code_and_scale_is_where_it_should_be(n: int, k: int) -> None:
             for word in range(4):
                 value = words[((((tile * chunks + chunk) * 2 + half) * 8 + g) * 4 + t) * 4 + word]
                 for i in range(8):
-                    sign, magnitude = PLACES[i % 4]
-                    found = (value >> (sign + i // 4 * 16) & 1) << 3 | value >> (magnitude + i // 4 * 16) & 7
+                    place = PLACES[i // 2 + i % 2 * 4 if neighbours else i]
+                    found = sum((value >> bit & 1) << (3 - j) for j, bit in enumerate(place))
                     assert found == (int(codes[row, 32 * block + 8 * word + i]) if real else 0)
 
 

@@ -24,13 +24,15 @@ struct RoundArguments {
 // A code of e2m1 is in the bits of the float 126 binades down.
 INLINE u32 code_of(float q) { return bits_of(q * float_of(1u << 23)) >> 22; }
 
+// Pairs are those that pack() makes; their bits: see mxgemm.mx.fragments.
 INLINE u32 places_of(const float (&q)[8]) {
+  constexpr int SIGN[8] = {15, 18, 3, 21, 31, 2, 19, 5}, MAGNITUDE[8] = {6, 9, 0, 12, 22, 25, 16, 28};
   u32 word = 0;
 #pragma unroll
   for (int i = 0; i < 8; i++) {
-    constexpr int SIGN[4] = {15, 12, 14, 13}, MAGNITUDE[4] = {6, 3, 0, 9};
-    const u32 code = code_of(q[i]), shift = i / 4 * 16;
-    word |= (code & 7) << (MAGNITUDE[i % 4] + shift) | (code >> 9 & 1) << (SIGN[i % 4] + shift);
+    const u32 code = code_of(q[OF_PAIRS * (i % 4) + BESIDE * (i / 4)]);
+    const u32 magnitude = i % 4 == 2 ? (code >> 1 & 3) | (code & 1) << 4 : code & 7;
+    word |= magnitude << MAGNITUDE[i] | (code >> 9 & 1) << SIGN[i];
   }
   return word;
 }

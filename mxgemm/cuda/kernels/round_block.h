@@ -1,8 +1,9 @@
 // One block of A: 32 values of a row that one lane holds, rounded to the values that its format has.
 //
 // Macros: A_TYPE (what A is stored as), A_FORMAT (what it is rounded to), SCALE_ADDEND (the rule for block scales: see
-// mxgemm.mx.formats.scale_addend). Results are pairs of bf16 in the order in which decode() of w4_mma.cu makes pairs of
-// weights: word 4 i + j holds values 8 i + j and 8 i + j + 4. Every e2m1 or e4m3 value times 2^(e - 127) is a bf16.
+// mxgemm.mx.formats.scale_addend). Results are pairs of bf16 in the order in which decode() of w4_operands.h makes pairs of
+// weights: word 4 i + j holds values 8 i + j and 8 i + j + 4, or, with NEIGHBOURS, 8 i + 2 j and 8 i + 2 j + 1, as they lie.
+// Every e2m1 or e4m3 value times 2^(e - 127) is a bf16.
 // With A_BEFORE a launch of round_a.cu has done it, and a block comes as these words, or, with A_CODES, as a word of e2m1
 // codes for four of them, in the places of mxgemm.mx.fragments, and a scale byte.
 #pragma once
@@ -17,6 +18,11 @@
 #ifndef SATURATES  // the rule for block scales may leave values above the format's largest
 #define SATURATES 1
 #endif
+
+#ifndef NEIGHBOURS  // as a weight in fragment order has them; see mxgemm.mx.fragments
+#define NEIGHBOURS 0
+#endif
+constexpr int OF_PAIRS = NEIGHBOURS ? 2 : 1, BESIDE = NEIGHBOURS ? 1 : 4;  // from pair to pair, and to its other value
 
 #if A_FORMAT == E4M3
 constexpr int EMAX = 8, MANTISSA = 3, EMIN = -6;
@@ -46,8 +52,12 @@ INLINE void words_of(const uint4& v, u32 (&w)[4]) { w[0] = v.x, w[1] = v.y, w[2]
 #if A_TYPE == BF16
 // Pairs in the order of the weights'.
 INLINE void pairs_of(const uint4& v, u32 (&x)[4]) {
+#if NEIGHBOURS
+  words_of(v, x);
+#else
   x[0] = permute(v.x, v.z, 0x5410), x[1] = permute(v.x, v.z, 0x7632);
   x[2] = permute(v.y, v.w, 0x5410), x[3] = permute(v.y, v.w, 0x7632);
+#endif
 }
 INLINE void pairs_of(const Raw& raw, u32 (&x)[16]) {
 #pragma unroll
@@ -90,7 +100,7 @@ INLINE void pack(const float (&q)[COUNT], u32 (&x)[COUNT / 2]) {
 #pragma unroll
   for (int i = 0; i < COUNT / 8; i++)
 #pragma unroll
-    for (int j = 0; j < 4; j++) x[4 * i + j] = bf16x2_of(q[8 * i + j], q[8 * i + j + 4]);
+    for (int j = 0; j < 4; j++) x[4 * i + j] = bf16x2_of(q[8 * i + OF_PAIRS * j], q[8 * i + OF_PAIRS * j + BESIDE]);
 }
 
 // fp32 bits of the largest magnitude; a NaN's are above infinity's.
@@ -198,12 +208,15 @@ static_assert(LEAST_FAST >= LEAST_SCALE && MOST_FAST <= 128 + DOWN, "bf16 holds 
 
 INLINE u32 factor_of(u32 scale) { return scale * 0x00800080u + twice((126 - DOWN) << 7); }  // 2^(126 + s - 127 - DOWN)
 
-// Eight codes as pairs (j, j + 4) of bf16. The bits of a code are those of a bf16 126 binades down, subnormals included.
+// Eight codes as pairs of bf16, in the places of mxgemm.mx.fragments. The bits of a code are those of a bf16 126 binades
+// down, subnormals included. Three pairs are a rotation away from where they have to be; of the fourth one a product moves
+// sign, exponent and mantissa by as many distances at once, which meet nowhere.
 INLINE void decode_places(u32 q, u32 factor, u32 (&d)[4]) {
-  d[0] = q & 0x81C081C0u;
-  d[1] = (q << 3) & 0x81C081C0u;
-  d[2] = and_or(q << 1, 0x80008000u, (q << 6) & 0x01C001C0u);
-  d[3] = and_or(q << 2, 0x80008000u, (q >> 3) & 0x01C001C0u);
+  constexpr u32 PAIR = 0x81C081C0u;
+  d[0] = q & PAIR;
+  d[1] = (q >> 3 | q << (32 - 3)) & PAIR;
+  d[2] = (q & 0x001B001Bu) * (1 << 2 | 1 << 7 | 1 << 12) & PAIR;
+  d[3] = (q >> 6 | q << (32 - 6)) & PAIR;
 #pragma unroll
   for (int j = 0; j < 4; j++) d[j] = mul_bf16x2(d[j], factor);
 }

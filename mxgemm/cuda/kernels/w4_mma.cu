@@ -229,7 +229,7 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
     if (!A_AHEAD || A_SLOTS) load_a(part, round, ahead);
     Opened opened[MT];
     bool odd = false;
-#if A_SLOTS && A_FORMAT != BF16
+#if A_SLOTS && A_FORMAT != BF16 && !ROUNDED_ALONE
 #pragma unroll 2
     for (int j = 0; j < (MT + WARPS_N - 1) / WARPS_N; j++)
       if (MT % WARPS_N == 0 || side + j * WARPS_N < MT)

@@ -44,7 +44,7 @@ INLINE void decode(u32 q, u32 factor, u32 (&d)[4]) {
   for (int j = 0; j < 4; j++) d[j] = mul_bf16x2(d[j], factor);
 #endif
 }
-constexpr u32 MAGNITUDES = FRAGMENTS ? 0x0FFF0FFFu : 0x77777777u;  // the bits of a word that are no code's sign
+constexpr u32 MAGNITUDES = FRAGMENTS ? 0x7FD37FD3u : 0x77777777u;  // the bits of a word that are no code's sign
 
 INLINE uint4 load_weights(const u8* p, i64 stride) {
 #if W_VECTOR || FRAGMENTS
@@ -99,18 +99,37 @@ INLINE bool round_in_place(const u32 (&at)[4], u32 offset) {
 struct Part {
   u32 at[4];
 };
+// What a warp has for itself stays in registers once it is rounded, where these are few.
+#define ROUNDED_ALONE (A_FORMAT != BF16 && WARPS_N == 1 && MT <= 2)
+#if ROUNDED_ALONE
+struct Opened {
+  u32 words[16];
+};
+INLINE bool open(const Part& part, Opened& opened) {
+  Raw raw;
+#pragma unroll
+  for (int i = 0; i < 4; i++) raw.v[i] = load_shared_16(part.at[i]);
+  return round_block(raw, opened.words);
+}
+#else
 typedef Part Opened;
 INLINE bool open(const Part& part, Opened& opened) {
 #pragma unroll
   for (int i = 0; i < 4; i++) opened.at[i] = part.at[i];
   return true;
 }
+#endif
 INLINE void four_words(const Opened& opened, int i, u32 (&x)[4]) {
+#if ROUNDED_ALONE
+#pragma unroll
+  for (int j = 0; j < 4; j++) x[j] = opened.words[4 * i + j];
+#else
   const uint4 v = load_shared_16(opened.at[i]);
 #if A_FORMAT == BF16
   pairs_of(v, x);
 #else
   words_of(v, x);
+#endif
 #endif
 }
 #elif A_CODES
