@@ -13,8 +13,9 @@ A word has eight codes, two to a pair of bf16, each in bits of its own::
       2     3, 19    1, 0, 4, 17, 16, 20
       3    21,  5   14 to 12, 30 to 28      as pair 0, 6 bits to the left and round the end
 
-so that few instructions make pairs of bf16 of them. Pair j has the codes 2 j and 2 j + 1, as activations lie; in a stack
-of experts' weights j and j + 4, as weights that nobody put in order give them. Padding aside it is as large as the row-major bytes.
+so that few instructions make pairs of bf16 of them. Pair j has the codes 2 j and 2 j + 1, as activations lie; in a
+stack of experts' weights j and j + 4, as weights that nobody put in order give them. Padding aside it is as large as
+the row-major bytes.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ _PLACES: Final = (
     *(((3, 1, 15), (0, 7, 6)), ((3, 1, 18), (0, 7, 9)), ((3, 1, 3), (1, 3, 0), (0, 1, 4)), ((3, 1, 21), (0, 7, 12))),
     *(((3, 1, 31), (0, 7, 22)), ((3, 1, 2), (0, 7, 25)), ((3, 1, 19), (1, 3, 16), (0, 1, 20)), ((3, 1, 5), (0, 7, 28))),
 )
-"""Of the lower codes of four pairs, then of the upper ones: which bits of the code, from what on, lie in a word from where
-on."""
+"""Of the lower codes of four pairs, then of the upper ones: lowest bit in the code, a mask of it and those that follow,
+lowest bit in the word."""
 
 
 def code_bytes(n: int, k: int) -> int:
