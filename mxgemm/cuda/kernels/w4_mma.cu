@@ -120,7 +120,8 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
   const int copied_row = 2 * side + (lane >> 4), rows_left = p.m - m0 - copied_row;
   const u8* const copied_from = p.a + (m0 + copied_row) * p.a_row * A_BYTES + copied * 16;
   u32 copied_to = area + place_of(copied_row, copied);
-  const u32 place = area + place_of(g, 4 * t);  // of its first piece; piece i is at 16 i in other bits of the address
+  u32 place = area + place_of(g, 4 * t);  // of its first piece; piece i is at 16 i in other bits of the address
+  keep_as_it_is(place);
   u32 slot = 0;  // what of A is multiplied next, in bytes
 #else
   const u8* a[MT];
@@ -221,7 +222,7 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
   };
 
   float acc[TILES][MT][4] = {};
-  u64 left = 0;  // chunks of this warp that are left to the second loop
+  u64 left = 0;  // chunks of this warp that are left to the second loop, the last one in the lowest bit
   // Adds a chunk, or says that it has to be left. Another one, if there is one, is called for as soon as there is room.
   auto add_chunk = [&](Weights& w, Part (&part)[MT], int round, int ahead) {
     const int then = ahead + DEPTH * ALONG_K;
@@ -346,7 +347,7 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
         meet_on_a();
 #endif
         if (ONCE && d + 1 < DEPTH) load_chunk(d + 1);  // when this one has come: together they would come late
-        if (!add_chunk(weights[d], parts[d], round, d * ALONG_K)) left |= 1ull << ((round - first) / ALONG_K + d);
+        left = 2 * left + !add_chunk(weights[d], parts[d], round, d * ALONG_K);
 #if A_SLOTS && (DEPTH > 1 || !ONCE)
 #if A_WHOLE
         end_group_of_copies();
@@ -381,7 +382,7 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
   // What was left: A and the weights without their scales, the values of one block a time, the others' A being 0.
 #pragma unroll 1
   for (; left; left &= left - 1) {
-    const int chunk = first + ALONG_K * lowest_bit(left);
+    const int chunk = first + ((end - 1 - first) / ALONG_K - lowest_bit(left)) * ALONG_K;
     const i64 at = codes_at(chunk), scale_at = scales_at(chunk);
 #pragma unroll 1
     for (int c = 0; c < MT; c++) {
