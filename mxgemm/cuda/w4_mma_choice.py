@@ -55,6 +55,11 @@ TOGETHER: Final = 0.185
 MANY: Final = 16
 MANY_US: Final = 0.04
 """For each warp above so many: what every warp does once, and its sums, which are added last."""
+TURNS: Final = 2
+"""Of a warp of bf16 activations, up to which it is as well to call for the first ones four warps at a time."""
+FEW: Final = 4
+IN_TURN_US: Final = 0.1
+"""What that gives where warps have such a second turn."""
 IN_CLUSTERS: Final = 0.895
 """Of the multiprocessors: those that clusters of three or more find places on at once."""
 LATENCY_US: Final = {False: 0.071, True: 0.059}
@@ -123,8 +128,12 @@ def _considered(p: Problem) -> Iterator[MmaConfig]:
                 yield replace(config, resident=_resident(p, config))
             config = MmaConfig(tiles, warps_n, warps_k, depth, warps_m=warps_m, prefetch=calls)
             config = replace(config, a_slots=slots if slots <= MAX_WHOLE else FEW_SLOTS)
-            turn = warps_n == 1 and config.warps > MANY and at_once(p, config)
-            yield replace(config, resident=_resident(p, config), in_turn=turn)
+            config = replace(config, resident=_resident(p, config))
+            alone = warps_n == 1 and at_once(p, replace(config, depth=TURNS))
+            turn = alone and config.warps > MANY and at_once(p, config)
+            yield replace(config, in_turn=turn)
+            if alone and not turn and config.warps > FEW and p.a_format == "bf16":
+                yield replace(config, in_turn=True)
 
 
 def _most_along_k(most: int) -> int:
@@ -189,7 +198,7 @@ def estimate_us(p: Problem, c: MmaConfig) -> float:
     memory_us = weight / MEMORY_BYTES_A_US * max(1.0, 0.75 * waves * units / workgroups)
     passed = weight + workgroups * p.m * CHUNK * chunks(p) / c.splits * (17 / 32 if c.a_codes else 2)
     launches_us = LAUNCH_US + SECOND_LAUNCH_US * c.a_before - OVERLAPPED_US * c.overlap - PREFETCHED_US * c.prefetch
-    launches_us += MANY_US * max(0, c.warps - MANY)
+    launches_us += MANY_US * max(0, c.warps - MANY) - IN_TURN_US * (c.in_turn and not at_once(p, c))
     if c.splits > 1:
         of_a_warp = TILE_N * c.tiles * c.warps_n * p.m / c.warps
         launches_us += SPLIT_US + EXCHANGED_US * of_a_warp + TOGETHER * weight / MEMORY_BYTES_A_US
