@@ -197,19 +197,25 @@ def test_only_whole_rows_of_bf16_go_through_shared_memory(options: dict[str, Any
 
 @pytest.mark.slow
 def test_rounding_before_gives_the_same_bits() -> None:
-    """And so do the rounding in registers, in pairs of bf16, and both orders of the weight."""
-    for data in ("even", "spread", "nan"):
-        case = Case(9, 32, 256, replace(ONE, a_before=True), out_dtype=FP32, data=data)
+    """And so do the rounding in registers, in pairs of bf16; a weight in fragment order adds in an order of its own."""
+    for data, derived in (
+        ("even", ""),
+        ("spread", ""),
+        ("nan", ""),
+        ("even", "bf16"),
+        ("spread", "bf16"),
+        ("nan", "bf16"),
+    ):
+        case = Case(9, 32, 256, replace(ONE, a_before=True), out_dtype=FP32, data=data, derived=derived)
         found = []
         codes = replace(case, config=replace(case.config, a_codes=True))
         slots = replace(case, config=replace(ONE, a_slots=1))
-        for one in (case, replace(case, config=ONE), replace(case, derived="bf16"), codes, slots):
+        for one in (case, replace(case, config=ONE), slots, codes):
             made = make(one, 3, CPU)
             lanes.run(made.problem, one.config, made.operands)
             found.append(made.operands.out.view(torch.int32))
         assert torch.equal(found[0], found[1])
         assert torch.equal(found[0], found[2])
-        assert torch.equal(found[0], found[4])
         assert torch.equal(found[0], found[3]) or data == "spread"  # there other chunks are for the second loop
 
 
