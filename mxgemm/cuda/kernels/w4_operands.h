@@ -99,8 +99,8 @@ INLINE bool round_in_place(const u32 (&at)[4], u32 offset) {
 struct Part {
   u32 at[4];
 };
-// What a warp has for itself stays in registers once it is rounded, where these are few.
-#define ROUNDED_ALONE (A_FORMAT != BF16 && WARPS_N == 1 && MT <= 2)
+// What a warp has for itself stays in registers once it is rounded, where there are enough.
+#define ROUNDED_ALONE (A_FORMAT != BF16 && WARPS_N == 1 && (MT == 1 || (MT == 2 && !ONCE)))
 #if ROUNDED_ALONE
 struct Opened {
   u32 words[16];
