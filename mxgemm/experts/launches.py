@@ -20,6 +20,8 @@ from mxgemm.native.program import SCRATCH, Place, Step, fixed
 
 ALIGNMENT: Final = 256
 """Of what lies in scratch."""
+Weight = tuple[Tensor, Tensor, Tensor | None]
+"""Codes, scales, and the bias beside them."""
 
 
 class Scratch:
@@ -80,6 +82,70 @@ class Slabbed:
         return [
             self.slabs.step(device, a, a_scales, memory, tiles, index if self.reads_index else fixed(0)),
             self.main.step(device, memory, *weight, out, out_scales, tiles, index if self.writes_index else fixed(0)),
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """Both products of a layer by one launch, behind one that sorts its pairs and quantises its tokens.
+
+    Attributes:
+        begin: the launch before.
+        main: the products.
+        tokens: as they come, where that quantises them.
+        sizes: pairs, words of the tile list and of the counts behind it; bytes of a row of inner activations and of its
+            scales; columns of the result.
+    """
+
+    begin: Lazy
+    main: Lazy
+    tokens: Tokens | None
+    sizes: tuple[int, int, int, int, int]
+
+    def __call__(
+        self, a: Tensor, a_scales: Tensor | None, first: Weight, second: Weight, ids: Tensor, expert_map: Tensor | None
+    ) -> Tensor:
+        """Return what each pair's expert makes of its token, fp32; of weights and their biases."""
+        device = a.device
+        needed, (pairs, *_, columns) = Scratch(), self.sizes
+        places = self._places(needed)
+        y = torch.empty((pairs, columns), dtype=torch.float32, device=device)
+        with workspace.take(needed.nbytes, device) as arena:
+            at = [0 if place is None else arena.address + place - SCRATCH for place in places]
+            found, tiles, data, scales, inner, inner_scales = at
+            left = (a.data_ptr(), 0 if a_scales is None else a_scales.data_ptr())
+            table = 0 if expert_map is None else expert_map.data_ptr()
+            made = (left[0], data, scales) if self.tokens is not None else (0, 0, 0)
+            self.begin(device, found, tiles, ids.data_ptr(), table, *made)
+            one, two = (tuple(0 if t is None else t.data_ptr() for t in weight) for weight in (first, second))
+            read = left if self.tokens is None else (data, scales)
+            self.main(device, *read, *one, inner, inner_scales, *two, y.data_ptr(), tiles, found)
+        return y
+
+    def _places(self, scratch: Scratch) -> list[Place | None]:
+        """Take scratch: places, tiles, tokens and their scales, inner activations and theirs."""
+        pairs, words, row, of_scales, _ = self.sizes
+        t = self.tokens
+        data = None if t is None else scratch.take(t.tokens * t.hidden // FORMATS[t.a_format].pack)
+        scales = None if t is None else scratch.take(t.tokens * t.hidden // BLOCK)
+        inner_scales = scratch.take(pairs * of_scales) if of_scales else None
+        return [
+            scratch.take(4 * pairs), scratch.take(4 * words), data, scales, scratch.take(pairs * row), inner_scales,
+        ]  # fmt: skip
+
+    def steps(self, device: torch.device, scratch: Scratch, *places: Place) -> list[Step]:
+        """Describe it, of places of tokens, their scales, both weights with scales and biases, pairs' results, ids, map."""
+        a, a_scales, w13, s13, b13, w2, s2, b2, y, ids, table = places
+        nothing = fixed(0)
+        found, tiles, data, scales, inner, inner_scales = (
+            nothing if place is None else place for place in self._places(scratch)
+        )
+        quantises = self.tokens is not None
+        read = (data, scales) if quantises else (a, a_scales)
+        made = (a, data, scales) if quantises else (nothing, nothing, nothing)
+        return [
+            self.begin.step(device, found, tiles, ids, table, *made),
+            self.main.step(device, *read, w13, s13, b13, inner, inner_scales, w2, s2, b2, y, tiles, found),
         ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -42,18 +42,35 @@ Quantise = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Quantise tokens ``[T, H]``: elements and scales."""
 
 
+class BothProducts(Protocol):
+    """A sort and both products of a layer, as one."""
+
+    def __call__(
+        self,
+        a: Tensor,
+        a_scales: Tensor | None,
+        first: tuple[Tensor, Tensor, Tensor | None],
+        second: tuple[Tensor, Tensor, Tensor | None],
+        ids: Tensor,
+        expert_map: Tensor | None,
+    ) -> Tensor:
+        """Return what each pair's expert makes of its token, fp32 ``[pairs, H]``: of weights, scales and biases."""
+
+
 class LayerLaunches(NamedTuple):
     """What a layer of experts is made of, in order: the sort, its two products, the sums.
 
     ``quantise`` makes its tokens bytes before, where the route has a launch of its own for that; with ``rounds`` the
-    first product takes them as they come.
+    first product takes them as they come. With ``whole`` that is called instead of a sort and two products, which are
+    none then.
     """
 
-    sort: Sort
-    products: tuple[Launch, Launch]
+    sort: Sort | None
+    products: tuple[Launch, ...]
     combine: Combine
     quantise: Quantise | None = None
     rounds: bool = False
+    whole: BothProducts | None = None
 
 
 class ExpertsRoute(ABC):

@@ -14,7 +14,7 @@ from mxgemm.experts.choice import choose
 from mxgemm.experts.forms import in_fragments, weight_of
 from mxgemm.experts.plan import strides_of
 from mxgemm.experts.problem import GroupedProblem, Operands, Routing, Strides, Tokens
-from mxgemm.experts.route import Combine, Launch, Quantise, Sort
+from mxgemm.experts.route import BothProducts, Combine, Launch, Quantise, Sort
 from mxgemm.mx.formats import BLOCK, FORMATS
 from mxgemm.mx.tensor import MXTensor
 
@@ -42,15 +42,17 @@ class Steps:
         combine: see :mod:`mxgemm.experts.route`.
         quantise: see there.
         rounds: see there.
+        whole: see there.
     """
 
     problems: tuple[GroupedProblem, GroupedProblem]
     routing: Routing
-    sort: Sort
-    products: tuple[Launch, Launch]
+    sort: Sort | None
+    products: tuple[Launch, ...]
     combine: Combine
     quantise: Quantise | None = None
     rounds: bool = False
+    whole: BothProducts | None = None
 
 
 def describe(
@@ -165,6 +167,11 @@ def pair_results(
     """
     one, two = steps.problems
     data, a_scales = a
+    added = [None if bias is None else bias.resolve_neg() for bias in (b13, b2)]
+    if steps.whole is not None:
+        first, second = (*weight_of(w13, one), added[0]), (*weight_of(w2, two), added[1])
+        return steps.whole(data, a_scales, first, second, ids, expert_map)
+    assert steps.sort is not None
     ordered = steps.sort(ids, expert_map)
     inner = torch.empty((one.rows, one.strides.out[0]), dtype=one.out_dtype, device=data.device)
     scales = None
@@ -172,7 +179,6 @@ def pair_results(
         scales = torch.empty((one.rows, one.columns // BLOCK), dtype=torch.uint8, device=data.device)
     y = torch.empty((two.rows, two.n), dtype=torch.float32, device=data.device)
     where = (ordered.offsets, ordered.places, ordered.tiles)
-    added = [None if bias is None else bias.resolve_neg() for bias in (b13, b2)]
     codes, of_codes = weight_of(w13, one)
     steps.products[0](Operands(data, a_scales, codes, of_codes, added[0], *where, inner, scales))
     codes, of_codes = weight_of(w2, two)

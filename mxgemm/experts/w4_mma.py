@@ -19,10 +19,11 @@ from mxgemm.device import Machine
 from mxgemm.errors import Refusal
 from mxgemm.experts import mma as grouped_mma
 from mxgemm.experts import mma_around as around
-from mxgemm.experts.launches import Combined, Product, Quantised, Routed, ids_alone
+from mxgemm.experts import whole
+from mxgemm.experts.launches import Combined, Product, Quantised, Routed, Whole, ids_alone
 from mxgemm.experts.mma import FEW_PAIRS, MAX_ROUTED, GroupedConfig, config_for, grouped_refusal, registers_for
 from mxgemm.experts.problem import GroupedProblem, Operands, Routing, Tokens, tile_list_rows
-from mxgemm.experts.route import Combine, ExpertsRoute, Launch, LayerLaunches, Quantise, Sort
+from mxgemm.experts.route import BothProducts, Combine, ExpertsRoute, Launch, LayerLaunches, Quantise, Sort
 from mxgemm.experts.triton_gemm import TritonGrouped
 
 _TRITON: Final = TritonGrouped()
@@ -90,6 +91,10 @@ class GroupedMMA(ExpertsRoute):
         self, problems: tuple[GroupedProblem, GroupedProblem], routing: Routing, tokens: Tokens | None
     ) -> LayerLaunches:
         """Return the launches of a layer: of few pairs without a sort."""
+        launched = self.bind_whole(problems, routing, tokens)
+        if launched is not None:
+            rounds = tokens is not None and tokens.a_format != "bf16"
+            return LayerLaunches(None, (), self.bind_combine(routing), None, rounds, launched)
         one, two = self.configs(problems)
         rounds = tokens is not None and 0 < tokens.tokens <= self.rounding and rounds_tokens(problems[0], tokens)
         rounds = rounds and one.slots > 0
@@ -109,6 +114,32 @@ class GroupedMMA(ExpertsRoute):
         else:
             sort = self.bind_route(routing, one.rows, early=early)
         return LayerLaunches(sort, (first, second), self.bind_combine(routing), quantise, rounds)
+
+    def bind_whole(
+        self, problems: tuple[GroupedProblem, GroupedProblem], routing: Routing, tokens: Tokens | None
+    ) -> BothProducts | None:
+        """Return both products as one launch, or None where they are launches of their own."""
+        config = whole.config_for(problems)
+        if config is None or not whole.takes(problems, routing, tokens):
+            return None
+        quantised = tokens if tokens is not None and tokens.a_format != "bf16" else None
+        begin = Lazy(
+            (whole.BEGIN_SOURCE, whole.BEGIN_KERNEL),
+            whole.begin_defines(quantised),
+            (whole.begin_grid(quantised), (around.ROUTE_THREADS, 1, 1)),
+            whole.BEGIN_POINTERS,
+            whole.begin_constants(quantised, routing),
+            around.ROUTE_SHARED_BYTES,
+        ).build(routing.machine)
+        main = Lazy(
+            (whole.SOURCE, whole.KERNEL),
+            whole.defines(problems, config),
+            ((whole.programs(problems, config), 1, 1), (config.threads, 1, 1)),
+            whole.POINTERS,
+            whole.constants(problems, config, routing),
+            whole.shared_bytes(problems, config),
+        ).build(routing.machine)
+        return Whole(begin, main, quantised, whole.sizes(problems, routing))
 
     def launcher(
         self, problem: GroupedProblem, config: GroupedConfig, routing: Routing | None, *, early: bool

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mxgemm.experts import mma as grouped_mma
 from mxgemm.experts import mma_around as around
-from mxgemm.experts import wgmma
+from mxgemm.experts import wgmma, whole
 from mxgemm.experts.mma import GroupedConfig
 from mxgemm.experts.problem import GroupedProblem, Operands, Routing, Tokens, tile_list_rows
 from mxgemm.experts.wgmma import GroupedWgmmaConfig
@@ -54,6 +54,49 @@ def multiply_wgmma(p: GroupedProblem, c: GroupedWgmmaConfig, o: Operands) -> int
     sizes = wgmma.grid(p, c)[0], c.threads, c.shared_bytes
     kernel = wgmma.SOURCE, wgmma.KERNEL, "Arguments"
     return run(kernel, wgmma.defines(p, c, early=True), packed, sizes, tensors, results)
+
+
+def multiply_whole(
+    problems: whole.Problems,
+    c: whole.WholeConfig,
+    routing: Routing,
+    tokens: Tokens | None,
+    a: tuple[Tensor, Tensor | None],
+    weights: tuple[tuple[Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor, Tensor | None]],
+    ids: Tensor,
+    expert_map: Tensor | None,
+    *,
+    workgroups: int,
+    at_once: bool,
+) -> Tensor:
+    """Run both products of a layer, by some workgroups, and the launch before; return pairs' results."""
+    pairs, words, row, of_scales, columns = whole.sizes(problems, routing)
+    places, tiles = torch.full((pairs,), -1, dtype=torch.int32), torch.full((words,), -5, dtype=torch.int32)
+    data = scales = None
+    if tokens is not None:
+        data = torch.full((tokens.tokens, tokens.hidden // FORMATS[tokens.a_format].pack), 255, dtype=torch.uint8)
+        scales = torch.full((tokens.tokens, tokens.hidden // 32), 254, dtype=torch.uint8)
+    tensors = (places, tiles, ids, expert_map, None if tokens is None else a[0], data, scales)
+    packed = whole.BEGIN_POINTERS.pack(*addresses(*tensors)) + whole.begin_constants(tokens, routing)
+    kernel = whole.BEGIN_SOURCE, whole.BEGIN_KERNEL, "BeginArguments"
+    sizes = whole.begin_grid(tokens)[0], around.ROUTE_THREADS, around.ROUTE_SHARED_BYTES
+    made = [t for t in (places, tiles, data, scales) if t is not None]
+    run(kernel, whole.begin_defines(tokens), packed, sizes, tensors, made)
+    read = a if tokens is None else (data, scales)
+    inner = torch.full((pairs, row), 255, dtype=torch.uint8)
+    inner_scales = torch.full((pairs, of_scales), 254, dtype=torch.uint8) if of_scales else None
+    y = torch.full((pairs, columns), float("nan"))
+    tensors = (*read, *weights[0], inner, inner_scales, *weights[1], y, tiles, places)
+    shares, whole.programs = whole.programs, lambda *_: workgroups
+    try:
+        packed = whole.POINTERS.pack(*addresses(*tensors)) + whole.constants(problems, c, routing)
+    finally:
+        whole.programs = shares
+    macros = {**whole.defines(problems, c), "AT_ONCE": int(at_once)}
+    results = [t for t in (inner, inner_scales, y, tiles) if t is not None]
+    sizes = workgroups, c.threads, whole.shared_bytes(problems, c)
+    run((whole.SOURCE, whole.KERNEL, "LayerArguments"), macros, packed, sizes, tensors, results)
+    return y
 
 
 def quantise(t: Tokens, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -140,7 +183,8 @@ def _built(kernel: Kernel, defines: tuple[tuple[str, int | str], ...]) -> ctypes
             shutil.copy(file, folder / file.name)
         given = ("SOURCE", f'"{kernel[0]}"'), ("KERNEL", kernel[1]), ("ARGUMENTS", kernel[2])
         macros = [f"-D{key}={value}" for key, value in (*defines, *given)]
-        driver = "lanes_grouped_wgmma.cpp" if kernel[1] == wgmma.KERNEL else "lanes_grouped.cpp"
+        drivers = {wgmma.KERNEL: "lanes_grouped_wgmma.cpp", whole.KERNEL: "lanes_grouped_layer.cpp"}
+        driver = drivers.get(kernel[1], "lanes_grouped.cpp")
         command = [compiler, "-std=c++20", "-O1", "-shared", "-fPIC", "-w", *macros, driver]
         done = subprocess.run([*command, "-o", "lanes.so"], cwd=folder, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr

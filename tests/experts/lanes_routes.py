@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from mxgemm.device import Machine
-from mxgemm.experts import choice, plan, wgmma
+from mxgemm.experts import choice, plan, wgmma, whole
 from mxgemm.experts import layer as experts_layer
 from mxgemm.experts.mma import MAX_ROUTED, GroupedConfig, config_for
 from mxgemm.experts.problem import GroupedProblem, Operands, Routing, Tokens
-from mxgemm.experts.route import Combine, Launch, Quantise, Sort, Sorted
+from mxgemm.experts.route import BothProducts, Combine, Launch, Quantise, Sort, Sorted
 from mxgemm.experts.w4_mma import GroupedMMA
 from mxgemm.experts.w4_wgmma import GroupedWgmma
 from mxgemm.experts.wgmma import GroupedWgmmaConfig
@@ -34,6 +34,8 @@ class ByLanes(GroupedMMA):
         self.chosen: Callable[[GroupedProblem], GroupedConfig] = config_for
         self.fragments = False
         self.multiplied = 0
+        self.whole: whole.WholeConfig | None = None
+        self.workgroups, self.at_once = 2, False
 
     def missing(self, machine: Machine) -> None:
         """Nothing."""
@@ -54,6 +56,29 @@ class ByLanes(GroupedMMA):
             self.multiplied += lanes_grouped.multiply(p, config, given, routing)
 
         return launch
+
+    def bind_whole(
+        self, problems: tuple[GroupedProblem, GroupedProblem], routing: Routing, tokens: Tokens | None
+    ) -> BothProducts | None:
+        config = self.whole
+        if config is None:
+            return None
+        quantised = tokens if tokens is not None and tokens.a_format != "bf16" else None
+
+        def both(
+            a: Tensor, a_scales: Tensor | None, first: Any, second: Any, ids: Tensor, expert_map: Tensor | None
+        ) -> Tensor:
+            self.multiplied += 1
+            (one, first), (two, second) = (
+                _in_fragments(p, weight) for p, weight in zip(problems, (first, second), strict=True)
+            )
+            assert whole.takes((one, two), routing, tokens)
+            return lanes_grouped.multiply_whole(
+                (one, two), config, routing, quantised, (a, a_scales), (first, second), ids, expert_map,
+                workgroups=self.workgroups, at_once=self.at_once,
+            )  # fmt: skip
+
+        return both
 
     def bind_quantise(self, tokens: Tokens, machine: Machine) -> Quantise:
         return partial(lanes_grouped.quantise, tokens)
@@ -126,6 +151,13 @@ def in_fragments(p: GroupedProblem, o: Operands) -> tuple[GroupedProblem, Operan
     at, size = code_bytes(p.n, p.k), fragment_bytes(p.n, p.k)
     strides = replace(p.strides, w=(size, 0, 1), w_scales=(size, 0, 1))
     return replace(p, fragments=True, strides=strides), o._replace(w=made[:, :at], w_scales=made[:, at:])
+
+
+def _in_fragments(p: GroupedProblem, weight: Any) -> tuple[GroupedProblem, Any]:
+    """The same with a weight and its bias alone."""
+    w, scales, bias = weight
+    p, o = in_fragments(p, Operands(w, w, w, scales, bias, w, None, None, w))
+    return p, (o.w, o.w_scales, bias)
 
 
 def under_its_name(made: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:

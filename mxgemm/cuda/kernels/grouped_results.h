@@ -90,11 +90,13 @@ INLINE float sum_of_warps(const Arguments& p, const float* sums, const Group& gr
   return is_absent(p.routing, group, m) ? float_of(0x7FC00000u) : sum;
 }
 
+// By STORING warps, whose `thread` it is.
 #if GATED
+template <int STORING = WARPS>
 INLINE void store_results(const Arguments& p, const float* sums, int place, const Group& group, const Biases& biases,
                           u32 thread) {
 #pragma unroll 1
-  for (int m = thread >> 5; m < group.count; m += WARPS) {
+  for (int m = thread >> 5; m < group.count; m += STORING) {
     const float gate = sum_of_warps(p, sums, group, biases.bits[0], m, own_row(thread, 0));
     const float up = sum_of_warps(p, sums, group, biases.bits[1], m, own_row(thread, 1));
     const float value = gated(Gate{p.alpha, p.limit, p.offset}, gate, up);

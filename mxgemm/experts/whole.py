@@ -1,0 +1,192 @@
+"""A layer of experts of few rows as one launch behind a small one: ``kernels/grouped_layer.cu``, to the bits of the others.
+
+No tensors and no compiler here: which layers it takes, its sizes, macros, arguments, and those of the launch before it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from mxgemm.cuda.operands import CHUNK, DTYPES
+from mxgemm.experts import mma
+from mxgemm.experts import mma_around as around
+from mxgemm.experts.mma import LANES, TILE_M, TILE_N, WARPS_K, GroupedConfig
+from mxgemm.experts.problem import GroupedProblem, Routing, Tokens, tile_list_rows
+from mxgemm.hip.kernarg import Layout
+from mxgemm.mx.formats import BLOCK
+
+Problems = tuple[GroupedProblem, GroupedProblem]
+
+SOURCE: Final = "grouped_layer.cu"
+KERNEL: Final = "grouped_layer"
+POINTERS: Final = Layout("P" * 13)
+"""Tokens, their scales, w13, scales, b13, inner activations, scales, w2, scales, b2, pairs' results, tile list, places."""
+_HALF: Final = "q" * 8 + "i" * 12
+CONSTANTS: Final = Layout(2 * _HALF + "fff" + "i" * 5)
+"""The rest of the kernel's ``LayerArguments``."""
+
+BEGIN_SOURCE: Final = "grouped_begin.cu"
+BEGIN_KERNEL: Final = "grouped_begin"
+BEGIN_POINTERS: Final = Layout("P" * 7)
+"""Places, tiles, ids, map or 0; tokens, bytes, scales, or 0."""
+BEGIN_CONSTANTS: Final = Layout("q" + "iiii" + "qq" + "iiii")
+
+ALONG_N: Final = 4
+"""Warps along N, of a tile of 16 weight rows each: a unit has 64."""
+STORING: Final = 4
+"""Warps that add up and store."""
+MAX_SHARED_BYTES: Final = 227 * 1024
+LEAST_SLOTS: Final = 3
+MOST_SLOTS: Final = 16
+MOST_ROWS: Final = 8
+"""Rows of an expert in the mean up to which a layer may be one launch."""
+
+
+@dataclass(frozen=True, slots=True)
+class WholeConfig:
+    """How a layer's one launch divides its work.
+
+    Attributes:
+        slots: rounds of chunks that are on their way, or wait, in shared memory.
+        warps_k: warps that share K, the order of sums: see :class:`mxgemm.experts.mma.GroupedConfig`.
+        resident: workgroups of a multiprocessor.
+    """
+
+    slots: int
+    warps_k: int = WARPS_K
+    resident: int = 1
+
+    @property
+    def multiplying(self) -> int:
+        """Warps that multiply."""
+        return ALONG_N * self.warps_k
+
+    @property
+    def threads(self) -> int:
+        """Threads of a workgroup."""
+        return LANES * (self.multiplying + STORING + 1)
+
+    @property
+    def stage_bytes(self) -> int:
+        """Bytes of a round of chunks of a unit: codes and scales."""
+        return self.warps_k * (ALONG_N * TILE_N * CHUNK // 2 + ALONG_N // 2 * LANES * 4)
+
+
+def config_for(problems: Problems, warps_k: int = WARPS_K, resident: int = 1) -> WholeConfig | None:
+    """Return the configuration of a layer: all shared memory; None where that is too little."""
+    least = shared_bytes(problems, WholeConfig(0, warps_k, resident))
+    each = WholeConfig(1, warps_k, resident).stage_bytes + 16 + 32
+    room = (MAX_SHARED_BYTES if resident == 1 else 228 * 1024 // resident - 1024) - least
+    slots = min(MOST_SLOTS, room // each)
+    return None if slots < LEAST_SLOTS else WholeConfig(slots, warps_k, resident)
+
+
+def takes(problems: Problems, routing: Routing, tokens: Tokens | None) -> bool:
+    """Say whether a layer can be one launch; of tokens that are bytes already without ``tokens``."""
+    one, two = problems
+    listed = max(routing.pairs, routing.experts) <= mma.MAX_ROUTED
+    some = one.rows <= MOST_ROWS * one.experts
+    ordered = one.fragments and two.fragments and not one.zeros and not two.zeros
+    floats = tokens is None or tokens.a_format != "bf16" or _is_vector(tokens)
+    small = max(one.k, two.k) <= CHUNK * mma.MAX_CHUNKS * WARPS_K
+    return listed and some and ordered and floats and small and config_for(problems) is not None
+
+
+def _is_vector(t: Tokens) -> bool:
+    return t.aligned and t.dtype == torch.bfloat16 and t.strides[1] == 1 and t.strides[0] % 8 == 0
+
+
+def shared_bytes(problems: Problems, c: WholeConfig) -> int:
+    """Return the shared memory of a workgroup."""
+    of_sums = 2 * c.multiplying * TILE_M * (TILE_N + 4) * 4
+    small = of_sums + 16 * c.slots + 32 + 32 * c.slots + 64 + 4 * LANES * c.warps_k
+    chunks = max(-(-p.k // CHUNK) for p in problems)
+    return -(-small // 128) * 128 + c.slots * c.stage_bytes + chunks * 2 * CHUNK * mma.a_rows(problems[0])
+
+
+def programs(problems: Problems, c: WholeConfig) -> int:
+    """Return the workgroups: as many as there is room for, but no more than units."""
+    return min(max(1, problems[0].machine.cu_count) * c.resident, units(problems[0]))
+
+
+def units(p: GroupedProblem) -> int:
+    """Return how many units a product has at most."""
+    return places(p) * mma.most_tiles(p, GroupedConfig(1))
+
+
+def places(p: GroupedProblem) -> int:
+    """Return the units of a tile of rows."""
+    return -(-p.n // (ALONG_N * TILE_N))
+
+
+def listed_words(r: Routing) -> int:
+    """Return where counts lie behind a tile list, in words."""
+    return 3 * tile_list_rows(r.pairs, r.experts, TILE_M)
+
+
+def counts(r: Routing) -> int:
+    """Return how many counts there are: of shares taken, and of each tile."""
+    return tile_list_rows(r.pairs, r.experts, TILE_M)
+
+
+def sizes(problems: Problems, r: Routing) -> tuple[int, int, int, int, int]:
+    """Return pairs, words of the tile list and its counts, bytes of a row of inner activations and of its scales, columns."""
+    one, two = problems
+    row = one.strides.out[0] * one.out_dtype.itemsize
+    return r.pairs, listed_words(r) + counts(r), row, one.columns // BLOCK if one.out_format else 0, two.n
+
+
+def defines(problems: Problems, c: WholeConfig) -> dict[str, int | str]:
+    """Return the macros of a class of layers."""
+    one, two = problems
+    shape = GroupedConfig(1, tiles=1, warps_n=ALONG_N, resident=c.resident, warps_k=c.warps_k, slots=c.slots)
+    return {
+        **mma.defines(one, shape, by_ids=False, early=False),
+        "TAIL": int(one.k % CHUNK != 0 or two.k % CHUNK != 0),
+        "ROUNDS": 0,
+        "A_VECTOR": 1,
+        "A_TYPE": DTYPES[torch.bfloat16],
+    }
+
+
+def constants(problems: Problems, c: WholeConfig, r: Routing) -> bytes:
+    """Return all arguments but the pointers."""
+    one, two = problems
+    act = one.activation
+    assert act is not None
+    gate = act.alpha, math.inf if act.limit is None else act.limit, act.offset
+    shares = programs(problems, c)
+    return CONSTANTS.pack(*_half(one), *_half(two), *gate, one.rows, one.experts, shares, listed_words(r), 0)
+
+
+def _half(p: GroupedProblem) -> tuple[int, ...]:
+    s = p.strides
+    return (
+        *(s.a[0], s.a_scales[0], s.w[0], s.w_scales[0], *s.bias, *s.out),
+        *(p.n, p.k, 0 if p.bias_dtype is None else DTYPES[p.bias_dtype], DTYPES.get(p.out_dtype, 0)),
+        *(p.a_rows, p.divisor, int(p.reads_index), int(p.writes_index)),
+        *(-(-p.k // CHUNK), places(p), -(-p.n // (2 * TILE_N)) * 2, 0),
+    )
+
+
+def begin_defines(t: Tokens | None) -> dict[str, int | str]:
+    """Return the macros of the launch before: without tokens where there is nothing to quantise."""
+    own = {"COLUMNS": TILE_M, "EARLY": 0, "QUANTISES": int(t is not None)}
+    return own if t is None else {**own, **around.quantise_defines(t)}
+
+
+def begin_grid(t: Tokens | None) -> tuple[int, int, int]:
+    """Return the workgroups of the launch before."""
+    return 1 + (0 if t is None else -(-t.tokens * (t.hidden // 8) // around.ROUTE_THREADS)), 1, 1
+
+
+def begin_constants(t: Tokens | None, r: Routing) -> bytes:
+    """Return its arguments but the pointers."""
+    strides, sizes = ((0, 0), (0, 0)) if t is None else (t.strides, (t.tokens, t.hidden))
+    return BEGIN_CONSTANTS.pack(
+        *(r.first, r.pairs, r.experts, r.id_dtype.itemsize, r.mapped), *strides, *sizes, listed_words(r), counts(r)
+    )
