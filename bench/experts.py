@@ -27,7 +27,7 @@ from torch import Tensor
 
 import mxgemm
 from mxgemm.device import KNOWN_MACHINES, Machine, machine_of
-from mxgemm.experts import mma, wgmma
+from mxgemm.experts import mma, wgmma, whole
 from mxgemm.experts.forms import in_fragments
 from mxgemm.experts.mma import FEW_PAIRS, GroupedConfig
 from mxgemm.experts.problem import GroupedProblem, Operands, Routing, Tokens
@@ -56,6 +56,9 @@ class Mma(GroupedMMA):
     ) -> None:
         self.rounding, self.changes = rounding, (first, first if second is None else second)
 
+    def whole_config(self, problems: whole.Problems) -> None:
+        """Keep its launches apart."""
+
     def config(self, problem: GroupedProblem) -> GroupedConfig:
         """Change the route's own configuration."""
         return replace(mma.config_for(problem), **self.changes[problem.activation is None])
@@ -75,26 +78,47 @@ class Wgmma(GroupedWgmma):
 class Registers(GroupedMMA):
     """The route w4_mma by the kernel whose weights wait in registers."""
 
+    def whole_config(self, problems: whole.Problems) -> None:
+        """Keep its launches apart."""
+
     def config(self, problem: GroupedProblem) -> GroupedConfig:
         """Choose as for weights as they lie."""
         return mma.registers_for(problem)
 
 
+class Whole(GroupedMMA):
+    """The route w4_mma by one launch for both products, with changes to its configuration."""
+
+    def __init__(self, **changes: Any) -> None:
+        self.changes = changes
+
+    def whole_config(self, problems: whole.Problems) -> whole.WholeConfig | None:
+        """Change the route's own configuration."""
+        found = whole.config_for(problems)
+        return None if found is None else replace(found, **self.changes)
+
+
 _SLOTS: dict[str, Any] = {"tiles_m": 1, "tiles": 1, "warps_n": 4, "slots": 2, "resident": 2}
 FEW: dict[str, ExpertsRoute] = {
-    "w4_mma": Mma({}),
+    "w4_mma": GroupedMMA(),
+    "w4_mma, one share": Whole(shares=1),
+    "w4_mma, apart": Mma({}),
     "w4_mma, slots": Mma(_SLOTS),
     "w4_mma, slots, second of 32 rows": Mma(_SLOTS, {**_SLOTS, "warps_n": 2, "resident": 3}),
     "w4_mma, three slots": Mma({**_SLOTS, "slots": 3}),
     "w4_mma, slots, rounded before": Mma(_SLOTS, rounding=0),
 }
 SOME: dict[str, ExpertsRoute] = {
-    "w4_mma": Mma({}),
+    "w4_mma": GroupedMMA(),
+    "w4_mma, one share": Whole(shares=1),
+    "w4_mma, two shares": Whole(shares=2),
+    "w4_mma, apart": Mma({}),
     "w4_mma, slots": Mma(_SLOTS),
     "w4_mma, slots, rounded before": Mma(_SLOTS, rounding=0),
 }
 MANY: dict[str, ExpertsRoute] = {
-    "w4_mma": Mma({}),
+    "w4_mma": GroupedMMA(),
+    "w4_mma, apart": Mma({}),
     "w4_mma, in registers": Registers(),
     "w4_wgmma": Wgmma(),
     "w4_wgmma, 64 rows by 4": Wgmma(columns=64, tiles=1, groups=4),
@@ -171,12 +195,17 @@ def run_layer(
 ) -> Tensor:
     """Run a layer by its launches, as mxgemm.experts.layer does."""
     one, two = p.problems
+    out = torch.empty((p.routing.tokens, two.n), dtype=torch.bfloat16, device=x.device)
+    if launches.whole is not None:
+        first, second = (w13.codes, w13.scales, layer.b13), (w2.codes, w2.scales, layer.b2)
+        launches.combine(launches.whole(x, None, first, second, ids, None), ids, weights, None, out)
+        return out
+    assert launches.sort is not None
     data, scales = (x, None) if launches.quantise is None else launches.quantise(x)
     ordered = launches.sort(ids, None)
     inner = torch.empty((one.rows, one.strides.out[0]), dtype=one.out_dtype, device=x.device)
     inner_scales = torch.empty((one.rows, one.columns // BLOCK), dtype=torch.uint8, device=x.device)
     y = torch.empty((two.rows, two.n), dtype=torch.float32, device=x.device)
-    out = torch.empty((p.routing.tokens, two.n), dtype=torch.bfloat16, device=x.device)
     where = ordered.offsets, ordered.places, ordered.tiles
     launches.products[0](
         Operands(

@@ -111,7 +111,7 @@ class Whole:
         places = self._places(needed)
         y = torch.empty((pairs, columns), dtype=torch.float32, device=device)
         with workspace.take(needed.nbytes, device) as arena:
-            at = [0 if place is None else arena.address + place - SCRATCH for place in places]
+            at = [0 if place is None else arena.address + place.add for place in places]
             found, tiles, data, scales, inner, inner_scales = at
             left = (a.data_ptr(), 0 if a_scales is None else a_scales.data_ptr())
             table = 0 if expert_map is None else expert_map.data_ptr()
@@ -134,7 +134,7 @@ class Whole:
         ]  # fmt: skip
 
     def steps(self, device: torch.device, scratch: Scratch, *places: Place) -> list[Step]:
-        """Describe it, of places of tokens, their scales, both weights with scales and biases, pairs' results, ids, map."""
+        """Describe it, of places of tokens, their scales, both weights, scales and biases, pairs' results, ids, map."""
         a, a_scales, w13, s13, b13, w2, s2, b2, y, ids, table = places
         nothing = fixed(0)
         found, tiles, data, scales, inner, inner_scales = (

@@ -25,6 +25,7 @@ from mxgemm.experts.mma import FEW_PAIRS, MAX_ROUTED, GroupedConfig, config_for,
 from mxgemm.experts.problem import GroupedProblem, Operands, Routing, Tokens, tile_list_rows
 from mxgemm.experts.route import BothProducts, Combine, ExpertsRoute, Launch, LayerLaunches, Quantise, Sort
 from mxgemm.experts.triton_gemm import TritonGrouped
+from mxgemm.experts.whole import WholeConfig
 
 _TRITON: Final = TritonGrouped()
 ROUNDED_TOKENS: Final = 128
@@ -115,17 +116,21 @@ class GroupedMMA(ExpertsRoute):
             sort = self.bind_route(routing, one.rows, early=early)
         return LayerLaunches(sort, (first, second), self.bind_combine(routing), quantise, rounds)
 
+    def whole_config(self, problems: tuple[GroupedProblem, GroupedProblem]) -> WholeConfig | None:
+        """Return how a layer is computed by one launch, if it can be."""
+        return whole.config_for(problems)
+
     def bind_whole(
         self, problems: tuple[GroupedProblem, GroupedProblem], routing: Routing, tokens: Tokens | None
     ) -> BothProducts | None:
         """Return both products as one launch, or None where they are launches of their own."""
-        config = whole.config_for(problems)
+        config = self.whole_config(problems)
         if config is None or not whole.takes(problems, routing, tokens):
             return None
         quantised = tokens if tokens is not None and tokens.a_format != "bf16" else None
         begin = Lazy(
             (whole.BEGIN_SOURCE, whole.BEGIN_KERNEL),
-            whole.begin_defines(quantised),
+            whole.begin_defines(quantised, routing),
             (whole.begin_grid(quantised), (around.ROUTE_THREADS, 1, 1)),
             whole.BEGIN_POINTERS,
             whole.begin_constants(quantised, routing),

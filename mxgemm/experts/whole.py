@@ -1,4 +1,4 @@
-"""A layer of experts of few rows as one launch behind a small one: ``kernels/grouped_layer.cu``, to the bits of the others.
+"""A layer of experts of few rows by one launch behind a small one: ``kernels/grouped_layer.cu``.
 
 No tensors and no compiler here: which layers it takes, its sizes, macros, arguments, and those of the launch before it.
 """
@@ -24,7 +24,7 @@ Problems = tuple[GroupedProblem, GroupedProblem]
 SOURCE: Final = "grouped_layer.cu"
 KERNEL: Final = "grouped_layer"
 POINTERS: Final = Layout("P" * 13)
-"""Tokens, their scales, w13, scales, b13, inner activations, scales, w2, scales, b2, pairs' results, tile list, places."""
+"""Tokens, scales, w13, scales, b13, inner activations, scales, w2, scales, b2, pairs' results, tile list, places."""
 _HALF: Final = "q" * 8 + "i" * 12
 CONSTANTS: Final = Layout(2 * _HALF + "fff" + "i" * 5)
 """The rest of the kernel's ``LayerArguments``."""
@@ -39,6 +39,12 @@ ALONG_N: Final = 4
 """Warps along N, of a tile of 16 weight rows each: a unit has 64."""
 STORING: Final = 4
 """Warps that add up and store."""
+DECODING: Final = 4
+"""Warps that bring rows of A."""
+QUEUE: Final = 4
+"""Tiles of rows that are asked for."""
+SHARES: Final = 4
+"""Shares of a product for each workgroup."""
 MAX_SHARED_BYTES: Final = 227 * 1024
 LEAST_SLOTS: Final = 3
 MOST_SLOTS: Final = 16
@@ -54,11 +60,13 @@ class WholeConfig:
         slots: rounds of chunks that are on their way, or wait, in shared memory.
         warps_k: warps that share K, the order of sums: see :class:`mxgemm.experts.mma.GroupedConfig`.
         resident: workgroups of a multiprocessor.
+        shares: of a product for each workgroup, if it has as many units.
     """
 
     slots: int
     warps_k: int = WARPS_K
     resident: int = 1
+    shares: int = SHARES
 
     @property
     def multiplying(self) -> int:
@@ -68,7 +76,7 @@ class WholeConfig:
     @property
     def threads(self) -> int:
         """Threads of a workgroup."""
-        return LANES * (self.multiplying + STORING + 1)
+        return LANES * (self.multiplying + STORING + DECODING + 1)
 
     @property
     def stage_bytes(self) -> int:
@@ -103,9 +111,14 @@ def _is_vector(t: Tokens) -> bool:
 def shared_bytes(problems: Problems, c: WholeConfig) -> int:
     """Return the shared memory of a workgroup."""
     of_sums = 2 * c.multiplying * TILE_M * (TILE_N + 4) * 4
-    small = of_sums + 16 * c.slots + 32 + 32 * c.slots + 64 + 4 * LANES * c.warps_k
-    chunks = max(-(-p.k // CHUNK) for p in problems)
-    return -(-small // 128) * 128 + c.slots * c.stage_bytes + chunks * 2 * CHUNK * mma.a_rows(problems[0])
+    barriers = 16 * c.slots + 64 + 16 * QUEUE
+    small = of_sums + barriers + 32 * (c.slots + 2 + QUEUE) + 2 * 4 * LANES * c.warps_k
+    return -(-small // 128) * 128 + c.slots * c.stage_bytes + 2 * rows_bytes(problems)
+
+
+def rows_bytes(problems: Problems) -> int:
+    """Return the shared memory of a tile's rows of A."""
+    return max(-(-p.k // CHUNK) for p in problems) * 2 * CHUNK * rows_of_tile(problems[0].rows // problems[0].divisor)
 
 
 def programs(problems: Problems, c: WholeConfig) -> int:
@@ -115,7 +128,8 @@ def programs(problems: Problems, c: WholeConfig) -> int:
 
 def units(p: GroupedProblem) -> int:
     """Return how many units a product has at most."""
-    return places(p) * mma.most_tiles(p, GroupedConfig(1))
+    groups, rows = min(p.experts, p.rows), rows_of_tile(p.rows // p.divisor)
+    return places(p) * (groups + (p.rows - groups) // rows)
 
 
 def places(p: GroupedProblem) -> int:
@@ -123,18 +137,23 @@ def places(p: GroupedProblem) -> int:
     return -(-p.n // (ALONG_N * TILE_N))
 
 
+def rows_of_tile(tokens: int) -> int:
+    """Return the rows of a tile: a power of two, no more than 8; an expert has most tokens once."""
+    return min(TILE_M, 1 << (tokens - 1).bit_length())
+
+
 def listed_words(r: Routing) -> int:
     """Return where counts lie behind a tile list, in words."""
-    return 3 * tile_list_rows(r.pairs, r.experts, TILE_M)
+    return 3 * tile_list_rows(r.pairs, r.experts, rows_of_tile(r.tokens))
 
 
 def counts(r: Routing) -> int:
     """Return how many counts there are: of shares taken, and of each tile."""
-    return tile_list_rows(r.pairs, r.experts, TILE_M)
+    return tile_list_rows(r.pairs, r.experts, rows_of_tile(r.tokens))
 
 
 def sizes(problems: Problems, r: Routing) -> tuple[int, int, int, int, int]:
-    """Return pairs, words of the tile list and its counts, bytes of a row of inner activations and of its scales, columns."""
+    """Return pairs, words of the tile list and counts, bytes of a row of inner activations, of its scales, columns."""
     one, two = problems
     row = one.strides.out[0] * one.out_dtype.itemsize
     return r.pairs, listed_words(r) + counts(r), row, one.columns // BLOCK if one.out_format else 0, two.n
@@ -146,6 +165,7 @@ def defines(problems: Problems, c: WholeConfig) -> dict[str, int | str]:
     shape = GroupedConfig(1, tiles=1, warps_n=ALONG_N, resident=c.resident, warps_k=c.warps_k, slots=c.slots)
     return {
         **mma.defines(one, shape, by_ids=False, early=False),
+        "A_ROWS": rows_of_tile(one.rows // one.divisor),
         "TAIL": int(one.k % CHUNK != 0 or two.k % CHUNK != 0),
         "ROUNDS": 0,
         "A_VECTOR": 1,
@@ -159,8 +179,9 @@ def constants(problems: Problems, c: WholeConfig, r: Routing) -> bytes:
     act = one.activation
     assert act is not None
     gate = act.alpha, math.inf if act.limit is None else act.limit, act.offset
-    shares = programs(problems, c)
-    return CONSTANTS.pack(*_half(one), *_half(two), *gate, one.rows, one.experts, shares, listed_words(r), 0)
+    shares = c.shares * programs(problems, c)
+    sizes = one.rows, one.experts, shares, listed_words(r), rows_bytes(problems)
+    return CONSTANTS.pack(*_half(one), *_half(two), *gate, *sizes)
 
 
 def _half(p: GroupedProblem) -> tuple[int, ...]:
@@ -173,9 +194,9 @@ def _half(p: GroupedProblem) -> tuple[int, ...]:
     )
 
 
-def begin_defines(t: Tokens | None) -> dict[str, int | str]:
+def begin_defines(t: Tokens | None, r: Routing) -> dict[str, int | str]:
     """Return the macros of the launch before: without tokens where there is nothing to quantise."""
-    own = {"COLUMNS": TILE_M, "EARLY": 0, "QUANTISES": int(t is not None)}
+    own: dict[str, int | str] = {"COLUMNS": rows_of_tile(r.tokens), "EARLY": 0, "QUANTISES": int(t is not None)}
     return own if t is None else {**own, **around.quantise_defines(t)}
 
 

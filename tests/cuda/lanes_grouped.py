@@ -81,7 +81,7 @@ def multiply_whole(
     kernel = whole.BEGIN_SOURCE, whole.BEGIN_KERNEL, "BeginArguments"
     sizes = whole.begin_grid(tokens)[0], around.ROUTE_THREADS, around.ROUTE_SHARED_BYTES
     made = [t for t in (places, tiles, data, scales) if t is not None]
-    run(kernel, whole.begin_defines(tokens), packed, sizes, tensors, made)
+    run(kernel, whole.begin_defines(tokens, routing), packed, sizes, tensors, made)
     read = a if tokens is None else (data, scales)
     inner = torch.full((pairs, row), 255, dtype=torch.uint8)
     inner_scales = torch.full((pairs, of_scales), 254, dtype=torch.uint8) if of_scales else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 import torch
@@ -15,7 +14,7 @@ from mxgemm.experts.mma import GroupedConfig
 from mxgemm.experts.whole import WholeConfig
 from tests.experts.cases import DEEPSEEK, GPT_OSS, Layer, layer
 from tests.experts.lanes_routes import ByLanes, under_its_name
-from tests.experts.test_moe import LIMITS, distance, routings
+from tests.experts.test_moe import LIMITS, distance
 
 
 @pytest.fixture

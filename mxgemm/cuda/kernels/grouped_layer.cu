@@ -1,32 +1,38 @@
 // Both grouped products of a layer of experts in one launch, for calls that read a weight for few rows: to the bits of
 // grouped_mma.cu, of weights in fragment order. What a lane does with a chunk is in w4_mma.cu and grouped_mma.cu.
 //
-// A unit is a tile of up to 8 rows of A (grouped_tile.h) by 64 weight rows, WARPS_K chunks a round. Of a workgroup's warps
+// A unit is a tile of up to A_ROWS rows of A (grouped_tile.h) by 64 weight rows, WARPS_K chunks a round. Of a workgroup's warps
 // the last one calls for weights, by bulk copies to SLOTS places of shared memory, unit after unit, of the second product
-// too, which depend on nobody; the first WARPS multiply; STORING warps add their sums and store. So memory is waited for
-// once, whatever warps that multiply wait for. Rows of the second product are read when all units of the first that make
-// them have been counted.
+// too, which depend on nobody; the first WARPS multiply; STORING warps add their sums and store; DECODING warps bring a
+// tile's rows of A, one tile ahead. So memory is waited for once, whatever warps that multiply wait for. Rows of the second
+// product are read when all units of the first that make them have been counted.
 //
-// Units come in shares, which running workgroups take by number, those of the first product before those of the second.
-// Who has one of the first never waits: so all that is waited for is done by workgroups that run, however many there are.
+// Units come in shares of some that follow each other, which running workgroups take by number, those of the first product
+// before those of the second. Who has one of the first never waits: so all that is waited for is done by workgroups that
+// run, however many there are.
 //
 // Macros: those of grouped_stream.cu, of the first product, but EARLY, BY_IDS and ROUNDS, which are 0; TAIL is of either.
 #include "grouped_a.h"
 #include "grouped_bulk.h"
 
-constexpr int STORING = 4, ALL_THREADS = 32 * (WARPS + STORING + 1);
+constexpr int STORING = 4, DECODING = 4, AHEAD_OF_A = A_FORMAT == E2M1 ? 3 : 2;
+constexpr int ALL_THREADS = 32 * (WARPS + STORING + DECODING + 1);
+constexpr int QUEUE = 4;  // tiles that are asked for
 static_assert(TILES == 1 && ROWS_OF_ALL == 64 && GATED, "two pairs of tiles a unit");
 
 constexpr u32 OF_TILE = WARPS_K * 1024, OF_PAIR = WARPS_K * 128;  // bytes of a round: codes, scales
 constexpr u32 STAGE_BYTES = 4 * OF_TILE + 2 * OF_PAIR;
 
-// Shared memory: two times the warps' sums; barriers; units, of each place and of both sums; a word for each chunk of A that
-// says if a block of it is not held; the places; A's chunks.
+// Shared memory: two times the warps' sums; barriers; units, of each place, of both sums, asked for; a word for each chunk of
+// both tiles of A that says if a block of it is not held; the places; A's chunks.
 constexpr u32 FULL_AT = 2 * WARPS * SHARED * 4, EMPTY_AT = FULL_AT + 8 * SLOTS;
 constexpr u32 SUMS_FULL_AT = EMPTY_AT + 8 * SLOTS, SUMS_EMPTY_AT = SUMS_FULL_AT + 16;
-constexpr u32 UNITS_AT = SUMS_EMPTY_AT + 16, UNITS_OF_SUMS_AT = UNITS_AT + 32 * SLOTS;
-constexpr u32 FLAGS_AT = UNITS_OF_SUMS_AT + 64;
-constexpr u32 RING_AT = (FLAGS_AT + 4 * 32 * WARPS_K + 127) / 128 * 128, ROWS_AT = RING_AT + SLOTS * STAGE_BYTES;
+constexpr u32 A_FULL_AT = SUMS_EMPTY_AT + 16, A_EMPTY_AT = A_FULL_AT + 16;
+constexpr u32 ASKED_AT = A_EMPTY_AT + 16, TAKEN_AT = ASKED_AT + 8 * QUEUE;
+constexpr u32 UNITS_AT = TAKEN_AT + 8 * QUEUE, UNITS_OF_SUMS_AT = UNITS_AT + 32 * SLOTS;
+constexpr u32 UNITS_ASKED_AT = UNITS_OF_SUMS_AT + 64, FLAGS_AT = UNITS_ASKED_AT + 32 * QUEUE;
+constexpr u32 OF_FLAGS = 4 * 32 * WARPS_K;
+constexpr u32 RING_AT = (FLAGS_AT + 2 * OF_FLAGS + 127) / 128 * 128, ROWS_AT = RING_AT + SLOTS * STAGE_BYTES;
 
 // What differs between the products; strides as those of Arguments.
 struct Half {
@@ -43,9 +49,9 @@ struct LayerArguments {
   Half first, second;
   float alpha, limit, offset;
   int rows, experts;
-  int shares;     // of each product
+  int shares;     // of each product, if it has as many units
   int counts_at;  // words: of shares taken, then of each tile's units of the first product that are done
-  int unused;
+  int rows_bytes;  // of A's chunks in shared memory, of a tile
 };
 
 // A unit's product, 2 for none any more; its place, its tile's number, its group.
@@ -100,38 +106,63 @@ INLINE void pass(Turn& turn) {
 
 // The warp that calls for weights.
 INLINE void call_for_weights(const LayerArguments& p, u32 shared) {
-  const int lane = threadIdx.x & 31, tiles = load_int(p.tiles, 0);
-  Turn turn = {0, 0};
-  Unit unit = {0, 0, -1, {0, 0, 0}};
-#pragma unroll 1
-  for (;;) {
+  const int lane = threadIdx.x & 31;
+  // A lane has an entry of the list; those behind the 32nd are loaded when they are wanted.
+  const int tiles = load_int(p.tiles, 0), own = 3 * min(lane, p.counts_at / 3 - 2) + 3;
+  const int own_expert = load_int(p.tiles, own), own_first = load_int(p.tiles, own + 1), own_end = load_int(p.tiles, own + 2);
+  auto group_at = [&](int y) {
+    if (y >= 32) return group_of(Routing{p.tiles}, Tiles{tiles}, y);
+    Group group;
+    group.expert = static_cast<int>(from_lane(static_cast<u32>(own_expert), y));
+    group.first = static_cast<int>(from_lane(static_cast<u32>(own_first), y));
+    group.count = static_cast<int>(from_lane(static_cast<u32>(own_end), y)) - group.first;
+    return group;
+  };
+  const int of_first = tiles * p.first.places, of_second = tiles * p.second.places;
+  const int shares_of_first = min(p.shares, of_first), shares_of_second = min(p.shares, of_second);
+  auto take_share = [&] {
     u32 number = 0;
     if (lane == 0) number = take_number(p.tiles + 4ll * p.counts_at);
-    int share = static_cast<int>(from_lane(number, 0));
-    if (share >= 2 * p.shares) break;
-    unit.product = share >= p.shares;
-    if (unit.product) share -= p.shares;
-    const Arguments q = arguments_of(p, unit.product);
-    const int total = tiles * q.places, each = total / p.shares, more = total % p.shares;  // that many have one more
-    const int first = share * each + min(share, more);
-    unit.y = first / q.places, unit.place = first - unit.y * q.places;
-    unit.group = group_of(q.routing, Tiles{tiles}, unit.y);
+    return number;  // of lane 0, which is not waited for here
+  };
+
+  Turn turn = {0, 0};
+  u32 asked = 0, asked_parity = 1, next = take_share();
+  Unit unit = {2, 0, -1, {0, 0, 0}};
+  auto ask = [&] {  // for a tile's rows of A
+    barrier_wait(shared + TAKEN_AT + 8 * asked, asked_parity);
+    if (lane == 0) {
+      keep_unit(shared + UNITS_ASKED_AT + 32 * asked, unit);
+      barrier_arrive(shared + ASKED_AT + 8 * asked);
+    }
+    asked = asked == QUEUE - 1 ? 0 : asked + 1;
+    asked_parity ^= asked == 0;
+  };
+#pragma unroll 1
+  for (;;) {
+    int share = static_cast<int>(from_lane(next, 0));
+    if (share >= shares_of_first + shares_of_second) break;
+    next = take_share();
+    const u32 product = share >= shares_of_first;
+    if (product) share -= shares_of_first;
+    const Arguments q = arguments_of(p, product);
+    const int total = product ? of_second : of_first, of = product ? shares_of_second : shares_of_first;
+    const int each = total / of, more = total % of;  // so many have one more
+    const int first = share * each + min(share, more), y = first / q.places;
+    bool is_new = product != unit.product || y != unit.y;
+    unit.product = product, unit.y = y, unit.place = first - y * q.places;
+    if (is_new) unit.group = group_at(y);
 #pragma unroll 1
     for (int left = each + (share < more); left > 0; left--) {
+      if (is_new) ask();
       // Lanes have a tile's codes each, then a pair's scales.
-      const int pair = min(row_of_unit(q.n, unit.product, unit.place, 32 * (lane < 4 ? lane >> 1 : lane & 1)) >> 5,
+      const int pair = min(row_of_unit(q.n, product, unit.place, 32 * (lane < 4 ? lane >> 1 : lane & 1)) >> 5,
                            (q.tiles >> 1) - 1);
       const bool codes = lane < 4;
       const u8* from = codes ? q.w + unit.group.expert * q.w_expert + (2 * pair + (lane & 1)) * 1024ll * q.chunks
                              : q.s + unit.group.expert * q.s_expert + pair * 128ll * q.chunks;
       const u32 each_chunk = codes ? 1024 : 128;
       const u32 to = shared + RING_AT + (codes ? lane * OF_TILE : 4 * OF_TILE + (lane - 4) * OF_PAIR);
-#pragma unroll
-      for (int i = 0; i < 2; i++) {
-        const int n = row_of_unit(q.n, unit.product, unit.place, lane + 32 * i);
-        if (q.bias && n < q.n)
-          prefetch_line(q.bias + (unit.group.expert * q.bias_expert + n * q.bias_column) * (q.bias_type == OF_FP32 ? 4 : 2));
-      }
 #pragma unroll 1
       for (int chunk = 0; chunk < q.chunks; chunk += WARPS_K) {
         const u32 full = shared + FULL_AT + 8 * turn.stage, count = min(WARPS_K, q.chunks - chunk);
@@ -145,17 +176,47 @@ INLINE void call_for_weights(const LayerArguments& p, u32 shared) {
         from += WARPS_K * each_chunk;
         pass(turn);
       }
-      if (++unit.place == q.places && left > 1) {
-        unit.place = 0, unit.y++;
-        unit.group = group_of(q.routing, Tiles{tiles}, unit.y);
+#pragma unroll
+      for (int i = 0; i < 2; i++) {
+        const int n = row_of_unit(q.n, product, unit.place, lane + 32 * i);
+        if (q.bias && n < q.n)
+          prefetch_line(q.bias + (unit.group.expert * q.bias_expert + n * q.bias_column) * (q.bias_type == OF_FP32 ? 4 : 2));
       }
+      is_new = ++unit.place == q.places && left > 1;
+      if (is_new) unit.place = 0, unit.y++, unit.group = group_at(unit.y);
     }
   }
-  barrier_wait(shared + EMPTY_AT + 8 * turn.stage, turn.parity ^ 1);
   unit.product = 2;
+  ask();
+  barrier_wait(shared + EMPTY_AT + 8 * turn.stage, turn.parity ^ 1);
   if (lane == 0) {
     keep_unit(shared + UNITS_AT + 32 * turn.stage, unit);
     barrier_arrive(shared + FULL_AT + 8 * turn.stage);
+  }
+}
+
+// Warps that bring a tile's rows of A, to two places in turn.
+INLINE void bring_rows(const LayerArguments& p, u32 shared) {
+  const u32 lane = threadIdx.x & 31;
+  u32 asked = 0, parity = 0;
+#pragma unroll 1
+  for (u32 number = 0;; number++) {
+    barrier_wait(shared + ASKED_AT + 8 * asked, parity);
+    const Unit unit = kept_unit(shared + UNITS_ASKED_AT + 32 * asked);
+    warp_barrier();
+    if (lane == 0) barrier_arrive(shared + TAKEN_AT + 8 * asked);
+    if (unit.product == 2) return;
+    asked = asked == QUEUE - 1 ? 0 : asked + 1;
+    parity ^= asked == 0;
+    if (lane == 0 && unit.product) wait_for_count(count_of_tile(p, unit.y), p.first.places);
+    warp_barrier();
+    const u32 half = number & 1;
+    const Arguments q = arguments_of(p, unit.product);
+    barrier_wait(shared + A_EMPTY_AT + 8 * half, (number >> 1 & 1) ^ 1);
+    decode_a<DECODING, AHEAD_OF_A>(q, unit.group, threadIdx.x - 32 * (WARPS + STORING), shared + FLAGS_AT + half * OF_FLAGS,
+                                   shared + ROWS_AT + half * p.rows_bytes);
+    warp_barrier();
+    if (lane == 0) barrier_arrive(shared + A_FULL_AT + 8 * half);
   }
 }
 
@@ -166,7 +227,7 @@ INLINE void multiply_units(const LayerArguments& p, u32 shared) {
   const u32 scales_at =
       shared + RING_AT + 4 * OF_TILE + (along_n >> 1) * OF_PAIR + along_k * 128 + 4 * lane + 2 * (along_n & 1);
   Turn turn = {0, 0};
-  u32 at_product = 2, a_lane = 0, of_a = 0;
+  u32 at_product = 2, rows_at = 0, a_lane = 0, of_a = 0, tiles = 0;
   int at_y = -1;
 #pragma unroll 1
   for (u32 number = 0;; number++) {
@@ -181,48 +242,46 @@ INLINE void multiply_units(const LayerArguments& p, u32 shared) {
       if (lane == 0) barrier_arrive(sums_full);
       return;
     }
-    const int chunks = unit.product ? p.second.chunks : p.first.chunks;
+    u32 chunks = unit.product ? p.second.chunks : p.first.chunks;
+    keep_as_it_is(chunks);
     if (unit.product != at_product || unit.y != at_y) {
       at_product = unit.product, at_y = unit.y;
-      if (threadIdx.x == 0 && unit.product) wait_for_count(count_of_tile(p, unit.y), p.first.places);
-      warps_barrier(1, 32 * WARPS);  // nor does anybody read the rows before any more
-      decode_a(arguments_of(p, unit.product), unit.group, shared + FLAGS_AT, shared + ROWS_AT);
-      warps_barrier(1, 32 * WARPS);
-      const int behind = along_k + WARPS_K * lane;
-      of_a = lanes_where(behind < chunks && load_shared_4(shared + FLAGS_AT + 4 * behind) != 0);
-      a_lane = shared + ROWS_AT + (4 * min(lane >> 2, unit.group.count - 1) + (lane & 3)) * 16;
+      if (tiles > 0 && lane == 0) barrier_arrive(shared + A_EMPTY_AT + 8 * (~tiles & 1));  // all lanes have met since
+      const u32 half_of_a = tiles & 1, flags_at = shared + FLAGS_AT + half_of_a * OF_FLAGS;
+      barrier_wait(shared + A_FULL_AT + 8 * half_of_a, tiles >> 1 & 1);
+      tiles++;
+      rows_at = shared + ROWS_AT + half_of_a * p.rows_bytes;
+      const u32 behind = along_k + WARPS_K * lane;
+      of_a = lanes_where(behind < chunks && load_shared_4(flags_at + 4 * behind) != 0);
+      a_lane = rows_at + along_k * CHUNK_OF_A + (4 * min(lane >> 2, unit.group.count - 1) + (lane & 3)) * 16;
     }
     u32 left = 0;  // chunks of this warp that are left
     float acc[4] = {};
+    const int own = static_cast<int>(chunks + WARPS_K - 1 - along_k) / WARPS_K;
+    u32 a_at = a_lane;
 #pragma unroll 1
-    for (int round = 0; round < chunks; round += WARPS_K) {
-      const int chunk = round + along_k;
-      if (round) barrier_wait(shared + FULL_AT + 8 * turn.stage, turn.parity);
+    for (int i = 0; i < own; i++, a_at += WARPS_K * CHUNK_OF_A) {
+      if (i) barrier_wait(shared + FULL_AT + 8 * turn.stage, turn.parity);
       const u32 stage = turn.stage * STAGE_BYTES, empty = shared + EMPTY_AT + 8 * turn.stage;
       pass(turn);
-      if (chunk >= chunks) {
-        warp_barrier();
-        if (lane == 0) barrier_arrive(empty);
-        continue;
-      }
       Weights weights;
       weights.scales[0] = load_shared_2(scales_at + stage);
       weights.codes[0][0] = load_shared_16(codes_at + stage), weights.codes[0][1] = load_shared_16(codes_at + stage + 512);
-      warp_barrier();
+      const bool slow = any_lane(slow_scales(weights));  // all lanes have loaded
       if (lane == 0) barrier_arrive(empty);
-      bool odd = slow_scales(weights);
-      if (any_lane(odd)) {  // zeros are zeros, however small their scale
-        odd = false;
+      if (slow) {  // zeros are zeros, however small their scale
+        bool odd = false;
 #pragma unroll
         for (int h = 0; h < 2; h++) {
           const uint4 q = weights.codes[0][h];
           const u32 scale = scale_of(weights, 0, h);
           odd |= (scale > MOST_FAST) | ((scale < LEAST_FAST) & (((q.x | q.y | q.z | q.w) & MAGNITUDES) != 0));
         }
-        odd = any_lane(odd);
-        if (odd) left |= 1u << (chunk / WARPS_K);
+        if (any_lane(odd)) {
+          left |= 1u << i;
+          continue;
+        }
       }
-      if (odd) continue;
       u32 q[2][4], factor[2];
 #pragma unroll
       for (int h = 0; h < 2; h++) {
@@ -232,12 +291,18 @@ INLINE void multiply_units(const LayerArguments& p, u32 shared) {
 #pragma unroll
       for (int i = 0; i < 4; i++) {
         u32 x[4], d[2][4];
-        words_of(load_shared_16(a_lane + chunk * CHUNK_OF_A + i * (CHUNK_OF_A / 4)), x);
+        words_of(load_shared_16(a_at + i * (CHUNK_OF_A / 4)), x);
 #pragma unroll
         for (int h = 0; h < 2; h++) decode(q[h][i], factor[h], d[h]);
 #pragma unroll
         for (int j = 0; j < 4; j += 2) multiply(acc, d[0][j], d[1][j], d[0][j + 1], d[1][j + 1], x[j], x[j + 1]);
       }
+    }
+    if (along_k >= static_cast<int>(chunks - 1) % WARPS_K + 1) {
+      if (own) barrier_wait(shared + FULL_AT + 8 * turn.stage, turn.parity);  // a round that has none of this warp's
+      warp_barrier();
+      if (lane == 0) barrier_arrive(shared + EMPTY_AT + 8 * turn.stage);
+      pass(turn);
     }
 
     barrier_wait(sums_empty, sums_parity);
@@ -247,7 +312,7 @@ INLINE void multiply_units(const LayerArguments& p, u32 shared) {
     if (left | of_a) {
       const Arguments q = arguments_of(p, unit.product);
       const int tile = min(row_of_unit(q.n, unit.product, unit.place, 16 * along_n) >> 4, q.tiles - 1);
-      add_left(q, unit.group, tile, left, of_a, mine, threadIdx.x, shared + ROWS_AT);
+      add_left(q, unit.group, tile, left, of_a, mine, threadIdx.x, rows_at);
     }
     if (threadIdx.x == 0) keep_unit(shared + UNITS_OF_SUMS_AT + 32 * half, unit);
     warp_barrier();
@@ -294,8 +359,13 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, RESIDENT)
 #pragma unroll 1
     for (int i = 0; i < SLOTS; i++) barrier_init(shared + FULL_AT + 8 * i, 1), barrier_init(shared + EMPTY_AT + 8 * i, WARPS);
 #pragma unroll 1
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 2; i++) {
       barrier_init(shared + SUMS_FULL_AT + 8 * i, WARPS), barrier_init(shared + SUMS_EMPTY_AT + 8 * i, STORING);
+      barrier_init(shared + A_FULL_AT + 8 * i, DECODING), barrier_init(shared + A_EMPTY_AT + 8 * i, WARPS);
+    }
+#pragma unroll 1
+    for (int i = 0; i < QUEUE; i++)
+      barrier_init(shared + ASKED_AT + 8 * i, 1), barrier_init(shared + TAKEN_AT + 8 * i, DECODING);
     barriers_are_ready();
   }
   workgroup_barrier();
@@ -306,6 +376,8 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, RESIDENT)
     multiply_units(p, shared);
   else if (warp < WARPS + STORING)
     store_units(p, shared);
+  else if (warp < WARPS + STORING + DECODING)
+    bring_rows(p, shared);
   else
     call_for_weights(p, shared);
 }

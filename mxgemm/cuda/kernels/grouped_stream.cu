@@ -64,7 +64,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) grouped_stream(c
 #pragma unroll 1
   for (bool new_tile = true;;) {
     if (new_tile) {
-      decode_a(p, group, shared + FLAGS_AT, shared + ROWS_AT);
+      decode_a<WARPS, 1>(p, group, thread_anew(), shared + FLAGS_AT, shared + ROWS_AT);
       if (threadIdx.x == 0) keep_group(shared + GROUP_AT, group);
       workgroup_barrier();
       const int lane = thread_anew() & 31;
