@@ -89,8 +89,8 @@ class Registers(GroupedMMA):
 class Whole(GroupedMMA):
     """The route w4_mma by one launch for both products, with changes to its configuration."""
 
-    def __init__(self, **changes: Any) -> None:
-        self.changes = changes
+    def __init__(self, *, sums: bool = True, **changes: Any) -> None:
+        self.sums, self.changes = sums, changes
 
     def whole_config(self, problems: whole.Problems) -> whole.WholeConfig | None:
         """Change the route's own configuration."""
@@ -198,9 +198,12 @@ def run_layer(
     out = torch.empty((p.routing.tokens, two.n), dtype=torch.bfloat16, device=x.device)
     if launches.whole is not None:
         first, second = (w13.codes, w13.scales, layer.b13), (w2.codes, w2.scales, layer.b2)
-        launches.combine(launches.whole(x, None, first, second, ids, None), ids, weights, None, out)
+        y = launches.whole(x, None, first, second, ids, None, weights, out)
+        if launches.combine is not None:
+            launches.combine(y, ids, weights, None, out)
         return out
     assert launches.sort is not None
+    assert launches.combine is not None
     data, scales = (x, None) if launches.quantise is None else launches.quantise(x)
     ordered = launches.sort(ids, None)
     inner = torch.empty((one.rows, one.strides.out[0]), dtype=one.out_dtype, device=x.device)

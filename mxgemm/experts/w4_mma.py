@@ -85,6 +85,8 @@ class GroupedMMA(ExpertsRoute):
 
     few = FEW_PAIRS
     """Pairs that every warp sorts by itself."""
+    sums = True
+    """Whether what is one launch for both products adds up too."""
     rounding = ROUNDED_TOKENS
     """Tokens that the first product rounds by itself."""
 
@@ -92,10 +94,11 @@ class GroupedMMA(ExpertsRoute):
         self, problems: tuple[GroupedProblem, GroupedProblem], routing: Routing, tokens: Tokens | None
     ) -> LayerLaunches:
         """Return the launches of a layer: of few pairs without a sort."""
-        launched = self.bind_whole(problems, routing, tokens)
+        sums = tokens is not None and routing.top_k <= around.MAX_TOP_K and self.sums
+        launched = self.bind_whole(problems, routing, tokens, sums=sums)
         if launched is not None:
             rounds = tokens is not None and tokens.a_format != "bf16"
-            return LayerLaunches(None, (), self.bind_combine(routing), None, rounds, launched)
+            return LayerLaunches(None, (), None if sums else self.bind_combine(routing), None, rounds, launched)
         one, two = self.configs(problems)
         rounds = tokens is not None and 0 < tokens.tokens <= self.rounding and rounds_tokens(problems[0], tokens)
         rounds = rounds and one.slots > 0
@@ -121,9 +124,14 @@ class GroupedMMA(ExpertsRoute):
         return whole.config_for(problems)
 
     def bind_whole(
-        self, problems: tuple[GroupedProblem, GroupedProblem], routing: Routing, tokens: Tokens | None
+        self,
+        problems: tuple[GroupedProblem, GroupedProblem],
+        routing: Routing,
+        tokens: Tokens | None,
+        *,
+        sums: bool,
     ) -> BothProducts | None:
-        """Return both products as one launch, or None where they are launches of their own."""
+        """Return both products as one launch, with sums that too, or None where they are launches of their own."""
         config = self.whole_config(problems)
         if config is None or not whole.takes(problems, routing, tokens):
             return None
@@ -133,18 +141,18 @@ class GroupedMMA(ExpertsRoute):
             whole.begin_defines(quantised, routing),
             (whole.begin_grid(quantised), (around.ROUTE_THREADS, 1, 1)),
             whole.BEGIN_POINTERS,
-            whole.begin_constants(quantised, routing),
+            whole.begin_constants(problems, quantised, routing, sums=sums),
             around.ROUTE_SHARED_BYTES,
         ).build(routing.machine)
         main = Lazy(
             (whole.SOURCE, whole.KERNEL),
-            whole.defines(problems, config),
+            whole.defines(problems, config, routing, sums=sums),
             ((whole.programs(problems, config), 1, 1), (config.threads, 1, 1)),
             whole.POINTERS,
             whole.constants(problems, config, routing),
             whole.shared_bytes(problems, config),
         ).build(routing.machine)
-        return Whole(begin, main, quantised, whole.sizes(problems, routing))
+        return Whole(begin, main, quantised, whole.sizes(problems, routing, sums=sums), sums)
 
     def launcher(
         self, problem: GroupedProblem, config: GroupedConfig, routing: Routing | None, *, early: bool

@@ -23,17 +23,18 @@ Problems = tuple[GroupedProblem, GroupedProblem]
 
 SOURCE: Final = "grouped_layer.cu"
 KERNEL: Final = "grouped_layer"
-POINTERS: Final = Layout("P" * 13)
-"""Tokens, scales, w13, scales, b13, inner activations, scales, w2, scales, b2, pairs' results, tile list, places."""
+POINTERS: Final = Layout("P" * 15)
+"""Tokens, scales, w13, scales, b13, inner activations, scales, w2, scales, b2, pairs' results, tile list, places; the
+router's weights, the result, or 0."""
 _HALF: Final = "q" * 8 + "i" * 12
-CONSTANTS: Final = Layout(2 * _HALF + "fff" + "i" * 5)
+CONSTANTS: Final = Layout(2 * _HALF + "qq" + "fff" + "i" * 11)
 """The rest of the kernel's ``LayerArguments``."""
 
 BEGIN_SOURCE: Final = "grouped_begin.cu"
 BEGIN_KERNEL: Final = "grouped_begin"
 BEGIN_POINTERS: Final = Layout("P" * 7)
 """Places, tiles, ids, map or 0; tokens, bytes, scales, or 0."""
-BEGIN_CONSTANTS: Final = Layout("q" + "iiii" + "qq" + "iiii")
+BEGIN_CONSTANTS: Final = Layout("q" + "iiii" + "qq" + "i" * 6)
 
 ALONG_N: Final = 4
 """Warps along N, of a tile of 16 weight rows each: a unit has 64."""
@@ -111,7 +112,7 @@ def _is_vector(t: Tokens) -> bool:
 def shared_bytes(problems: Problems, c: WholeConfig) -> int:
     """Return the shared memory of a workgroup."""
     of_sums = 2 * c.multiplying * TILE_M * (TILE_N + 4) * 4
-    barriers = 16 * c.slots + 64 + 16 * QUEUE
+    barriers = 16 * c.slots + 64 + 16 * QUEUE + 32
     small = of_sums + barriers + 32 * (c.slots + 2 + QUEUE) + 2 * 4 * LANES * c.warps_k
     return -(-small // 128) * 128 + c.slots * c.stage_bytes + 2 * rows_bytes(problems)
 
@@ -147,20 +148,31 @@ def listed_words(r: Routing) -> int:
     return 3 * tile_list_rows(r.pairs, r.experts, rows_of_tile(r.tokens))
 
 
-def counts(r: Routing) -> int:
-    """Return how many counts there are: of shares taken, and of each tile."""
-    return tile_list_rows(r.pairs, r.experts, rows_of_tile(r.tokens))
+def masks_words(r: Routing) -> int:
+    """Return where the pairs that count lie of each token, in words: behind counts of shares taken and of each tile."""
+    return listed_words(r) + tile_list_rows(r.pairs, r.experts, rows_of_tile(r.tokens))
 
 
-def sizes(problems: Problems, r: Routing) -> tuple[int, int, int, int, int]:
+def counts(problems: Problems, r: Routing, *, sums: bool) -> int:
+    """Return how many words lie behind a tile list: counts, with sums each token's pairs and counts of its places."""
+    return masks_words(r) - listed_words(r) + (r.tokens * (1 + places(problems[1])) if sums else 0)
+
+
+def sizes(problems: Problems, r: Routing, *, sums: bool) -> tuple[int, int, int, int, int]:
     """Return pairs, words of the tile list and counts, bytes of a row of inner activations, of its scales, columns."""
     one, two = problems
     row = one.strides.out[0] * one.out_dtype.itemsize
-    return r.pairs, listed_words(r) + counts(r), row, one.columns // BLOCK if one.out_format else 0, two.n
+    return (
+        r.pairs,
+        listed_words(r) + counts(problems, r, sums=sums),
+        row,
+        one.columns // BLOCK if one.out_format else 0,
+        two.n,
+    )
 
 
-def defines(problems: Problems, c: WholeConfig) -> dict[str, int | str]:
-    """Return the macros of a class of layers."""
+def defines(problems: Problems, c: WholeConfig, r: Routing, *, sums: bool) -> dict[str, int | str]:
+    """Return the macros of a class of layers; with sums, results are those of tokens."""
     one, two = problems
     shape = GroupedConfig(1, tiles=1, warps_n=ALONG_N, resident=c.resident, warps_k=c.warps_k, slots=c.slots)
     return {
@@ -170,6 +182,8 @@ def defines(problems: Problems, c: WholeConfig) -> dict[str, int | str]:
         "ROUNDS": 0,
         "A_VECTOR": 1,
         "A_TYPE": DTYPES[torch.bfloat16],
+        "SUMS": int(sums),
+        "TOP_K": r.top_k if sums else 1,
     }
 
 
@@ -179,9 +193,11 @@ def constants(problems: Problems, c: WholeConfig, r: Routing) -> bytes:
     act = one.activation
     assert act is not None
     gate = act.alpha, math.inf if act.limit is None else act.limit, act.offset
-    shares = c.shares * programs(problems, c)
-    sizes = one.rows, one.experts, shares, listed_words(r), rows_bytes(problems)
-    return CONSTANTS.pack(*_half(one), *_half(two), *gate, *sizes)
+    workgroups = programs(problems, c)
+    found = one.rows, one.experts, c.shares * workgroups, listed_words(r), rows_bytes(problems)
+    types = DTYPES[r.weight_dtype], DTYPES[r.out_dtype]
+    more = r.tokens, workgroups, *types, masks_words(r), 0
+    return CONSTANTS.pack(*_half(one), *_half(two), *r.out_strides, *gate, *found, *more)
 
 
 def _half(p: GroupedProblem) -> tuple[int, ...]:
@@ -205,9 +221,9 @@ def begin_grid(t: Tokens | None) -> tuple[int, int, int]:
     return 1 + (0 if t is None else -(-t.tokens * (t.hidden // 8) // around.ROUTE_THREADS)), 1, 1
 
 
-def begin_constants(t: Tokens | None, r: Routing) -> bytes:
+def begin_constants(problems: Problems, t: Tokens | None, r: Routing, *, sums: bool) -> bytes:
     """Return its arguments but the pointers."""
     strides, sizes = ((0, 0), (0, 0)) if t is None else (t.strides, (t.tokens, t.hidden))
-    return BEGIN_CONSTANTS.pack(
-        *(r.first, r.pairs, r.experts, r.id_dtype.itemsize, r.mapped), *strides, *sizes, listed_words(r), counts(r)
-    )
+    words = listed_words(r), counts(problems, r, sums=sums), masks_words(r), r.top_k
+    pairs = r.first, r.pairs, r.experts, r.id_dtype.itemsize, r.mapped
+    return BEGIN_CONSTANTS.pack(*pairs, *strides, *sizes, *words)

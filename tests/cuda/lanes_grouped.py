@@ -66,18 +66,23 @@ def multiply_whole(
     ids: Tensor,
     expert_map: Tensor | None,
     *,
+    factors: Tensor | None = None,
+    out: Tensor | None = None,
     workgroups: int,
     at_once: bool,
 ) -> Tensor:
-    """Run both products of a layer, by some workgroups, and the launch before; return pairs' results."""
-    pairs, words, row, of_scales, columns = whole.sizes(problems, routing)
+    """Run both products of a layer, by some workgroups, and the launch before; return pairs' results, fill ``out``."""
+    sums = out is not None
+    pairs, words, row, of_scales, columns = whole.sizes(problems, routing, sums=sums)
     places, tiles = torch.full((pairs,), -1, dtype=torch.int32), torch.full((words,), -5, dtype=torch.int32)
     data = scales = None
     if tokens is not None:
         data = torch.full((tokens.tokens, tokens.hidden // FORMATS[tokens.a_format].pack), 255, dtype=torch.uint8)
         scales = torch.full((tokens.tokens, tokens.hidden // 32), 254, dtype=torch.uint8)
     tensors = (places, tiles, ids, expert_map, None if tokens is None else a[0], data, scales)
-    packed = whole.BEGIN_POINTERS.pack(*addresses(*tensors)) + whole.begin_constants(tokens, routing)
+    packed = whole.BEGIN_POINTERS.pack(*addresses(*tensors)) + whole.begin_constants(
+        problems, tokens, routing, sums=sums
+    )
     kernel = whole.BEGIN_SOURCE, whole.BEGIN_KERNEL, "BeginArguments"
     sizes = whole.begin_grid(tokens)[0], around.ROUTE_THREADS, around.ROUTE_SHARED_BYTES
     made = [t for t in (places, tiles, data, scales) if t is not None]
@@ -86,14 +91,14 @@ def multiply_whole(
     inner = torch.full((pairs, row), 255, dtype=torch.uint8)
     inner_scales = torch.full((pairs, of_scales), 254, dtype=torch.uint8) if of_scales else None
     y = torch.full((pairs, columns), float("nan"))
-    tensors = (*read, *weights[0], inner, inner_scales, *weights[1], y, tiles, places)
+    tensors = (*read, *weights[0], inner, inner_scales, *weights[1], y, tiles, places, factors, out)
     shares, whole.programs = whole.programs, lambda *_: workgroups
     try:
         packed = whole.POINTERS.pack(*addresses(*tensors)) + whole.constants(problems, c, routing)
     finally:
         whole.programs = shares
-    macros = {**whole.defines(problems, c), "AT_ONCE": int(at_once)}
-    results = [t for t in (inner, inner_scales, y, tiles) if t is not None]
+    macros = {**whole.defines(problems, c, routing, sums=sums), "AT_ONCE": int(at_once)}
+    results = [t for t in (inner, inner_scales, y, tiles, out) if t is not None]
     sizes = workgroups, c.threads, whole.shared_bytes(problems, c)
     run((whole.SOURCE, whole.KERNEL, "LayerArguments"), macros, packed, sizes, tensors, results)
     return y

@@ -83,6 +83,7 @@ def test_routings(route: ByLanes, name: str) -> None:
 def test_experts_of_other_ranks(route: ByLanes, mapped: bool) -> None:
     one = layer(14, 2, 4, activation=DEEPSEEK)
     one.ids = torch.randint(-1, 9, (14, 2), dtype=torch.int32)
+    one.ids[3] = -1  # a token of no expert
     table = torch.tensor([-1, 3, 0, -1, 2, 1, -1, 9, -1], dtype=torch.int32)
     options = {"expert_map": table} if mapped else {"first_expert": 3}
     found = []
@@ -116,7 +117,7 @@ def test_nothing_is_spilled(tmp_path: Path, a_format: str, tokens: int, slots: i
     assert c is not None
     assert c.slots == slots
     assert whole.shared_bytes(problems, c) <= whole.MAX_SHARED_BYTES
-    found = code.compiled(whole.SOURCE, whole.defines(problems, c), tmp_path)
+    found = code.compiled(whole.SOURCE, whole.defines(problems, c, routing_of(tokens), sums=True), tmp_path)
     assert found.registers * c.threads <= 65536
     token = Tokens(tokens, 2880, torch.bfloat16, (2880, 1), a_format, "even", True)
     quantised = None if a_format == "bf16" else token

@@ -11,7 +11,11 @@
 // before those of the second. Who has one of the first never waits: so all that is waited for is done by workgroups that
 // run, however many there are.
 //
-// Macros: those of grouped_stream.cu, of the first product, but EARLY, BY_IDS and ROUNDS, which are 0; TAIL is of either.
+// With SUMS, whoever stores the last of a token's results for 64 columns adds them up, as grouped_sum.cu does; else results
+// of pairs are left for others.
+//
+// Macros: those of grouped_stream.cu, of the first product, but EARLY, BY_IDS and ROUNDS, which are 0; TAIL is of either;
+// SUMS; TOP_K, pairs of a token.
 #include "grouped_a.h"
 #include "grouped_bulk.h"
 
@@ -23,14 +27,14 @@ static_assert(TILES == 1 && ROWS_OF_ALL == 64 && GATED, "two pairs of tiles a un
 constexpr u32 OF_TILE = WARPS_K * 1024, OF_PAIR = WARPS_K * 128;  // bytes of a round: codes, scales
 constexpr u32 STAGE_BYTES = 4 * OF_TILE + 2 * OF_PAIR;
 
-// Shared memory: two times the warps' sums; barriers; units, of each place, of both sums, asked for; a word for each chunk of
-// both tiles of A that says if a block of it is not held; the places; A's chunks.
+// Shared memory: two times the warps' sums; barriers; units, of each place, of both sums, asked for; the tokens that are
+// added up; a word for each chunk of both tiles of A that says if a block of it is not held; the places; A's chunks.
 constexpr u32 FULL_AT = 2 * WARPS * SHARED * 4, EMPTY_AT = FULL_AT + 8 * SLOTS;
 constexpr u32 SUMS_FULL_AT = EMPTY_AT + 8 * SLOTS, SUMS_EMPTY_AT = SUMS_FULL_AT + 16;
 constexpr u32 A_FULL_AT = SUMS_EMPTY_AT + 16, A_EMPTY_AT = A_FULL_AT + 16;
 constexpr u32 ASKED_AT = A_EMPTY_AT + 16, TAKEN_AT = ASKED_AT + 8 * QUEUE;
 constexpr u32 UNITS_AT = TAKEN_AT + 8 * QUEUE, UNITS_OF_SUMS_AT = UNITS_AT + 32 * SLOTS;
-constexpr u32 UNITS_ASKED_AT = UNITS_OF_SUMS_AT + 64, FLAGS_AT = UNITS_ASKED_AT + 32 * QUEUE;
+constexpr u32 UNITS_ASKED_AT = UNITS_OF_SUMS_AT + 64, LAST_AT = UNITS_ASKED_AT + 32 * QUEUE, FLAGS_AT = LAST_AT + 32;
 constexpr u32 OF_FLAGS = 4 * 32 * WARPS_K;
 constexpr u32 RING_AT = (FLAGS_AT + 2 * OF_FLAGS + 127) / 128 * 128, ROWS_AT = RING_AT + SLOTS * STAGE_BYTES;
 
@@ -45,13 +49,18 @@ struct LayerArguments {
   u8 *inner, *inner_scales;
   const u8 *w2, *s2, *b2;
   u8 *y, *tiles;  // counts lie behind the list
-  const u8* index;
+  const u8 *index, *weights;
+  u8* result;
   Half first, second;
+  i64 result_row, result_column;
   float alpha, limit, offset;
   int rows, experts;
   int shares;     // of each product, if it has as many units
   int counts_at;  // words: of shares taken, then of each tile's units of the first product that are done
   int rows_bytes;  // of A's chunks in shared memory, of a tile
+  int tokens, programs, weight_type, result_type;
+  int masks_at;  // words: of each token the pairs that count, as bits; then of each token and place how many have come
+  int unused;
 };
 
 // A unit's product, 2 for none any more; its place, its tile's number, its group.
@@ -95,6 +104,11 @@ INLINE int row_of_unit(int n, u32 product, int place, int local) {
   return product ? place * 64 + local : weight_row(n, place, local);
 }
 INLINE u8* count_of_tile(const LayerArguments& p, int y) { return p.tiles + 4ll * (p.counts_at + 1 + y); }
+
+INLINE u8* mask_of_token(const LayerArguments& p, int token) { return p.tiles + 4ll * (p.masks_at + token); }
+INLINE u8* count_of_sums(const LayerArguments& p, int token, int place) {
+  return p.tiles + 4ll * (p.masks_at + p.tokens + token * p.second.places + place);
+}
 
 struct Turn {  // through the places
   u32 stage, parity;
@@ -320,9 +334,51 @@ INLINE void multiply_units(const LayerArguments& p, u32 shared) {
   }
 }
 
+#if SUMS
+// Of a unit whose results the STORING warps have stored: the sums of those tokens of which it was the last one.
+INLINE void add_up_last(const LayerArguments& p, const Arguments& q, const Unit& unit, u32 thread, u32 last_at) {
+  warps_barrier(2, 32 * STORING);
+  if (thread < 8) {
+    int last = -1;
+    if (static_cast<int>(thread) < unit.group.count) {
+      const int token = target_of(q.routing, unit.group, thread) / TOP_K;
+      const int wanted = count_bits(load_u32(mask_of_token(p, token)));
+      if (static_cast<int>(add_and_see(count_of_sums(p, token, unit.place))) + 1 == wanted) last = token;
+    }
+    store_shared_4(last_at + 4 * thread, static_cast<u32>(last));
+  }
+  warps_barrier(2, 32 * STORING);
+  const int local = thread % 64, n = unit.place * 64 + local;
+#pragma unroll 1
+  for (int m = thread / 64; m < unit.group.count && n < q.n; m += STORING / 2) {
+    const int token = static_cast<int>(load_shared_4(last_at + 4 * m));
+    if (token < 0) continue;
+    const u32 mask = load_u32(mask_of_token(p, token));
+    float factor[TOP_K], y[TOP_K], sum = 0.f;
+#pragma unroll
+    for (int j = 0; j < TOP_K; j++) {
+      factor[j] = load_float(p.weights, static_cast<i64>(token) * TOP_K + j, p.weight_type);
+      y[j] = float_of(load_u32(p.y + 4 * ((static_cast<i64>(token) * TOP_K + j) * q.n + n)));
+    }
+#pragma unroll
+    for (int j = 0; j < TOP_K; j++)
+      if (mask >> j & 1) sum += factor[j] * y[j];
+    store_float(p.result, token * p.result_row + n * p.result_column, p.result_type, sum);
+  }
+}
+#endif
+
 // Warps that add up and store.
 INLINE void store_units(const LayerArguments& p, u32 shared) {
   const u32 thread = threadIdx.x - 32 * WARPS;
+#if SUMS
+#pragma unroll 1
+  for (int token = static_cast<int>(blockIdx.x); token < p.tokens; token += p.programs)
+    if (load_u32(mask_of_token(p, token)) == 0)
+#pragma unroll 1
+      for (int n = thread; n < p.second.n; n += 32 * STORING)
+        store_float(p.result, token * p.result_row + n * p.result_column, p.result_type, 0.f);
+#endif
 #pragma unroll 1
   for (u32 number = 0;; number++) {
     const u32 half = number & 1;
@@ -349,6 +405,10 @@ INLINE void store_units(const LayerArguments& p, u32 shared) {
       warps_barrier(2, 32 * STORING);
       if (thread == 0) add_to_count(count_of_tile(p, unit.y));
     }
+#if SUMS
+    else
+      add_up_last(p, q, unit, thread, shared + LAST_AT);
+#endif
   }
 }
 

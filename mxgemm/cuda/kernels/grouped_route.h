@@ -20,11 +20,15 @@ INLINE void route_pairs(const PlacesArguments& p) {
   workgroup_barrier();
   int rank = 0, count = 0;
   if (id < pairs || id < p.routing.experts)
-#pragma unroll 8
-    for (int pair = 0; pair < pairs; pair++) {
-      const int expert = expert_of[pair];
-      rank += expert == own && pair < id;
-      count += expert == id;
+#pragma unroll 4
+    for (int pair = 0; pair < pairs; pair += 4) {  // behind the last one are some of no expert
+      const uint4 v = load_shared_16(shared_address(sums) + 4 * pair);
+      const u32 expert[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        rank += static_cast<int>(expert[i]) == own && pair + i < id;
+        count += static_cast<int>(expert[i]) == id;
+      }
     }
   const int start = sum_before(count, of_warps), tiles = (count + COLUMNS - 1) / COLUMNS;
   const int listed = sum_before(tiles, of_warps + ROUTING_WARPS);
