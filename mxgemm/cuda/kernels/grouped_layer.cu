@@ -110,12 +110,22 @@ INLINE u8* count_of_sums(const LayerArguments& p, int token, int place) {
   return p.tiles + 4ll * (p.masks_at + p.tokens + token * p.second.places + place);
 }
 
-struct Turn {  // through the places
-  u32 stage, parity;
+struct Turn {  // through the places: of its barriers and of its bytes, from the first ones on
+  u32 barrier, bytes, parity;
 };
 INLINE void pass(Turn& turn) {
-  turn.stage = turn.stage == SLOTS - 1 ? 0 : turn.stage + 1;
-  turn.parity ^= turn.stage == 0;
+  turn.barrier += 8, turn.bytes += STAGE_BYTES;
+  if (turn.barrier == 8 * SLOTS) turn.barrier = turn.bytes = 0, turn.parity ^= 1;
+}
+
+// As decode_places(), with an instruction less: a sum of two shifts is a product.
+INLINE void decode_by_product(u32 q, u32 factor, u32 (&d)[4]) {
+  d[0] = q & 0x81C081C0u;
+  d[1] = q << 3 & 0x81C081C0u;
+  d[2] = (q & 0x40074007u) * 66 & 0x81C081C0u;
+  d[3] = and_or(q << 2, 0x80008000u, q >> 3 & 0x01C001C0u);
+#pragma unroll
+  for (int j = 0; j < 4; j++) d[j] = mul_bf16x2(d[j], factor);
 }
 
 // The warp that calls for weights.
@@ -140,7 +150,7 @@ INLINE void call_for_weights(const LayerArguments& p, u32 shared) {
     return number;  // of lane 0, which is not waited for here
   };
 
-  Turn turn = {0, 0};
+  Turn turn = {0, 0, 0};
   u32 asked = 0, asked_parity = 1, next = take_share();
   Unit unit = {2, 0, -1, {0, 0, 0}};
   auto ask = [&] {  // for a tile's rows of A
@@ -179,14 +189,14 @@ INLINE void call_for_weights(const LayerArguments& p, u32 shared) {
       const u32 to = shared + RING_AT + (codes ? lane * OF_TILE : 4 * OF_TILE + (lane - 4) * OF_PAIR);
 #pragma unroll 1
       for (int chunk = 0; chunk < q.chunks; chunk += WARPS_K) {
-        const u32 full = shared + FULL_AT + 8 * turn.stage, count = min(WARPS_K, q.chunks - chunk);
-        barrier_wait(shared + EMPTY_AT + 8 * turn.stage, turn.parity ^ 1);
+        const u32 full = shared + FULL_AT + turn.barrier, count = min(WARPS_K, q.chunks - chunk);
+        barrier_wait(shared + EMPTY_AT + turn.barrier, turn.parity ^ 1);
         if (lane == 0) {
-          if (chunk == 0) keep_unit(shared + UNITS_AT + 32 * turn.stage, unit);
+          if (chunk == 0) keep_unit(shared + UNITS_AT + 4 * turn.barrier, unit);
           barrier_expect(full, count * (4 * 1024 + 2 * 128));
         }
         warp_barrier();
-        if (lane < 6) copy_bulk(to + turn.stage * STAGE_BYTES, from, count * each_chunk, full);
+        if (lane < 6) copy_bulk(to + turn.bytes, from, count * each_chunk, full);
         from += WARPS_K * each_chunk;
         pass(turn);
       }
@@ -202,10 +212,10 @@ INLINE void call_for_weights(const LayerArguments& p, u32 shared) {
   }
   unit.product = 2;
   ask();
-  barrier_wait(shared + EMPTY_AT + 8 * turn.stage, turn.parity ^ 1);
+  barrier_wait(shared + EMPTY_AT + turn.barrier, turn.parity ^ 1);
   if (lane == 0) {
-    keep_unit(shared + UNITS_AT + 32 * turn.stage, unit);
-    barrier_arrive(shared + FULL_AT + 8 * turn.stage);
+    keep_unit(shared + UNITS_AT + 4 * turn.barrier, unit);
+    barrier_arrive(shared + FULL_AT + turn.barrier);
   }
 }
 
@@ -234,19 +244,31 @@ INLINE void bring_rows(const LayerArguments& p, u32 shared) {
   }
 }
 
+// Whether a chunk of the weight whose scales are not all usual is left: zeros are zeros, however small their scale.
+INLINE bool is_left(const Weights& weights) {
+  bool odd = false;
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    const uint4 q = weights.codes[0][h];
+    const u32 scale = scale_of(weights, 0, h);
+    odd |= (scale > MOST_FAST) | ((scale < LEAST_FAST) & (((q.x | q.y | q.z | q.w) & MAGNITUDES) != 0));
+  }
+  return any_lane(odd);
+}
+
 // Warps that multiply: a tile of 16 weight rows each, and chunks warp % WARPS_K, WARPS_K more, ...
 INLINE void multiply_units(const LayerArguments& p, u32 shared) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, along_n = warp / WARPS_K, along_k = warp % WARPS_K;
   const u32 codes_at = shared + RING_AT + along_n * OF_TILE + along_k * 1024 + 16 * lane;
   const u32 scales_at =
       shared + RING_AT + 4 * OF_TILE + (along_n >> 1) * OF_PAIR + along_k * 128 + 4 * lane + 2 * (along_n & 1);
-  Turn turn = {0, 0};
+  Turn turn = {0, 0, 0};
   u32 at_product = 2, rows_at = 0, a_lane = 0, of_a = 0, tiles = 0;
   int at_y = -1;
 #pragma unroll 1
   for (u32 number = 0;; number++) {
-    barrier_wait(shared + FULL_AT + 8 * turn.stage, turn.parity);
-    const Unit unit = kept_unit(shared + UNITS_AT + 32 * turn.stage);
+    barrier_wait(shared + FULL_AT + turn.barrier, turn.parity);
+    const Unit unit = kept_unit(shared + UNITS_AT + 4 * turn.barrier);
     const u32 half = number & 1, sums_full = shared + SUMS_FULL_AT + 8 * half;
     const u32 sums_empty = shared + SUMS_EMPTY_AT + 8 * half, sums_parity = (number >> 1 & 1) ^ 1;
     if (unit.product == 2) {
@@ -274,48 +296,42 @@ INLINE void multiply_units(const LayerArguments& p, u32 shared) {
     const int own = static_cast<int>(chunks + WARPS_K - 1 - along_k) / WARPS_K;
     u32 a_at = a_lane;
 #pragma unroll 1
-    for (int i = 0; i < own; i++, a_at += WARPS_K * CHUNK_OF_A) {
-      if (i) barrier_wait(shared + FULL_AT + 8 * turn.stage, turn.parity);
-      const u32 stage = turn.stage * STAGE_BYTES, empty = shared + EMPTY_AT + 8 * turn.stage;
-      pass(turn);
+    for (int i = 0; own;) {
+      const u32 empty = shared + EMPTY_AT + turn.barrier;
       Weights weights;
-      weights.scales[0] = load_shared_2(scales_at + stage);
-      weights.codes[0][0] = load_shared_16(codes_at + stage), weights.codes[0][1] = load_shared_16(codes_at + stage + 512);
+      weights.scales[0] = load_shared_2(scales_at + turn.bytes);
+      weights.codes[0][0] = load_shared_16(codes_at + turn.bytes);
+      weights.codes[0][1] = load_shared_16(codes_at + turn.bytes + 512);
+      pass(turn);
       const bool slow = any_lane(slow_scales(weights));  // all lanes have loaded
       if (lane == 0) barrier_arrive(empty);
-      if (slow) {  // zeros are zeros, however small their scale
-        bool odd = false;
+      if (slow && is_left(weights)) {
+        left |= 1u << i;
+      } else {
+        u32 q[2][4], factor[2];
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-          const uint4 q = weights.codes[0][h];
-          const u32 scale = scale_of(weights, 0, h);
-          odd |= (scale > MOST_FAST) | ((scale < LEAST_FAST) & (((q.x | q.y | q.z | q.w) & MAGNITUDES) != 0));
+          words_of(weights.codes[0][h], q[h]);
+          factor[h] = factor_of(scale_of(weights, 0, h));
         }
-        if (any_lane(odd)) {
-          left |= 1u << i;
-          continue;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+          u32 x[4], d[2][4];
+          words_of(load_shared_16(a_at + i * (CHUNK_OF_A / 4)), x);
+#pragma unroll
+          for (int h = 0; h < 2; h++) decode_by_product(q[h][i], factor[h], d[h]);
+#pragma unroll
+          for (int j = 0; j < 4; j += 2) multiply(acc, d[0][j], d[1][j], d[0][j + 1], d[1][j + 1], x[j], x[j + 1]);
         }
       }
-      u32 q[2][4], factor[2];
-#pragma unroll
-      for (int h = 0; h < 2; h++) {
-        words_of(weights.codes[0][h], q[h]);
-        factor[h] = factor_of(scale_of(weights, 0, h));
-      }
-#pragma unroll
-      for (int i = 0; i < 4; i++) {
-        u32 x[4], d[2][4];
-        words_of(load_shared_16(a_at + i * (CHUNK_OF_A / 4)), x);
-#pragma unroll
-        for (int h = 0; h < 2; h++) decode(q[h][i], factor[h], d[h]);
-#pragma unroll
-        for (int j = 0; j < 4; j += 2) multiply(acc, d[0][j], d[1][j], d[0][j + 1], d[1][j + 1], x[j], x[j + 1]);
-      }
+      a_at += WARPS_K * CHUNK_OF_A;
+      if (++i == own) break;
+      barrier_wait(shared + FULL_AT + turn.barrier, turn.parity);
     }
     if (along_k >= static_cast<int>(chunks - 1) % WARPS_K + 1) {
-      if (own) barrier_wait(shared + FULL_AT + 8 * turn.stage, turn.parity);  // a round that has none of this warp's
+      if (own) barrier_wait(shared + FULL_AT + turn.barrier, turn.parity);  // a round that has none of this warp's
       warp_barrier();
-      if (lane == 0) barrier_arrive(shared + EMPTY_AT + 8 * turn.stage);
+      if (lane == 0) barrier_arrive(shared + EMPTY_AT + turn.barrier);
       pass(turn);
     }
 
