@@ -138,10 +138,10 @@ class GroupedMMA(ExpertsRoute):
         quantised = tokens if tokens is not None and tokens.a_format != "bf16" else None
         begin = Lazy(
             (whole.BEGIN_SOURCE, whole.BEGIN_KERNEL),
-            whole.begin_defines(quantised, routing),
+            whole.begin_defines(quantised, config),
             (whole.begin_grid(quantised), (around.ROUTE_THREADS, 1, 1)),
             whole.BEGIN_POINTERS,
-            whole.begin_constants(problems, quantised, routing, sums=sums),
+            whole.begin_constants(problems, config, quantised, routing, sums=sums),
             around.ROUTE_SHARED_BYTES,
         ).build(routing.machine)
         main = Lazy(
@@ -152,7 +152,7 @@ class GroupedMMA(ExpertsRoute):
             whole.constants(problems, config, routing),
             whole.shared_bytes(problems, config),
         ).build(routing.machine)
-        return Whole(begin, main, quantised, whole.sizes(problems, routing, sums=sums), sums)
+        return Whole(begin, main, quantised, whole.sizes(problems, config, routing, sums=sums), sums)
 
     def launcher(
         self, problem: GroupedProblem, config: GroupedConfig, routing: Routing | None, *, early: bool

@@ -6,7 +6,7 @@ No tensors and no compiler here: which layers it takes, its sizes, macros, argum
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import torch
@@ -47,7 +47,7 @@ QUEUE: Final = 4
 SHARES: Final = 4
 """Shares of a product for each workgroup."""
 MAX_SHARED_BYTES: Final = 227 * 1024
-LEAST_SLOTS: Final = 3
+LEAST_SLOTS: Final = 4
 MOST_SLOTS: Final = 16
 MOST_ROWS: Final = 8
 """Rows of an expert in the mean up to which a layer may be one launch."""
@@ -58,12 +58,14 @@ class WholeConfig:
     """How a layer's one launch divides its work.
 
     Attributes:
+        rows: of A in a tile.
         slots: rounds of chunks that are on their way, or wait, in shared memory.
         warps_k: warps that share K, the order of sums: see :class:`mxgemm.experts.mma.GroupedConfig`.
         resident: workgroups of a multiprocessor.
         shares: of a product for each workgroup, if it has as many units.
     """
 
+    rows: int
     slots: int
     warps_k: int = WARPS_K
     resident: int = 1
@@ -85,13 +87,25 @@ class WholeConfig:
         return self.warps_k * (ALONG_N * TILE_N * CHUNK // 2 + ALONG_N // 2 * LANES * 4)
 
 
-def config_for(problems: Problems, warps_k: int = WARPS_K, resident: int = 1) -> WholeConfig | None:
-    """Return the configuration of a layer: all shared memory; None where that is too little."""
-    least = shared_bytes(problems, WholeConfig(0, warps_k, resident))
-    each = WholeConfig(1, warps_k, resident).stage_bytes + 16 + 32
-    room = (MAX_SHARED_BYTES if resident == 1 else 228 * 1024 // resident - 1024) - least
-    slots = min(MOST_SLOTS, room // each)
-    return None if slots < LEAST_SLOTS else WholeConfig(slots, warps_k, resident)
+def config_for(problems: Problems, warps_k: int = WARPS_K) -> WholeConfig | None:
+    """Return the configuration of a layer: all shared memory; None where that is too little.
+
+    A tile has 8 rows, or as many as there are tokens: an expert has most tokens once. Long rows leave room for fewer.
+    """
+    rows = min(TILE_M, 1 << (tokens_of(problems) - 1).bit_length())
+    while rows:
+        least = WholeConfig(rows, 0, warps_k)
+        each = least.stage_bytes + 16 + 32
+        slots = min(MOST_SLOTS, (MAX_SHARED_BYTES - shared_bytes(problems, least)) // each)
+        if slots >= LEAST_SLOTS:
+            return replace(least, slots=slots)
+        rows //= 2
+    return None
+
+
+def tokens_of(problems: Problems) -> int:
+    """Return how many tokens a layer has."""
+    return problems[0].rows // problems[0].divisor
 
 
 def takes(problems: Problems, routing: Routing, tokens: Tokens | None) -> bool:
@@ -114,23 +128,23 @@ def shared_bytes(problems: Problems, c: WholeConfig) -> int:
     of_sums = 2 * c.multiplying * TILE_M * (TILE_N + 4) * 4
     barriers = 16 * c.slots + 64 + 16 * QUEUE + 32
     small = of_sums + barriers + 32 * (c.slots + 2 + QUEUE) + 2 * 4 * LANES * c.warps_k
-    return -(-small // 128) * 128 + c.slots * c.stage_bytes + 2 * rows_bytes(problems)
+    return -(-small // 128) * 128 + c.slots * c.stage_bytes + 2 * rows_bytes(problems, c)
 
 
-def rows_bytes(problems: Problems) -> int:
+def rows_bytes(problems: Problems, c: WholeConfig) -> int:
     """Return the shared memory of a tile's rows of A."""
-    return max(-(-p.k // CHUNK) for p in problems) * 2 * CHUNK * rows_of_tile(problems[0].rows // problems[0].divisor)
+    return max(-(-p.k // CHUNK) for p in problems) * 2 * CHUNK * c.rows
 
 
 def programs(problems: Problems, c: WholeConfig) -> int:
     """Return the workgroups: as many as there is room for, but no more than units."""
-    return min(max(1, problems[0].machine.cu_count) * c.resident, units(problems[0]))
+    return min(max(1, problems[0].machine.cu_count) * c.resident, units(problems[0], c))
 
 
-def units(p: GroupedProblem) -> int:
+def units(p: GroupedProblem, c: WholeConfig) -> int:
     """Return how many units a product has at most."""
-    groups, rows = min(p.experts, p.rows), rows_of_tile(p.rows // p.divisor)
-    return places(p) * (groups + (p.rows - groups) // rows)
+    groups = min(p.experts, p.rows)
+    return places(p) * (groups + (p.rows - groups) // c.rows)
 
 
 def places(p: GroupedProblem) -> int:
@@ -138,33 +152,28 @@ def places(p: GroupedProblem) -> int:
     return -(-p.n // (ALONG_N * TILE_N))
 
 
-def rows_of_tile(tokens: int) -> int:
-    """Return the rows of a tile: a power of two, no more than 8; an expert has most tokens once."""
-    return min(TILE_M, 1 << (tokens - 1).bit_length())
-
-
-def listed_words(r: Routing) -> int:
+def listed_words(c: WholeConfig, r: Routing) -> int:
     """Return where counts lie behind a tile list, in words."""
-    return 3 * tile_list_rows(r.pairs, r.experts, rows_of_tile(r.tokens))
+    return 3 * tile_list_rows(r.pairs, r.experts, c.rows)
 
 
-def masks_words(r: Routing) -> int:
+def masks_words(c: WholeConfig, r: Routing) -> int:
     """Return where the pairs that count lie of each token, in words: behind counts of shares taken and of each tile."""
-    return listed_words(r) + tile_list_rows(r.pairs, r.experts, rows_of_tile(r.tokens))
+    return 4 * tile_list_rows(r.pairs, r.experts, c.rows)
 
 
-def counts(problems: Problems, r: Routing, *, sums: bool) -> int:
+def counts(problems: Problems, c: WholeConfig, r: Routing, *, sums: bool) -> int:
     """Return how many words lie behind a tile list: counts, with sums each token's pairs and counts of its places."""
-    return masks_words(r) - listed_words(r) + (r.tokens * (1 + places(problems[1])) if sums else 0)
+    return masks_words(c, r) - listed_words(c, r) + (r.tokens * (1 + places(problems[1])) if sums else 0)
 
 
-def sizes(problems: Problems, r: Routing, *, sums: bool) -> tuple[int, int, int, int, int]:
+def sizes(problems: Problems, c: WholeConfig, r: Routing, *, sums: bool) -> tuple[int, int, int, int, int]:
     """Return pairs, words of the tile list and counts, bytes of a row of inner activations, of its scales, columns."""
     one, two = problems
     row = one.strides.out[0] * one.out_dtype.itemsize
     return (
         r.pairs,
-        listed_words(r) + counts(problems, r, sums=sums),
+        listed_words(c, r) + counts(problems, c, r, sums=sums),
         row,
         one.columns // BLOCK if one.out_format else 0,
         two.n,
@@ -177,7 +186,7 @@ def defines(problems: Problems, c: WholeConfig, r: Routing, *, sums: bool) -> di
     shape = GroupedConfig(1, tiles=1, warps_n=ALONG_N, resident=c.resident, warps_k=c.warps_k, slots=c.slots)
     return {
         **mma.defines(one, shape, by_ids=False, early=False),
-        "A_ROWS": rows_of_tile(one.rows // one.divisor),
+        "A_ROWS": c.rows,
         "TAIL": int(one.k % CHUNK != 0 or two.k % CHUNK != 0),
         "ROUNDS": 0,
         "A_VECTOR": 1,
@@ -194,9 +203,9 @@ def constants(problems: Problems, c: WholeConfig, r: Routing) -> bytes:
     assert act is not None
     gate = act.alpha, math.inf if act.limit is None else act.limit, act.offset
     workgroups = programs(problems, c)
-    found = one.rows, one.experts, c.shares * workgroups, listed_words(r), rows_bytes(problems)
+    found = one.rows, one.experts, c.shares * workgroups, listed_words(c, r), rows_bytes(problems, c)
     types = DTYPES[r.weight_dtype], DTYPES[r.out_dtype]
-    more = r.tokens, workgroups, *types, masks_words(r), 0
+    more = r.tokens, workgroups, *types, masks_words(c, r), 0
     return CONSTANTS.pack(*_half(one), *_half(two), *r.out_strides, *gate, *found, *more)
 
 
@@ -210,9 +219,9 @@ def _half(p: GroupedProblem) -> tuple[int, ...]:
     )
 
 
-def begin_defines(t: Tokens | None, r: Routing) -> dict[str, int | str]:
+def begin_defines(t: Tokens | None, c: WholeConfig) -> dict[str, int | str]:
     """Return the macros of the launch before: without tokens where there is nothing to quantise."""
-    own: dict[str, int | str] = {"COLUMNS": rows_of_tile(r.tokens), "EARLY": 0, "QUANTISES": int(t is not None)}
+    own: dict[str, int | str] = {"COLUMNS": c.rows, "EARLY": 0, "QUANTISES": int(t is not None)}
     return own if t is None else {**own, **around.quantise_defines(t)}
 
 
@@ -221,9 +230,9 @@ def begin_grid(t: Tokens | None) -> tuple[int, int, int]:
     return 1 + (0 if t is None else -(-t.tokens * (t.hidden // 8) // around.ROUTE_THREADS)), 1, 1
 
 
-def begin_constants(problems: Problems, t: Tokens | None, r: Routing, *, sums: bool) -> bytes:
+def begin_constants(problems: Problems, c: WholeConfig, t: Tokens | None, r: Routing, *, sums: bool) -> bytes:
     """Return its arguments but the pointers."""
     strides, sizes = ((0, 0), (0, 0)) if t is None else (t.strides, (t.tokens, t.hidden))
-    words = listed_words(r), counts(problems, r, sums=sums), masks_words(r), r.top_k
+    words = listed_words(c, r), counts(problems, c, r, sums=sums), masks_words(c, r), r.top_k
     pairs = r.first, r.pairs, r.experts, r.id_dtype.itemsize, r.mapped
     return BEGIN_CONSTANTS.pack(*pairs, *strides, *sizes, *words)

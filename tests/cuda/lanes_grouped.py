@@ -73,7 +73,7 @@ def multiply_whole(
 ) -> Tensor:
     """Run both products of a layer, by some workgroups, and the launch before; return pairs' results, fill ``out``."""
     sums = out is not None
-    pairs, words, row, of_scales, columns = whole.sizes(problems, routing, sums=sums)
+    pairs, words, row, of_scales, columns = whole.sizes(problems, c, routing, sums=sums)
     places, tiles = torch.full((pairs,), -1, dtype=torch.int32), torch.full((words,), -5, dtype=torch.int32)
     data = scales = None
     if tokens is not None:
@@ -81,12 +81,12 @@ def multiply_whole(
         scales = torch.full((tokens.tokens, tokens.hidden // 32), 254, dtype=torch.uint8)
     tensors = (places, tiles, ids, expert_map, None if tokens is None else a[0], data, scales)
     packed = whole.BEGIN_POINTERS.pack(*addresses(*tensors)) + whole.begin_constants(
-        problems, tokens, routing, sums=sums
+        problems, c, tokens, routing, sums=sums
     )
     kernel = whole.BEGIN_SOURCE, whole.BEGIN_KERNEL, "BeginArguments"
     sizes = whole.begin_grid(tokens)[0], around.ROUTE_THREADS, around.ROUTE_SHARED_BYTES
     made = [t for t in (places, tiles, data, scales) if t is not None]
-    run(kernel, whole.begin_defines(tokens, routing), packed, sizes, tensors, made)
+    run(kernel, whole.begin_defines(tokens, c), packed, sizes, tensors, made)
     read = a if tokens is None else (data, scales)
     inner = torch.full((pairs, row), 255, dtype=torch.uint8)
     inner_scales = torch.full((pairs, of_scales), 254, dtype=torch.uint8) if of_scales else None

@@ -48,7 +48,7 @@ def test_the_bits_are_those_of_two_products(
 ) -> None:
     """Of workgroups that run one after the other too: who waits has no need of those that have not begun."""
     one = layer(9, 2, 5, 288, 160, activation=activation, bias=activation is GPT_OSS)
-    want, got = both_ways(route, one, a_format, WholeConfig(3, warps_k=1), workgroups, at_once)
+    want, got = both_ways(route, one, a_format, WholeConfig(8, 3, warps_k=1), workgroups, at_once)
     assert torch.equal(got, want)
     assert distance(got, one.exact(a_format)) < LIMITS[a_format]
 
@@ -61,11 +61,11 @@ def test_what_the_loop_leaves_is_added(route: ByLanes) -> None:
     w13[:, 7, 5], w13[:, 40, 8] = 150, 60
     one = replace(one, w13=mxgemm.MXTensor.wrap(one.w13.data, w13))
     for a_format in ("e2m1", "bf16"):
-        want, got = both_ways(route, one, a_format, WholeConfig(4), 2, False)
+        want, got = both_ways(route, one, a_format, WholeConfig(8, 4), 2, False)
         assert want.isfinite().all()
         assert torch.equal(got, want)
     one.x[0, 100] = float("nan")
-    _, got = both_ways(route, one, "e2m1", WholeConfig(4), 2, False)
+    _, got = both_ways(route, one, "e2m1", WholeConfig(8, 4), 2, False)
     assert got[0].isnan().all()
 
 
@@ -74,7 +74,7 @@ def test_routings(route: ByLanes, name: str) -> None:
     """One expert's, more rows than a tile has; experts twice; none."""
     one = layer(7, 2)
     one.ids = routings()[name]
-    want, got = both_ways(route, one, "bf16", WholeConfig(3, warps_k=1, shares=1), 2, False)
+    want, got = both_ways(route, one, "bf16", WholeConfig(2, 3, warps_k=1, shares=1), 2, False)
     assert torch.equal(got, want)
 
 
@@ -87,7 +87,7 @@ def test_experts_of_other_ranks(route: ByLanes, mapped: bool) -> None:
     table = torch.tensor([-1, 3, 0, -1, 2, 1, -1, 9, -1], dtype=torch.int32)
     options = {"expert_map": table} if mapped else {"first_expert": 3}
     found = []
-    for chosen in (None, WholeConfig(3, warps_k=1)):
+    for chosen in (None, WholeConfig(8, 3, warps_k=1)):
         experts_layer._plans.clear()
         route.whole, route.fragments = chosen, True
         route.chosen = lambda p: GroupedConfig(1, warps_k=1)
@@ -121,8 +121,18 @@ def test_nothing_is_spilled(tmp_path: Path, a_format: str, tokens: int, slots: i
     assert found.registers * c.threads <= 65536
     token = Tokens(tokens, 2880, torch.bfloat16, (2880, 1), a_format, "even", True)
     quantised = None if a_format == "bf16" else token
-    found = code.compiled(whole.BEGIN_SOURCE, whole.begin_defines(quantised, routing_of(tokens)), tmp_path)
+    found = code.compiled(whole.BEGIN_SOURCE, whole.begin_defines(quantised, c), tmp_path)
     assert found.registers <= 32
+
+
+def test_long_rows_leave_room_for_fewer() -> None:
+    """DeepSeek's 7168: by tiles of four rows."""
+    changes = {"experts": 256, "strides": replace(code.problem("bf16").strides, a=(7168, 1))}
+    one, two = problem("bf16", True, 64, k=7168, **changes), problem("bf16", False, 64, n=7168, **changes)
+    c = whole.config_for((one, two))
+    assert c is not None
+    assert (c.rows, c.slots) == (4, 5)
+    assert whole.shared_bytes((one, two), c) <= whole.MAX_SHARED_BYTES
 
 
 def test_what_is_launches_of_their_own() -> None:
