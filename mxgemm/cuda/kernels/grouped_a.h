@@ -33,36 +33,39 @@ INLINE void load_a(const Arguments& p, Rows& rows, int row, int chunk, int t) {
 #endif
 }
 
-// Rows of A for a new tile, by so many warps, whose `thread` it is; what bf16 does not hold is 0 there, and a chunk's word at
-// flags_at says so. A warp loads AHEAD_OF_A chunks before it decodes them.
+// A chunk of a tile's rows; what bf16 does not hold is 0 there, and the chunk's word at flags_at says so.
+INLINE void decode_chunk(const Rows& rows, int lane, int chunk, u32 flags_at, u32 rows_at) {
+  OpenRows open;
+  bool held = open_rows(rows, open);
+  if (any_lane(!held)) held = is_held(rows), open_held_rows(rows, held, open);
+  const bool odd = any_lane(!held);
+  if (lane == 0) store_shared_4(flags_at + 4 * chunk, odd);
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    u32 x[4];
+    words_of_rows(open, i, x);
+    if (lane >> 2 < A_ROWS)
+      store_shared_16(rows_at + chunk * CHUNK_OF_A + i * (CHUNK_OF_A / 4) + 16 * lane,
+                      make_uint4(x[0], x[1], x[2], x[3]));
+  }
+}
+
+// Rows of A for a new tile, by so many warps, whose `thread` it is. A warp loads AHEAD_OF_A chunks before it decodes them.
 template <int DECODING, int AHEAD_OF_A>
 INLINE void decode_a(const Arguments& p, const Group& group, u32 thread, u32 flags_at, u32 rows_at) {
-  const int lane = thread & 31, g = lane >> 2;
-  const int row = source_of(p.routing, group, min(g, group.count - 1));
+  const int lane = thread & 31;
+  const int row = source_of(p.routing, group, min(lane >> 2, group.count - 1));
 #pragma unroll 1
   for (int first = thread >> 5; first < p.chunks; first += DECODING * AHEAD_OF_A) {
     Rows rows[AHEAD_OF_A];
+    load_a(p, rows[0], row, first, lane & 3);
 #pragma unroll
-    for (int ahead = 0; ahead < AHEAD_OF_A; ahead++)
+    for (int ahead = 1; ahead < AHEAD_OF_A; ahead++)
       if (first + ahead * DECODING < p.chunks) load_a(p, rows[ahead], row, first + ahead * DECODING, lane & 3);
+    decode_chunk(rows[0], lane, first, flags_at, rows_at);
 #pragma unroll
-    for (int ahead = 0; ahead < AHEAD_OF_A; ahead++) {
-      const int chunk = first + ahead * DECODING;
-      if (chunk >= p.chunks) break;
-      OpenRows open;
-      bool held = open_rows(rows[ahead], open);
-      if (any_lane(!held)) held = is_held(rows[ahead]), open_held_rows(rows[ahead], held, open);
-      const bool odd = any_lane(!held);
-      if (lane == 0) store_shared_4(flags_at + 4 * chunk, odd);
-#pragma unroll
-      for (int i = 0; i < 4; i++) {
-        u32 x[4];
-        words_of_rows(open, i, x);
-        if (g < A_ROWS)
-          store_shared_16(rows_at + chunk * CHUNK_OF_A + i * (CHUNK_OF_A / 4) + 16 * lane,
-                          make_uint4(x[0], x[1], x[2], x[3]));
-      }
-    }
+    for (int ahead = 1; ahead < AHEAD_OF_A; ahead++)
+      if (first + ahead * DECODING < p.chunks) decode_chunk(rows[ahead], lane, first + ahead * DECODING, flags_at, rows_at);
   }
 }
 
