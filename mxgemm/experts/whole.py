@@ -40,7 +40,7 @@ ALONG_N: Final = 4
 """Warps along N, of a tile of 16 weight rows each: a unit has 64."""
 STORING: Final = 4
 """Warps that add up and store."""
-DECODING: Final = 4
+DECODING: Final = 3
 """Warps that bring rows of A."""
 QUEUE: Final = 4
 """Tiles of rows that are asked for."""
@@ -49,8 +49,10 @@ SHARES: Final = 4
 MAX_SHARED_BYTES: Final = 227 * 1024
 LEAST_SLOTS: Final = 4
 MOST_SLOTS: Final = 16
-MOST_ROWS: Final = 8
-"""Rows of an expert in the mean up to which a layer may be one launch."""
+MOST_OF_EIGHT: Final = 5
+"""Rows of an expert in the mean up to which tiles have 8: most experts have no more."""
+MOST_ROWS: Final = 16
+"""And up to which a layer may be one launch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ class WholeConfig:
     """How a layer's one launch divides its work.
 
     Attributes:
-        rows: of A in a tile.
+        rows: of A in a tile: 16, or a power of two up to 8.
         slots: rounds of chunks that are on their way, or wait, in shared memory.
         warps_k: warps that share K, the order of sums: see :class:`mxgemm.experts.mma.GroupedConfig`.
         resident: workgroups of a multiprocessor.
@@ -70,6 +72,16 @@ class WholeConfig:
     warps_k: int = WARPS_K
     resident: int = 1
     shares: int = SHARES
+
+    @property
+    def tiles_m(self) -> int:
+        """Tiles of 8 rows of A."""
+        return -(-self.rows // TILE_M)
+
+    @property
+    def buffers(self) -> int:
+        """Tiles of A that there is room for."""
+        return 2 if self.tiles_m == 1 else 1
 
     @property
     def multiplying(self) -> int:
@@ -90,9 +102,12 @@ class WholeConfig:
 def config_for(problems: Problems, warps_k: int = WARPS_K) -> WholeConfig | None:
     """Return the configuration of a layer: all shared memory; None where that is too little.
 
-    A tile has 8 rows, or as many as there are tokens: an expert has most tokens once. Long rows leave room for fewer.
+    A tile has 8 rows, or as many as there are tokens: an expert has most tokens once; 16 where many experts have more
+    than 8. Long rows leave room for fewer.
     """
     rows = min(TILE_M, 1 << (tokens_of(problems) - 1).bit_length())
+    if problems[0].rows > MOST_OF_EIGHT * problems[0].experts:
+        rows = 2 * TILE_M
     while rows:
         least = WholeConfig(rows, 0, warps_k)
         each = least.stage_bytes + 16 + 32
@@ -125,10 +140,10 @@ def _is_vector(t: Tokens) -> bool:
 
 def shared_bytes(problems: Problems, c: WholeConfig) -> int:
     """Return the shared memory of a workgroup."""
-    of_sums = 2 * c.multiplying * TILE_M * (TILE_N + 4) * 4
-    barriers = 16 * c.slots + 64 + 16 * QUEUE + 32
-    small = of_sums + barriers + 32 * (c.slots + 2 + QUEUE) + 2 * 4 * LANES * c.warps_k
-    return -(-small // 128) * 128 + c.slots * c.stage_bytes + 2 * rows_bytes(problems, c)
+    of_sums = 2 * c.multiplying * TILE_M * c.tiles_m * (TILE_N + 4) * 4
+    barriers = 16 * c.slots + 64 + 16 * QUEUE + 32 * c.tiles_m
+    small = of_sums + barriers + 32 * (c.slots + 2 + QUEUE) + c.buffers * 4 * LANES * c.warps_k
+    return -(-small // 128) * 128 + c.slots * c.stage_bytes + c.buffers * rows_bytes(problems, c)
 
 
 def rows_bytes(problems: Problems, c: WholeConfig) -> int:
@@ -183,10 +198,11 @@ def sizes(problems: Problems, c: WholeConfig, r: Routing, *, sums: bool) -> tupl
 def defines(problems: Problems, c: WholeConfig, r: Routing, *, sums: bool) -> dict[str, int | str]:
     """Return the macros of a class of layers; with sums, results are those of tokens."""
     one, two = problems
-    shape = GroupedConfig(1, tiles=1, warps_n=ALONG_N, resident=c.resident, warps_k=c.warps_k, slots=c.slots)
+    shape = GroupedConfig(c.tiles_m, tiles=1, warps_n=ALONG_N, resident=c.resident, warps_k=c.warps_k, slots=c.slots)
     return {
         **mma.defines(one, shape, by_ids=False, early=False),
         "A_ROWS": c.rows,
+        "A_BUFFERS": c.buffers,
         "TAIL": int(one.k % CHUNK != 0 or two.k % CHUNK != 0),
         "ROUNDS": 0,
         "A_VECTOR": 1,

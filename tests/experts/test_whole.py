@@ -53,6 +53,18 @@ def test_the_bits_are_those_of_two_products(
     assert distance(got, one.exact(a_format)) < LIMITS[a_format]
 
 
+@pytest.mark.parametrize("a_format", ["bf16", pytest.param("e2m1", marks=pytest.mark.slow)])
+def test_tiles_of_sixteen_rows(route: ByLanes, a_format: str) -> None:
+    """Of an expert with 16 rows and more, with up to 8, with none; blocks of A in both halves that are left."""
+    one = layer(30, 2, 4, 160, 96, activation=DEEPSEEK)
+    one.ids = torch.where(one.ids == 2, 1, one.ids)
+    one.x[::7, 32:64] *= 2.0**40
+    want, got = both_ways(route, one, a_format, WholeConfig(16, 3, warps_k=1), 2, False)
+    assert want.isfinite().all()
+    assert torch.equal(got, want)
+    assert torch.bincount(one.ids.flatten(), minlength=4).max() > 16
+
+
 def test_what_the_loop_leaves_is_added(route: ByLanes) -> None:
     """Blocks of A and chunks of the weight that bf16 does not hold: of four warps along K some have no chunk."""
     one = layer(3, 2, 2, 288, 288, activation=GPT_OSS)
@@ -108,7 +120,8 @@ def routing_of(tokens: int) -> Routing:
 
 
 @pytest.mark.parametrize(
-    ("a_format", "tokens", "slots"), [("bf16", 1, 11), pytest.param("e2m1", 16, 6, marks=pytest.mark.slow)]
+    ("a_format", "tokens", "slots"),
+    [("bf16", 1, 11), *(pytest.param("e2m1", *one, marks=pytest.mark.slow) for one in ((16, 6), (64, 5)))],
 )
 def test_nothing_is_spilled(tmp_path: Path, a_format: str, tokens: int, slots: int) -> None:
     """And so much of a weight is on its way."""
@@ -126,12 +139,16 @@ def test_nothing_is_spilled(tmp_path: Path, a_format: str, tokens: int, slots: i
 
 
 def test_long_rows_leave_room_for_fewer() -> None:
-    """DeepSeek's 7168: by tiles of four rows."""
-    changes = {"experts": 256, "strides": replace(code.problem("bf16").strides, a=(7168, 1))}
-    one, two = problem("bf16", True, 64, k=7168, **changes), problem("bf16", False, 64, n=7168, **changes)
-    c = whole.config_for((one, two))
-    assert c is not None
-    assert (c.rows, c.slots) == (4, 5)
+    """DeepSeek's 7168: by tiles of four rows, where others have 8 or 16."""
+    for tokens in (64, 384):
+        changes = {"experts": 256, "strides": replace(code.problem("bf16").strides, a=(7168, 1))}
+        one, two = problem("bf16", True, tokens, k=7168, **changes), problem("bf16", False, tokens, n=7168, **changes)
+        c = whole.config_for((one, two))
+        assert c is not None
+        assert (c.rows, c.slots) == (4, 5)
+    found = whole.config_for((problem("bf16", True, 64), problem("bf16", False, 64)))
+    assert found is not None
+    assert (found.rows, found.slots) == (16, 5)
     assert whole.shared_bytes((one, two), c) <= whole.MAX_SHARED_BYTES
 
 
@@ -143,4 +160,4 @@ def test_what_is_launches_of_their_own() -> None:
     assert not whole.takes((replace(one, fragments=False), two), routing_of(16), tokens)
     assert not whole.takes((one, two), routing_of(16), replace(tokens, dtype=torch.float32))
     assert not whole.takes((one, two), routing_of(16), replace(tokens, strides=(2881, 1)))
-    assert not whole.takes((problem("bf16", True, 65), problem("bf16", False, 65)), routing_of(65), tokens)
+    assert not whole.takes((problem("bf16", True, 129), problem("bf16", False, 129)), routing_of(129), tokens)

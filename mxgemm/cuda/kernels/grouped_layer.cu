@@ -4,7 +4,7 @@
 // A unit is a tile of up to A_ROWS rows of A (grouped_tile.h) by 64 weight rows, WARPS_K chunks a round. Of a workgroup's warps
 // the last one calls for weights, by bulk copies to SLOTS places of shared memory, unit after unit, of the second product
 // too, which depend on nobody; the first WARPS multiply; STORING warps add their sums and store; DECODING warps bring a
-// tile's rows of A, one tile ahead. So memory is waited for once, whatever warps that multiply wait for. Rows of the second
+// tile's rows of A, one tile ahead if there is room. So memory is waited for once, whatever warps that multiply wait for. Rows of the second
 // product are read when all units of the first that make them have been counted.
 //
 // Units come in shares of some that follow each other, which running workgroups take by number, those of the first product
@@ -15,14 +15,14 @@
 // of pairs are left for others.
 //
 // Macros: those of grouped_stream.cu, of the first product, but EARLY, BY_IDS and ROUNDS, which are 0; TAIL is of either;
-// SUMS; TOP_K, pairs of a token.
+// SUMS; TOP_K, pairs of a token; A_BUFFERS, tiles of A that there is room for.
 #include "grouped_a.h"
 #include "grouped_bulk.h"
 
-constexpr int STORING = 4, DECODING = 4, AHEAD_OF_A = A_FORMAT == E2M1 ? 3 : 2;
+constexpr int STORING = 4, DECODING = 3, AHEAD_OF_A = A_FORMAT == E2M1 ? 4 : 2;
 constexpr int ALL_THREADS = 32 * (WARPS + STORING + DECODING + 1);
 constexpr int QUEUE = 4;  // tiles that are asked for
-static_assert(TILES == 1 && ROWS_OF_ALL == 64 && GATED, "two pairs of tiles a unit");
+static_assert(TILES == 1 && ROWS_OF_ALL == 64 && GATED && MT <= 2, "two pairs of tiles a unit");
 
 constexpr u32 OF_TILE = WARPS_K * 1024, OF_PAIR = WARPS_K * 128;  // bytes of a round: codes, scales
 constexpr u32 STAGE_BYTES = 4 * OF_TILE + 2 * OF_PAIR;
@@ -34,9 +34,10 @@ constexpr u32 SUMS_FULL_AT = EMPTY_AT + 8 * SLOTS, SUMS_EMPTY_AT = SUMS_FULL_AT 
 constexpr u32 A_FULL_AT = SUMS_EMPTY_AT + 16, A_EMPTY_AT = A_FULL_AT + 16;
 constexpr u32 ASKED_AT = A_EMPTY_AT + 16, TAKEN_AT = ASKED_AT + 8 * QUEUE;
 constexpr u32 UNITS_AT = TAKEN_AT + 8 * QUEUE, UNITS_OF_SUMS_AT = UNITS_AT + 32 * SLOTS;
-constexpr u32 UNITS_ASKED_AT = UNITS_OF_SUMS_AT + 64, LAST_AT = UNITS_ASKED_AT + 32 * QUEUE, FLAGS_AT = LAST_AT + 32;
+constexpr u32 UNITS_ASKED_AT = UNITS_OF_SUMS_AT + 64, LAST_AT = UNITS_ASKED_AT + 32 * QUEUE;
+constexpr u32 FLAGS_AT = LAST_AT + 32 * MT;
 constexpr u32 OF_FLAGS = 4 * 32 * WARPS_K;
-constexpr u32 RING_AT = (FLAGS_AT + 2 * OF_FLAGS + 127) / 128 * 128, ROWS_AT = RING_AT + SLOTS * STAGE_BYTES;
+constexpr u32 RING_AT = (FLAGS_AT + A_BUFFERS * OF_FLAGS + 127) / 128 * 128, ROWS_AT = RING_AT + SLOTS * STAGE_BYTES;
 
 // What differs between the products; strides as those of Arguments.
 struct Half {
@@ -219,7 +220,7 @@ INLINE void call_for_weights(const LayerArguments& p, u32 shared) {
   }
 }
 
-// Warps that bring a tile's rows of A, to two places in turn.
+// Warps that bring a tile's rows of A, to A_BUFFERS places in turn.
 INLINE void bring_rows(const LayerArguments& p, u32 shared) {
   const u32 lane = threadIdx.x & 31;
   u32 asked = 0, parity = 0;
@@ -234,9 +235,9 @@ INLINE void bring_rows(const LayerArguments& p, u32 shared) {
     parity ^= asked == 0;
     if (lane == 0 && unit.product) wait_for_count(count_of_tile(p, unit.y), p.first.places);
     warp_barrier();
-    const u32 half = number & 1;
+    const u32 half = number % A_BUFFERS;
     const Arguments q = arguments_of(p, unit.product);
-    barrier_wait(shared + A_EMPTY_AT + 8 * half, (number >> 1 & 1) ^ 1);
+    barrier_wait(shared + A_EMPTY_AT + 8 * half, (number / A_BUFFERS & 1) ^ 1);
     decode_a<DECODING, AHEAD_OF_A>(q, unit.group, threadIdx.x - 32 * (WARPS + STORING), shared + FLAGS_AT + half * OF_FLAGS,
                                    shared + ROWS_AT + half * p.rows_bytes);
     warp_barrier();
@@ -263,7 +264,7 @@ INLINE void multiply_units(const LayerArguments& p, u32 shared) {
   const u32 scales_at =
       shared + RING_AT + 4 * OF_TILE + (along_n >> 1) * OF_PAIR + along_k * 128 + 4 * lane + 2 * (along_n & 1);
   Turn turn = {0, 0, 0};
-  u32 at_product = 2, rows_at = 0, a_lane = 0, of_a = 0, tiles = 0;
+  u32 at_product = 2, rows_at = 0, a_lane[MT] = {}, of_a = 0, tiles = 0;
   int at_y = -1;
 #pragma unroll 1
   for (u32 number = 0;; number++) {
@@ -282,19 +283,23 @@ INLINE void multiply_units(const LayerArguments& p, u32 shared) {
     keep_as_it_is(chunks);
     if (unit.product != at_product || unit.y != at_y) {
       at_product = unit.product, at_y = unit.y;
-      if (tiles > 0 && lane == 0) barrier_arrive(shared + A_EMPTY_AT + 8 * (~tiles & 1));  // all lanes have met since
-      const u32 half_of_a = tiles & 1, flags_at = shared + FLAGS_AT + half_of_a * OF_FLAGS;
-      barrier_wait(shared + A_FULL_AT + 8 * half_of_a, tiles >> 1 & 1);
+      if (tiles > 0 && lane == 0) barrier_arrive(shared + A_EMPTY_AT + 8 * ((tiles - 1) % A_BUFFERS));  // all lanes have met since
+      const u32 half_of_a = tiles % A_BUFFERS, flags_at = shared + FLAGS_AT + half_of_a * OF_FLAGS;
+      barrier_wait(shared + A_FULL_AT + 8 * half_of_a, tiles / A_BUFFERS & 1);
       tiles++;
       rows_at = shared + ROWS_AT + half_of_a * p.rows_bytes;
       const u32 behind = along_k + WARPS_K * lane;
       of_a = lanes_where(behind < chunks && load_shared_4(flags_at + 4 * behind) != 0);
-      a_lane = rows_at + along_k * CHUNK_OF_A + (4 * min(lane >> 2, unit.group.count - 1) + (lane & 3)) * 16;
+#pragma unroll
+      for (int c = 0; c < MT; c++)
+        a_lane[c] =
+            rows_at + along_k * CHUNK_OF_A + (4 * min(8 * c + (lane >> 2), unit.group.count - 1) + (lane & 3)) * 16;
     }
     u32 left = 0;  // chunks of this warp that are left
-    float acc[4] = {};
+    float acc[MT][4] = {};
+    const bool more = MT > 1 && unit.group.count > 8;
     const int own = static_cast<int>(chunks + WARPS_K - 1 - along_k) / WARPS_K;
-    u32 a_at = a_lane;
+    u32 a_at = 0;
 #pragma unroll 1
     for (int i = 0; own;) {
       const u32 empty = shared + EMPTY_AT + turn.barrier;
@@ -316,12 +321,18 @@ INLINE void multiply_units(const LayerArguments& p, u32 shared) {
         }
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-          u32 x[4], d[2][4];
-          words_of(load_shared_16(a_at + i * (CHUNK_OF_A / 4)), x);
+          u32 d[2][4];
 #pragma unroll
           for (int h = 0; h < 2; h++) decode_by_product(q[h][i], factor[h], d[h]);
 #pragma unroll
-          for (int j = 0; j < 4; j += 2) multiply(acc, d[0][j], d[1][j], d[0][j + 1], d[1][j + 1], x[j], x[j + 1]);
+          for (int c = 0; c < MT; c++) {
+            if (c && !more) continue;
+            u32 x[4];
+            words_of(load_shared_16(a_lane[c] + a_at + i * (CHUNK_OF_A / 4)), x);
+#pragma unroll
+            for (int j = 0; j < 4; j += 2)
+              multiply(acc[c], d[0][j], d[1][j], d[0][j + 1], d[1][j + 1], x[j], x[j + 1]);
+          }
         }
       }
       a_at += WARPS_K * CHUNK_OF_A;
@@ -338,11 +349,15 @@ INLINE void multiply_units(const LayerArguments& p, u32 shared) {
     barrier_wait(sums_empty, sums_parity);
     float* const mine = sums + half * (WARPS * SHARED) + warp * SHARED + 2 * (lane & 3) * PITCH + (lane >> 2);
 #pragma unroll
-    for (int j = 0; j < 4; j++) mine[(j & 1) * PITCH + 8 * (j >> 1)] = acc[j] * UP;
+    for (int c = 0; c < MT; c++)
+#pragma unroll
+      for (int j = 0; j < 4; j++) mine[(8 * c + (j & 1)) * PITCH + 8 * (j >> 1)] = acc[c][j] * UP;
     if (left | of_a) {
       const Arguments q = arguments_of(p, unit.product);
       const int tile = min(row_of_unit(q.n, unit.product, unit.place, 16 * along_n) >> 4, q.tiles - 1);
-      add_left(q, unit.group, tile, left, of_a, mine, threadIdx.x, rows_at);
+#pragma unroll 1
+      for (int c = 0; c < MT && 8 * c < unit.group.count; c++)
+        add_left(q, unit.group, tile, left, of_a, mine + 8 * c * PITCH, threadIdx.x, rows_at, c);
     }
     if (threadIdx.x == 0) keep_unit(shared + UNITS_OF_SUMS_AT + 32 * half, unit);
     warp_barrier();
@@ -354,7 +369,7 @@ INLINE void multiply_units(const LayerArguments& p, u32 shared) {
 // Of a unit whose results the STORING warps have stored: the sums of those tokens of which it was the last one.
 INLINE void add_up_last(const LayerArguments& p, const Arguments& q, const Unit& unit, u32 thread, u32 last_at) {
   warps_barrier(2, 32 * STORING);
-  if (thread < 8) {
+  if (thread < 8 * MT) {
     int last = -1;
     if (static_cast<int>(thread) < unit.group.count) {
       const int token = target_of(q.routing, unit.group, thread) / TOP_K;
