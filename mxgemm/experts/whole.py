@@ -45,7 +45,7 @@ DECODING: Final = 3
 QUEUE: Final = 4
 """Tiles of rows that are asked for."""
 SHARES: Final = 4
-"""Shares of a product for each workgroup."""
+"""Shares of a product for each workgroup, where a new tile's rows of A come ahead; else one."""
 MAX_SHARED_BYTES: Final = 227 * 1024
 LEAST_SLOTS: Final = 4
 MOST_SLOTS: Final = 16
@@ -113,7 +113,7 @@ def config_for(problems: Problems, warps_k: int = WARPS_K) -> WholeConfig | None
         each = least.stage_bytes + 16 + 32
         slots = min(MOST_SLOTS, (MAX_SHARED_BYTES - shared_bytes(problems, least)) // each)
         if slots >= LEAST_SLOTS:
-            return replace(least, slots=slots)
+            return replace(least, slots=slots, shares=SHARES if least.buffers > 1 else 1)
         rows //= 2
     return None
 
