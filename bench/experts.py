@@ -89,8 +89,8 @@ class Registers(GroupedMMA):
 class Whole(GroupedMMA):
     """The route w4_mma by one launch for both products, with changes to its configuration."""
 
-    def __init__(self, *, sums: bool = True, **changes: Any) -> None:
-        self.sums, self.changes = sums, changes
+    def __init__(self, **changes: Any) -> None:
+        self.changes = changes
 
     def whole_config(self, problems: whole.Problems) -> whole.WholeConfig | None:
         """Change the route's own configuration."""
@@ -101,7 +101,6 @@ class Whole(GroupedMMA):
 _SLOTS: dict[str, Any] = {"tiles_m": 1, "tiles": 1, "warps_n": 4, "slots": 2, "resident": 2}
 FEW: dict[str, ExpertsRoute] = {
     "w4_mma": GroupedMMA(),
-    "w4_mma, one share": Whole(shares=1),
     "w4_mma, apart": Mma({}),
     "w4_mma, slots": Mma(_SLOTS),
     "w4_mma, slots, second of 32 rows": Mma(_SLOTS, {**_SLOTS, "warps_n": 2, "resident": 3}),
@@ -110,8 +109,6 @@ FEW: dict[str, ExpertsRoute] = {
 }
 SOME: dict[str, ExpertsRoute] = {
     "w4_mma": GroupedMMA(),
-    "w4_mma, one share": Whole(shares=1),
-    "w4_mma, two shares": Whole(shares=2),
     "w4_mma, apart": Mma({}),
     "w4_mma, slots": Mma(_SLOTS),
     "w4_mma, slots, rounded before": Mma(_SLOTS, rounding=0),
@@ -198,12 +195,9 @@ def run_layer(
     out = torch.empty((p.routing.tokens, two.n), dtype=torch.bfloat16, device=x.device)
     if launches.whole is not None:
         first, second = (w13.codes, w13.scales, layer.b13), (w2.codes, w2.scales, layer.b2)
-        y = launches.whole(x, None, first, second, ids, None, weights, out)
-        if launches.combine is not None:
-            launches.combine(y, ids, weights, None, out)
+        launches.combine(launches.whole(x, None, first, second, ids, None), ids, weights, None, out)
         return out
     assert launches.sort is not None
-    assert launches.combine is not None
     data, scales = (x, None) if launches.quantise is None else launches.quantise(x)
     ordered = launches.sort(ids, None)
     inner = torch.empty((one.rows, one.strides.out[0]), dtype=one.out_dtype, device=x.device)

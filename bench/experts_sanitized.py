@@ -37,7 +37,7 @@ class Case(NamedTuple):
 
 CASES = (
     Case("one launch", SHORT, 3, "bf16", True, Whole()),
-    Case("one launch", LONG, 12, "e2m1", True, Whole(rows=2, slots=4)),
+    Case("one launch", LONG, 12, "e2m1", True, Whole(rows=2, slots=3)),
     Case("by ids", SHORT, 3, "e2m1", True, Mma({})),
     Case("slots", LONG, 12, "bf16", True, Mma({"tiles": 1, "warps_n": 4, "slots": 2, "resident": 2}, {})),
     Case("as it lies", SHORT, 20, "e2m1", False, Registers()),

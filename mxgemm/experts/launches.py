@@ -95,20 +95,17 @@ class Whole:
         tokens: as they come, where that quantises them.
         sizes: pairs, words of the tile list and of the counts behind it; bytes of a row of inner activations and of its
             scales; columns of the result.
-        sums: a token's results are added up.
     """
 
     begin: Lazy
     main: Lazy
     tokens: Tokens | None
     sizes: tuple[int, int, int, int, int]
-    sums: bool
 
     def __call__(
-        self, a: Tensor, a_scales: Tensor | None, first: Weight, second: Weight, ids: Tensor, expert_map: Tensor | None,
-        weights: Tensor | None, out: Tensor | None,
-    ) -> Tensor:  # fmt: skip
-        """Return what each pair's expert makes of its token, fp32, of weights with biases; with sums fill ``out``."""
+        self, a: Tensor, a_scales: Tensor | None, first: Weight, second: Weight, ids: Tensor, expert_map: Tensor | None
+    ) -> Tensor:
+        """Return what each pair's expert makes of its token, fp32; of weights and their biases."""
         device = a.device
         needed, (pairs, *_, columns) = Scratch(), self.sizes
         places = self._places(needed)
@@ -122,8 +119,7 @@ class Whole:
             self.begin(device, found, tiles, ids.data_ptr(), table, *made)
             one, two = (tuple(0 if t is None else t.data_ptr() for t in weight) for weight in (first, second))
             read = left if self.tokens is None else (data, scales)
-            last = (0 if t is None else t.data_ptr() for t in (weights, out))
-            self.main(device, *read, *one, inner, inner_scales, *two, y.data_ptr(), tiles, found, *last)
+            self.main(device, *read, *one, inner, inner_scales, *two, y.data_ptr(), tiles, found)
         return y
 
     def _places(self, scratch: Scratch) -> list[Place | None]:
@@ -138,8 +134,8 @@ class Whole:
         ]  # fmt: skip
 
     def steps(self, device: torch.device, scratch: Scratch, *places: Place) -> list[Step]:
-        """Describe it, of places of tokens, scales, both weights, scales, biases, results, ids, map, weights, out."""
-        a, a_scales, w13, s13, b13, w2, s2, b2, y, ids, table, weights, out = places
+        """Describe it, of places of tokens, their scales, both weights, scales and biases, pairs' results, ids, map."""
+        a, a_scales, w13, s13, b13, w2, s2, b2, y, ids, table = places
         nothing = fixed(0)
         found, tiles, data, scales, inner, inner_scales = (
             nothing if place is None else place for place in self._places(scratch)
@@ -149,9 +145,7 @@ class Whole:
         made = (a, data, scales) if quantises else (nothing, nothing, nothing)
         return [
             self.begin.step(device, found, tiles, ids, table, *made),
-            self.main.step(
-                device, *read, w13, s13, b13, inner, inner_scales, w2, s2, b2, y, tiles, found, weights, out
-            ),
+            self.main.step(device, *read, w13, s13, b13, inner, inner_scales, w2, s2, b2, y, tiles, found),
         ]
 
 

@@ -186,10 +186,9 @@ def _execute(
             a = encode(rows, o.a_format, o.scale_rounding)
         else:
             a = steps.quantise(rows)
+        y = pair_results(steps, a, w13, w2, ids, b13, b2, table)
         flat = result if direct else result.view(tokens, -1)
-        y = pair_results(steps, a, w13, w2, ids, b13, b2, table, weights, flat)
-        if steps.combine is not None:
-            steps.combine(y, ids, weights, table, flat)
+        steps.combine(y, ids, weights, table, flat)
     if out is None:
         return result
     if not direct:

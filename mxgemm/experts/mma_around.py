@@ -80,7 +80,7 @@ def quantise_grid(t: Tokens) -> tuple[int, int, int]:
 
 def route_defines(rows: int, *, early: bool) -> dict[str, int | str]:
     """Return the macros of sorting pairs and listing tiles of so many rows; see ``mma.defines`` for ``early``."""
-    return {"COLUMNS": rows, "EARLY": int(early)}
+    return {"COLUMNS": rows, "EARLY": int(early), "ROUTING": ROUTE_THREADS}
 
 
 def sort_shared_bytes(r: Routing) -> int:

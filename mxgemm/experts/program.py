@@ -113,11 +113,8 @@ def launches(steps: Steps, scratch: Scratch, device: torch.device) -> list[Step 
     if steps.whole is not None:
         y = scratch.take(4 * two.rows * two.n)
         weights = (_W13, _S13, _bias(one, _B13), _W2, _S2, _bias(two, _B2))
-        sums = steps.combine is None
-        last = (_WEIGHTS, OUT) if sums else (_NOTHING, _NOTHING)
-        add(steps.whole, a, a_scales, *weights, y, _IDS, table, *last)
-        if not sums:
-            add(steps.combine, y, _WEIGHTS, OUT, _IDS, table)
+        add(steps.whole, a, a_scales, *weights, y, _IDS, table)
+        add(steps.combine, y, _WEIGHTS, OUT, _IDS, table)
         return found
     if steps.quantise is not None:
         a, a_scales = scratch.take(tokens * one.k // FORMATS[one.a_format].pack), scratch.take(tokens * one.k // BLOCK)

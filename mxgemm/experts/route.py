@@ -53,13 +53,8 @@ class BothProducts(Protocol):
         second: tuple[Tensor, Tensor, Tensor | None],
         ids: Tensor,
         expert_map: Tensor | None,
-        weights: Tensor | None,
-        out: Tensor | None,
     ) -> Tensor:
-        """Return what each pair's expert makes of its token, fp32 ``[pairs, H]``: of weights, scales and biases.
-
-        Where the layer's launches have no ``combine``, fill ``out`` with their sums by the router's ``weights``.
-        """
+        """Return what each pair's expert makes of its token, fp32 ``[pairs, H]``: of weights, scales and biases."""
 
 
 class LayerLaunches(NamedTuple):
@@ -67,12 +62,12 @@ class LayerLaunches(NamedTuple):
 
     ``quantise`` makes its tokens bytes before, where the route has a launch of its own for that; with ``rounds`` the
     first product takes them as they come. With ``whole`` that is called instead of a sort and two products, which are
-    none then, and where ``combine`` is None of that too.
+    none then.
     """
 
     sort: Sort | None
     products: tuple[Launch, ...]
-    combine: Combine | None
+    combine: Combine
     quantise: Quantise | None = None
     rounds: bool = False
     whole: BothProducts | None = None

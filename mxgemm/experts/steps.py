@@ -49,7 +49,7 @@ class Steps:
     routing: Routing
     sort: Sort | None
     products: tuple[Launch, ...]
-    combine: Combine | None
+    combine: Combine
     quantise: Quantise | None = None
     rounds: bool = False
     whole: BothProducts | None = None
@@ -160,20 +160,17 @@ def pair_results(
     b13: Tensor | None,
     b2: Tensor | None,
     expert_map: Tensor | None,
-    weights: Tensor | None = None,
-    out: Tensor | None = None,
 ) -> Tensor:
     """Return what each pair's expert makes of its token, fp32 ``[pairs, H]``; rows of dropped pairs are undefined.
 
-    ``a`` is the tokens' elements and scales, or bf16 and None. Of steps without ``combine``, ``out`` is filled with
-    their sums by ``weights``.
+    ``a`` is the tokens' elements and scales, or bf16 and None.
     """
     one, two = steps.problems
     data, a_scales = a
     added = [None if bias is None else bias.resolve_neg() for bias in (b13, b2)]
     if steps.whole is not None:
         first, second = (*weight_of(w13, one), added[0]), (*weight_of(w2, two), added[1])
-        return steps.whole(data, a_scales, first, second, ids, expert_map, weights, out)
+        return steps.whole(data, a_scales, first, second, ids, expert_map)
     assert steps.sort is not None
     ordered = steps.sort(ids, expert_map)
     inner = torch.empty((one.rows, one.strides.out[0]), dtype=one.out_dtype, device=data.device)

@@ -85,8 +85,6 @@ class GroupedMMA(ExpertsRoute):
 
     few = FEW_PAIRS
     """Pairs that every warp sorts by itself."""
-    sums = True
-    """Whether what is one launch for both products adds up too."""
     rounding = ROUNDED_TOKENS
     """Tokens that the first product rounds by itself."""
 
@@ -94,11 +92,10 @@ class GroupedMMA(ExpertsRoute):
         self, problems: tuple[GroupedProblem, GroupedProblem], routing: Routing, tokens: Tokens | None
     ) -> LayerLaunches:
         """Return the launches of a layer: of few pairs without a sort."""
-        sums = tokens is not None and routing.top_k <= around.MAX_TOP_K and self.sums
-        launched = self.bind_whole(problems, routing, tokens, sums=sums)
+        launched = self.bind_whole(problems, routing, tokens)
         if launched is not None:
             rounds = tokens is not None and tokens.a_format != "bf16"
-            return LayerLaunches(None, (), None if sums else self.bind_combine(routing), None, rounds, launched)
+            return LayerLaunches(None, (), self.bind_combine(routing), None, rounds, launched)
         one, two = self.configs(problems)
         rounds = tokens is not None and 0 < tokens.tokens <= self.rounding and rounds_tokens(problems[0], tokens)
         rounds = rounds and one.slots > 0
@@ -124,35 +121,30 @@ class GroupedMMA(ExpertsRoute):
         return whole.config_for(problems)
 
     def bind_whole(
-        self,
-        problems: tuple[GroupedProblem, GroupedProblem],
-        routing: Routing,
-        tokens: Tokens | None,
-        *,
-        sums: bool,
+        self, problems: tuple[GroupedProblem, GroupedProblem], routing: Routing, tokens: Tokens | None
     ) -> BothProducts | None:
-        """Return both products as one launch, with sums that too, or None where they are launches of their own."""
+        """Return both products as one launch, or None where they are launches of their own."""
         config = self.whole_config(problems)
         if config is None or not whole.takes(problems, routing, tokens):
             return None
         quantised = tokens if tokens is not None and tokens.a_format != "bf16" else None
         begin = Lazy(
             (whole.BEGIN_SOURCE, whole.BEGIN_KERNEL),
-            whole.begin_defines(quantised, config),
-            (whole.begin_grid(quantised), (around.ROUTE_THREADS, 1, 1)),
+            whole.begin_defines(quantised, config, routing),
+            (whole.begin_grid(quantised, routing), (whole.begin_threads(routing), 1, 1)),
             whole.BEGIN_POINTERS,
-            whole.begin_constants(problems, config, quantised, routing, sums=sums),
-            around.ROUTE_SHARED_BYTES,
+            whole.begin_constants(config, quantised, routing),
+            whole.begin_shared_bytes(routing),
         ).build(routing.machine)
         main = Lazy(
             (whole.SOURCE, whole.KERNEL),
-            whole.defines(problems, config, routing, sums=sums),
+            whole.defines(problems, config),
             ((whole.programs(problems, config), 1, 1), (config.threads, 1, 1)),
             whole.POINTERS,
             whole.constants(problems, config, routing),
             whole.shared_bytes(problems, config),
         ).build(routing.machine)
-        return Whole(begin, main, quantised, whole.sizes(problems, config, routing, sums=sums), sums)
+        return Whole(begin, main, quantised, whole.sizes(problems, config, routing))
 
     def launcher(
         self, problem: GroupedProblem, config: GroupedConfig, routing: Routing | None, *, early: bool

@@ -66,39 +66,34 @@ def multiply_whole(
     ids: Tensor,
     expert_map: Tensor | None,
     *,
-    factors: Tensor | None = None,
-    out: Tensor | None = None,
     workgroups: int,
     at_once: bool,
 ) -> Tensor:
-    """Run both products of a layer, by some workgroups, and the launch before; return pairs' results, fill ``out``."""
-    sums = out is not None
-    pairs, words, row, of_scales, columns = whole.sizes(problems, c, routing, sums=sums)
+    """Run both products of a layer, by some workgroups, and the launch before; return pairs' results."""
+    pairs, words, row, of_scales, columns = whole.sizes(problems, c, routing)
     places, tiles = torch.full((pairs,), -1, dtype=torch.int32), torch.full((words,), -5, dtype=torch.int32)
     data = scales = None
     if tokens is not None:
         data = torch.full((tokens.tokens, tokens.hidden // FORMATS[tokens.a_format].pack), 255, dtype=torch.uint8)
         scales = torch.full((tokens.tokens, tokens.hidden // 32), 254, dtype=torch.uint8)
     tensors = (places, tiles, ids, expert_map, None if tokens is None else a[0], data, scales)
-    packed = whole.BEGIN_POINTERS.pack(*addresses(*tensors)) + whole.begin_constants(
-        problems, c, tokens, routing, sums=sums
-    )
+    packed = whole.BEGIN_POINTERS.pack(*addresses(*tensors)) + whole.begin_constants(c, tokens, routing)
     kernel = whole.BEGIN_SOURCE, whole.BEGIN_KERNEL, "BeginArguments"
-    sizes = whole.begin_grid(tokens)[0], around.ROUTE_THREADS, around.ROUTE_SHARED_BYTES
+    sizes = whole.begin_grid(tokens, routing)[0], whole.begin_threads(routing), whole.begin_shared_bytes(routing)
     made = [t for t in (places, tiles, data, scales) if t is not None]
-    run(kernel, whole.begin_defines(tokens, c), packed, sizes, tensors, made)
+    run(kernel, whole.begin_defines(tokens, c, routing), packed, sizes, tensors, made)
     read = a if tokens is None else (data, scales)
     inner = torch.full((pairs, row), 255, dtype=torch.uint8)
     inner_scales = torch.full((pairs, of_scales), 254, dtype=torch.uint8) if of_scales else None
     y = torch.full((pairs, columns), float("nan"))
-    tensors = (*read, *weights[0], inner, inner_scales, *weights[1], y, tiles, places, factors, out)
+    tensors = (*read, *weights[0], inner, inner_scales, *weights[1], y, tiles, places)
     shares, whole.programs = whole.programs, lambda *_: workgroups
     try:
         packed = whole.POINTERS.pack(*addresses(*tensors)) + whole.constants(problems, c, routing)
     finally:
         whole.programs = shares
-    macros = {**whole.defines(problems, c, routing, sums=sums), "AT_ONCE": int(at_once)}
-    results = [t for t in (inner, inner_scales, y, tiles, out) if t is not None]
+    macros = {**whole.defines(problems, c), "AT_ONCE": int(at_once)}
+    results = [t for t in (inner, inner_scales, y, tiles) if t is not None]
     sizes = workgroups, c.threads, whole.shared_bytes(problems, c)
     run((whole.SOURCE, whole.KERNEL, "LayerArguments"), macros, packed, sizes, tensors, results)
     return y

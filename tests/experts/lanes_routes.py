@@ -58,12 +58,7 @@ class ByLanes(GroupedMMA):
         return launch
 
     def bind_whole(
-        self,
-        problems: tuple[GroupedProblem, GroupedProblem],
-        routing: Routing,
-        tokens: Tokens | None,
-        *,
-        sums: bool,
+        self, problems: tuple[GroupedProblem, GroupedProblem], routing: Routing, tokens: Tokens | None
     ) -> BothProducts | None:
         config = self.whole
         if config is None:
@@ -71,19 +66,16 @@ class ByLanes(GroupedMMA):
         quantised = tokens if tokens is not None and tokens.a_format != "bf16" else None
 
         def both(
-            a: Tensor, a_scales: Tensor | None, first: Any, second: Any, ids: Tensor, expert_map: Tensor | None,
-            weights: Tensor | None, out: Tensor | None,
-        ) -> Tensor:  # fmt: skip
+            a: Tensor, a_scales: Tensor | None, first: Any, second: Any, ids: Tensor, expert_map: Tensor | None
+        ) -> Tensor:
             self.multiplied += 1
-            assert sums or tokens is None or not self.sums
             (one, first), (two, second) = (
                 _in_fragments(p, weight) for p, weight in zip(problems, (first, second), strict=True)
             )
             assert whole.takes((one, two), routing, tokens)
             return lanes_grouped.multiply_whole(
                 (one, two), config, routing, quantised, (a, a_scales), (first, second), ids, expert_map,
-                factors=weights if sums else None, out=out if sums else None, workgroups=self.workgroups,
-                at_once=self.at_once,
+                workgroups=self.workgroups, at_once=self.at_once,
             )  # fmt: skip
 
         return both

@@ -93,31 +93,27 @@ def test_slabs_lie_between_two_launches() -> None:
 
 
 @pytest.mark.parametrize("a_format", ["e2m1", "bf16"])
-@pytest.mark.parametrize("sums", [True, False])
-def test_one_launch_reads_what_the_one_before_it_makes(route: ByLanes, a_format: str, sums: bool) -> None:
-    """Both products as one: bytes of tokens, tile list and places; and who adds up reads what it leaves."""
+def test_one_launch_reads_what_the_one_before_it_makes(route: ByLanes, a_format: str) -> None:
+    """Both products as one: bytes of tokens, tile list and places."""
     one = layer(3, 2, activation=DEEPSEEK)
     quantised = a_format != "bf16"
     tokens = Tokens(3, 96, torch.bfloat16, (96, 1), a_format, "even", True) if quantised else None
-    sizes = 6, 100, 32, 2 if quantised else 0, 96
-    both = Whole(Launched("begin"), Launched("main"), tokens, sizes, sums)  # type: ignore[arg-type]
-    steps = steps_of(one, a_format, route)
-    steps = replace(steps, sort=None, products=(), quantise=None, whole=both, combine=None if sums else steps.combine)
+    both = Whole(Launched("begin"), Launched("main"), tokens, (6, 100, 32, 2 if quantised else 0, 96))  # type: ignore[arg-type]
+    steps = replace(steps_of(one, a_format, route), sort=None, products=(), quantise=None, whole=both)
     scratch = Scratch()
     described = program.launches(steps, scratch, torch.device("cpu"))
     placed = [[place for _, place in step.places] for step in described if isinstance(step, KernelStep)]
-    assert len(placed) == len(described) == 3 - sums
-    begin, main = placed[:2]
+    assert len(placed) == len(described) == 3
+    begin, main, added = placed
     assert len(begin) == len(whole.BEGIN_POINTERS.offsets)
     assert len(main) == len(whole.POINTERS.offsets)
     found, tiles, ids, table, x, data, scales = begin
-    assert main[11:13] == [tiles, found]
+    assert main[11:] == [tiles, found]
     assert main[:2] == ([data, scales] if quantised else [A, program.fixed(0)])
     assert x == (A if quantised else program.fixed(0))
     assert (ids, table) == (program._IDS, program.fixed(0))
-    assert main[13:] == ([program._WEIGHTS, OUT] if sums else [program.fixed(0)] * 2)
-    if not sums:
-        assert placed[2][0] == main[10], "the pairs' results"
+    assert added[0] == main[10], "the pairs' results"
+    assert added[1:3] == [program._WEIGHTS, OUT]
     mine = [place for place in (found, tiles, data, scales, *main[5:7], main[10]) if place.slot == SCRATCH.slot]
     assert len(set(mine)) == len(mine) == (7 if quantised else 4)
     assert all(place.add % 256 == 0 and place.add < scratch.nbytes for place in mine)

@@ -53,18 +53,6 @@ def test_the_bits_are_those_of_two_products(
     assert distance(got, one.exact(a_format)) < LIMITS[a_format]
 
 
-@pytest.mark.parametrize("a_format", ["bf16", pytest.param("e2m1", marks=pytest.mark.slow)])
-def test_tiles_of_sixteen_rows(route: ByLanes, a_format: str) -> None:
-    """Of an expert with 16 rows and more, with up to 8, with none; blocks of A in both halves that are left."""
-    one = layer(30, 2, 4, 160, 96, activation=DEEPSEEK)
-    one.ids = torch.where(one.ids == 2, 1, one.ids)
-    one.x[::7, 32:64] *= 2.0**40
-    want, got = both_ways(route, one, a_format, WholeConfig(16, 3, warps_k=1), 2, False)
-    assert want.isfinite().all()
-    assert torch.equal(got, want)
-    assert torch.bincount(one.ids.flatten(), minlength=4).max() > 16
-
-
 def test_what_the_loop_leaves_is_added(route: ByLanes) -> None:
     """Blocks of A and chunks of the weight that bf16 does not hold: of four warps along K some have no chunk."""
     one = layer(3, 2, 2, 288, 288, activation=GPT_OSS)
@@ -86,7 +74,9 @@ def test_routings(route: ByLanes, name: str) -> None:
     """One expert's, more rows than a tile has; experts twice; none."""
     one = layer(7, 2)
     one.ids = routings()[name]
-    want, got = both_ways(route, one, "bf16", WholeConfig(2, 3, warps_k=1, shares=1), 2, False)
+    want, got = both_ways(
+        route, one, "bf16", WholeConfig(2, 3, warps_k=1, shares=((1, 0), (1, 1)), buffers=1), 2, False
+    )
     assert torch.equal(got, want)
 
 
@@ -120,8 +110,7 @@ def routing_of(tokens: int) -> Routing:
 
 
 @pytest.mark.parametrize(
-    ("a_format", "tokens", "slots"),
-    [("bf16", 1, 11), *(pytest.param("e2m1", *one, marks=pytest.mark.slow) for one in ((16, 6), (64, 5)))],
+    ("a_format", "tokens", "slots"), [("bf16", 1, 5), pytest.param("e2m1", 16, 3, marks=pytest.mark.slow)]
 )
 def test_nothing_is_spilled(tmp_path: Path, a_format: str, tokens: int, slots: int) -> None:
     """And so much of a weight is on its way."""
@@ -130,25 +119,21 @@ def test_nothing_is_spilled(tmp_path: Path, a_format: str, tokens: int, slots: i
     assert c is not None
     assert c.slots == slots
     assert whole.shared_bytes(problems, c) <= whole.MAX_SHARED_BYTES
-    found = code.compiled(whole.SOURCE, whole.defines(problems, c, routing_of(tokens), sums=True), tmp_path)
+    found = code.compiled(whole.SOURCE, whole.defines(problems, c), tmp_path)
     assert found.registers * c.threads <= 65536
     token = Tokens(tokens, 2880, torch.bfloat16, (2880, 1), a_format, "even", True)
     quantised = None if a_format == "bf16" else token
-    found = code.compiled(whole.BEGIN_SOURCE, whole.begin_defines(quantised, c), tmp_path)
+    found = code.compiled(whole.BEGIN_SOURCE, whole.begin_defines(quantised, c, routing_of(tokens)), tmp_path)
     assert found.registers <= 32
 
 
 def test_long_rows_leave_room_for_fewer() -> None:
-    """DeepSeek's 7168: by tiles of four rows, where others have 8 or 16."""
-    for tokens in (64, 384):
-        changes = {"experts": 256, "strides": replace(code.problem("bf16").strides, a=(7168, 1))}
-        one, two = problem("bf16", True, tokens, k=7168, **changes), problem("bf16", False, tokens, n=7168, **changes)
-        c = whole.config_for((one, two))
-        assert c is not None
-        assert (c.rows, c.slots) == (4, 5)
-    found = whole.config_for((problem("bf16", True, 64), problem("bf16", False, 64)))
-    assert found is not None
-    assert (found.rows, found.slots) == (16, 5)
+    """DeepSeek's 7168: by tiles of four rows."""
+    changes = {"experts": 256, "strides": replace(code.problem("bf16").strides, a=(7168, 1))}
+    one, two = problem("bf16", True, 64, k=7168, **changes), problem("bf16", False, 64, n=7168, **changes)
+    c = whole.config_for((one, two))
+    assert c is not None
+    assert (c.rows, c.slots) == (4, 2)
     assert whole.shared_bytes((one, two), c) <= whole.MAX_SHARED_BYTES
 
 
@@ -160,4 +145,4 @@ def test_what_is_launches_of_their_own() -> None:
     assert not whole.takes((replace(one, fragments=False), two), routing_of(16), tokens)
     assert not whole.takes((one, two), routing_of(16), replace(tokens, dtype=torch.float32))
     assert not whole.takes((one, two), routing_of(16), replace(tokens, strides=(2881, 1)))
-    assert not whole.takes((problem("bf16", True, 129), problem("bf16", False, 129)), routing_of(129), tokens)
+    assert not whole.takes((problem("bf16", True, 65), problem("bf16", False, 65)), routing_of(65), tokens)

@@ -6,7 +6,7 @@
 #include "grouped_ring.h"
 #include "load_values.h"
 
-static_assert(A_ROWS <= 8 * MT && (MT == 1 || A_ROWS == 8 * MT), "tiles of 8 rows of A");
+static_assert(MT == 1 && A_ROWS <= 8, "a tile of 8 rows of A");
 constexpr int CHUNK_OF_A = A_ROWS * 256;  // bytes: [4][A_ROWS][4] pieces of 16
 
 // The thread's number, of which the compiler computes nothing ahead: what is needed once a place would fill the registers.
@@ -33,20 +33,19 @@ INLINE void load_a(const Arguments& p, Rows& rows, int row, int chunk, int t) {
 #endif
 }
 
-// A chunk of the c-th eight of a tile's rows; what bf16 does not hold is 0 there, and the chunk's word at flags_at says so.
-INLINE void decode_chunk(const Rows& rows, int lane, int chunk, int c, u32 flags_at, u32 rows_at) {
+// A chunk of a tile's rows; what bf16 does not hold is 0 there, and the chunk's word at flags_at says so.
+INLINE void decode_chunk(const Rows& rows, int lane, int chunk, u32 flags_at, u32 rows_at) {
   OpenRows open;
   bool held = open_rows(rows, open);
   if (any_lane(!held)) held = is_held(rows), open_held_rows(rows, held, open);
-  bool odd = any_lane(!held);
-  if (MT > 1 && c) odd |= load_shared_4(flags_at + 4 * chunk) != 0;  // of the same warp
+  const bool odd = any_lane(!held);
   if (lane == 0) store_shared_4(flags_at + 4 * chunk, odd);
 #pragma unroll
   for (int i = 0; i < 4; i++) {
     u32 x[4];
     words_of_rows(open, i, x);
     if (lane >> 2 < A_ROWS)
-      store_shared_16(rows_at + chunk * CHUNK_OF_A + i * (CHUNK_OF_A / 4) + 512 * c + 16 * lane,
+      store_shared_16(rows_at + chunk * CHUNK_OF_A + i * (CHUNK_OF_A / 4) + 16 * lane,
                       make_uint4(x[0], x[1], x[2], x[3]));
   }
 }
@@ -55,23 +54,18 @@ INLINE void decode_chunk(const Rows& rows, int lane, int chunk, int c, u32 flags
 template <int DECODING, int AHEAD_OF_A>
 INLINE void decode_a(const Arguments& p, const Group& group, u32 thread, u32 flags_at, u32 rows_at) {
   const int lane = thread & 31;
+  const int row = source_of(p.routing, group, min(lane >> 2, group.count - 1));
 #pragma unroll 1
-  for (int c = 0; c < MT; c++) {
-    if (MT > 1 && 8 * c >= group.count) break;
-    const int row = source_of(p.routing, group, min(8 * c + (lane >> 2), group.count - 1));
-#pragma unroll 1
-    for (int first = thread >> 5; first < p.chunks; first += DECODING * AHEAD_OF_A) {
-      Rows rows[AHEAD_OF_A];
-      load_a(p, rows[0], row, first, lane & 3);
+  for (int first = thread >> 5; first < p.chunks; first += DECODING * AHEAD_OF_A) {
+    Rows rows[AHEAD_OF_A];
+    load_a(p, rows[0], row, first, lane & 3);
 #pragma unroll
-      for (int ahead = 1; ahead < AHEAD_OF_A; ahead++)
-        if (first + ahead * DECODING < p.chunks) load_a(p, rows[ahead], row, first + ahead * DECODING, lane & 3);
-      decode_chunk(rows[0], lane, first, c, flags_at, rows_at);
+    for (int ahead = 1; ahead < AHEAD_OF_A; ahead++)
+      if (first + ahead * DECODING < p.chunks) load_a(p, rows[ahead], row, first + ahead * DECODING, lane & 3);
+    decode_chunk(rows[0], lane, first, flags_at, rows_at);
 #pragma unroll
-      for (int ahead = 1; ahead < AHEAD_OF_A; ahead++)
-        if (first + ahead * DECODING < p.chunks)
-          decode_chunk(rows[ahead], lane, first + ahead * DECODING, c, flags_at, rows_at);
-    }
+    for (int ahead = 1; ahead < AHEAD_OF_A; ahead++)
+      if (first + ahead * DECODING < p.chunks) decode_chunk(rows[ahead], lane, first + ahead * DECODING, flags_at, rows_at);
   }
 }
 
@@ -118,11 +112,10 @@ INLINE void unscaled_words(const Arguments& p, int row, int block, int i, u32 sc
 #endif
 }
 
-// Adds what the loop has left to a warp's sums of the c-th eight rows, as grouped_mma.cu does: whole chunks, or blocks of A
-// that are not held.
+// Adds what the loop has left to a warp's sums, as grouped_mma.cu does: whole chunks, or blocks of A that are not held.
 INLINE void add_left(const Arguments& p, const Group& group, int tile, u32 left, u32 of_a, float* mine, u32 thread,
-                     u32 rows_at, int c = 0) {
-  const int lane = thread & 31, warp = thread >> 5, g = lane >> 2, t = lane & 3, m = min(8 * c + g, group.count - 1);
+                     u32 rows_at) {
+  const int lane = thread & 31, warp = thread >> 5, g = lane >> 2, t = lane & 3, m = min(g, group.count - 1);
   const int row = source_of(p.routing, group, m);
 #pragma unroll 1
   for (u32 both = left | of_a; both; both &= both - 1) {

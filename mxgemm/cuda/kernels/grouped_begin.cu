@@ -16,7 +16,6 @@ struct BeginArguments {
   i64 a_row, a_column;
   int m, k;
   int counts_at, counts;  // in words
-  int masks_at, top_k;    // words, of each token the pairs that count, as bits; of none with 0 pairs
 };
 
 extern "C" __global__ void __launch_bounds__(ROUTING) grouped_begin(const BeginArguments p) {
@@ -27,15 +26,7 @@ extern "C" __global__ void __launch_bounds__(ROUTING) grouped_begin(const BeginA
     q.routing.id_bytes = p.id_bytes, q.routing.map_length = p.map_length;
     route_pairs(q);
 #pragma unroll 1
-    for (int i = threadIdx.x; i < p.counts; i += ROUTING) {
-      const int token = p.counts_at + i - p.masks_at;
-      u32 mask = 0;
-      if (token >= 0 && token * p.top_k < p.pairs)
-#pragma unroll 1
-        for (int j = 0; j < p.top_k; j++)
-          mask |= static_cast<u32>(reinterpret_cast<const int*>(sums)[token * p.top_k + j] >= 0) << j;  // route_pairs'
-      store_u32(p.tiles + 4ll * (p.counts_at + i), mask);
-    }
+    for (int i = threadIdx.x; i < p.counts; i += ROUTING) store_u32(p.tiles + 4ll * (p.counts_at + i), 0);
     return;
   }
 #if QUANTISES

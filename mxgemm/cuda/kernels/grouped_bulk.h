@@ -36,12 +36,6 @@ INLINE u32 take_number(u8* count) {
 INLINE void add_to_count(u8* count) {
   asm volatile("fence.acq_rel.gpu;\nred.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(count) : "memory");
 }
-INLINE u32 add_and_see(u8* count) {  // what it was; what others had written before they added is seen
-  u32 v;
-  asm volatile("fence.acq_rel.gpu;\natom.relaxed.gpu.global.add.u32 %0, [%1], 1;\nfence.acq_rel.gpu;"
-               : "=r"(v) : "l"(count) : "memory");
-  return v;
-}
 INLINE void wait_for_count(const u8* count, u32 enough) {
   u32 v;
   do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(count) : "memory");

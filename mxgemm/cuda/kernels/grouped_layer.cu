@@ -1,41 +1,39 @@
 // Both grouped products of a layer of experts in one launch, for calls that read a weight for few rows: to the bits of
 // grouped_mma.cu, of weights in fragment order. What a lane does with a chunk is in w4_mma.cu and grouped_mma.cu.
 //
-// A unit is a tile of up to A_ROWS rows of A (grouped_tile.h) by 64 weight rows, WARPS_K chunks a round. Of a workgroup's warps
-// the last one calls for weights, by bulk copies to SLOTS places of shared memory, unit after unit, of the second product
-// too, which depend on nobody; the first WARPS multiply; STORING warps add their sums and store; DECODING warps bring a
-// tile's rows of A, one tile ahead if there is room. So memory is waited for once, whatever warps that multiply wait for. Rows of the second
-// product are read when all units of the first that make them have been counted.
+// A unit is a tile of up to A_ROWS rows of A (grouped_tile.h) by two places of 64 weight rows, WARPS_K chunks a round. Of a
+// workgroup's warps the last one calls for weights, by bulk copies to SLOTS stages of shared memory, unit after unit, of the
+// second product too, which depend on nobody; the first ones, a team of WARPS for each place, multiply; STORING warps add
+// their sums and store; DECODING warps bring a tile's rows of A, one tile ahead if there is room. So memory is waited for
+// once, whatever warps that multiply wait for. Rows of the second product are read when all units of the first that make
+// them have been counted.
 //
-// Units come in shares of some that follow each other, which running workgroups take by number, those of the first product
-// before those of the second. Who has one of the first never waits: so all that is waited for is done by workgroups that
-// run, however many there are.
-//
-// With SUMS, whoever stores the last of a token's results for 64 columns adds them up, as grouped_sum.cu does; else results
-// of pairs are left for others.
+// Units come in shares of some that follow each other, the last ones one by one, which running workgroups take by number,
+// those of the first product before those of the second. Who has one of the first never waits: so all that is waited for is
+// done by workgroups that run, however many there are.
 //
 // Macros: those of grouped_stream.cu, of the first product, but EARLY, BY_IDS and ROUNDS, which are 0; TAIL is of either;
-// SUMS; TOP_K, pairs of a token; A_BUFFERS, tiles of A that there is room for.
+// A_BUFFERS, tiles of A that there is room for.
 #include "grouped_a.h"
 #include "grouped_bulk.h"
 
-constexpr int STORING = 4, DECODING = 3, AHEAD_OF_A = A_FORMAT == E2M1 ? 4 : 2;
-constexpr int ALL_THREADS = 32 * (WARPS + STORING + DECODING + 1);
+constexpr int TEAMS = 2, MULTIPLYING = TEAMS * WARPS, STORING = 2 * TEAMS, DECODING = 3;
+constexpr int AHEAD_OF_A = A_FORMAT == E2M1 ? 4 : 2;
+constexpr int ALL_THREADS = 32 * (MULTIPLYING + STORING + DECODING + 1);
 constexpr int QUEUE = 4;  // tiles that are asked for
-static_assert(TILES == 1 && ROWS_OF_ALL == 64 && GATED && MT <= 2, "two pairs of tiles a unit");
+static_assert(TILES == 2 && ROWS_OF_ALL == 64 && GATED, "two pairs of tiles a place");
 
 constexpr u32 OF_TILE = WARPS_K * 1024, OF_PAIR = WARPS_K * 128;  // bytes of a round: codes, scales
-constexpr u32 STAGE_BYTES = 4 * OF_TILE + 2 * OF_PAIR;
+constexpr u32 SCALES_OF_STAGE = 4 * TEAMS * OF_TILE, STAGE_BYTES = SCALES_OF_STAGE + 2 * TEAMS * OF_PAIR;
 
-// Shared memory: two times the warps' sums; barriers; units, of each place, of both sums, asked for; the tokens that are
-// added up; a word for each chunk of both tiles of A that says if a block of it is not held; the places; A's chunks.
-constexpr u32 FULL_AT = 2 * WARPS * SHARED * 4, EMPTY_AT = FULL_AT + 8 * SLOTS;
-constexpr u32 SUMS_FULL_AT = EMPTY_AT + 8 * SLOTS, SUMS_EMPTY_AT = SUMS_FULL_AT + 16;
-constexpr u32 A_FULL_AT = SUMS_EMPTY_AT + 16, A_EMPTY_AT = A_FULL_AT + 16;
+// Shared memory: the warps' sums; barriers; units, of each stage, of the sums, asked for; a word for each chunk of tiles of A
+// that says if a block of it is not held; the stages; A's chunks.
+constexpr u32 FULL_AT = MULTIPLYING * SHARED * 4, EMPTY_AT = FULL_AT + 8 * SLOTS;
+constexpr u32 SUMS_FULL_AT = EMPTY_AT + 8 * SLOTS, SUMS_EMPTY_AT = SUMS_FULL_AT + 8;
+constexpr u32 A_FULL_AT = SUMS_EMPTY_AT + 8, A_EMPTY_AT = A_FULL_AT + 16;
 constexpr u32 ASKED_AT = A_EMPTY_AT + 16, TAKEN_AT = ASKED_AT + 8 * QUEUE;
-constexpr u32 UNITS_AT = TAKEN_AT + 8 * QUEUE, UNITS_OF_SUMS_AT = UNITS_AT + 32 * SLOTS;
-constexpr u32 UNITS_ASKED_AT = UNITS_OF_SUMS_AT + 64, LAST_AT = UNITS_ASKED_AT + 32 * QUEUE;
-constexpr u32 FLAGS_AT = LAST_AT + 32 * MT;
+constexpr u32 UNITS_AT = TAKEN_AT + 8 * QUEUE, UNIT_OF_SUMS_AT = UNITS_AT + 32 * SLOTS;
+constexpr u32 UNITS_ASKED_AT = UNIT_OF_SUMS_AT + 32, FLAGS_AT = UNITS_ASKED_AT + 32 * QUEUE;
 constexpr u32 OF_FLAGS = 4 * 32 * WARPS_K;
 constexpr u32 RING_AT = (FLAGS_AT + A_BUFFERS * OF_FLAGS + 127) / 128 * 128, ROWS_AT = RING_AT + SLOTS * STAGE_BYTES;
 
@@ -43,28 +41,24 @@ constexpr u32 RING_AT = (FLAGS_AT + A_BUFFERS * OF_FLAGS + 127) / 128 * 128, ROW
 struct Half {
   i64 a_row, a_scales_row, w_expert, s_expert, bias_expert, bias_column, out_row, out_column;
   int n, k, bias_type, out_type, a_rows, divisor, reads, writes;
-  int chunks, places, tiles, unused;
+  int chunks, places, tiles;
+  int units, shares, singles;  // units of a tile; shares of some, if there are so many; of the last units, shares of one
 };
 struct LayerArguments {
   const u8 *a, *a_scales, *w13, *s13, *b13;
   u8 *inner, *inner_scales;
   const u8 *w2, *s2, *b2;
   u8 *y, *tiles;  // counts lie behind the list
-  const u8 *index, *weights;
-  u8* result;
+  const u8* index;
   Half first, second;
-  i64 result_row, result_column;
   float alpha, limit, offset;
   int rows, experts;
-  int shares;     // of each product, if it has as many units
-  int counts_at;  // words: of shares taken, then of each tile's units of the first product that are done
+  int counts_at;   // words: of shares taken, then of each tile's units of the first product that are done
   int rows_bytes;  // of A's chunks in shared memory, of a tile
-  int tokens, programs, weight_type, result_type;
-  int masks_at;  // words: of each token the pairs that count, as bits; then of each token and place how many have come
   int unused;
 };
 
-// A unit's product, 2 for none any more; its place, its tile's number, its group.
+// A unit's product, 2 for none any more; its first place, its tile's number, its group.
 struct Unit {
   u32 product;
   int place, y;
@@ -106,11 +100,6 @@ INLINE int row_of_unit(int n, u32 product, int place, int local) {
 }
 INLINE u8* count_of_tile(const LayerArguments& p, int y) { return p.tiles + 4ll * (p.counts_at + 1 + y); }
 
-INLINE u8* mask_of_token(const LayerArguments& p, int token) { return p.tiles + 4ll * (p.masks_at + token); }
-INLINE u8* count_of_sums(const LayerArguments& p, int token, int place) {
-  return p.tiles + 4ll * (p.masks_at + p.tokens + token * p.second.places + place);
-}
-
 struct Turn {  // through the places: of its barriers and of its bytes, from the first ones on
   u32 barrier, bytes, parity;
 };
@@ -143,8 +132,11 @@ INLINE void call_for_weights(const LayerArguments& p, u32 shared) {
     group.count = static_cast<int>(from_lane(static_cast<u32>(own_end), y)) - group.first;
     return group;
   };
-  const int of_first = tiles * p.first.places, of_second = tiles * p.second.places;
-  const int shares_of_first = min(p.shares, of_first), shares_of_second = min(p.shares, of_second);
+  // Of so many units the last ones are shares of their own, those before in so many shares.
+  auto singles_of = [&](const Half& half) { return min(half.singles, tiles * half.units); };
+  auto shares_of = [&](const Half& half) { return min(half.shares, tiles * half.units - singles_of(half)); };
+  const int of_first = shares_of(p.first) + singles_of(p.first);
+  const int of_second = shares_of(p.second) + singles_of(p.second);
   auto take_share = [&] {
     u32 number = 0;
     if (lane == 0) number = take_number(p.tiles + 4ll * p.counts_at);
@@ -166,48 +158,51 @@ INLINE void call_for_weights(const LayerArguments& p, u32 shared) {
 #pragma unroll 1
   for (;;) {
     int share = static_cast<int>(from_lane(next, 0));
-    if (share >= shares_of_first + shares_of_second) break;
+    if (share >= of_first + of_second) break;
     next = take_share();
-    const u32 product = share >= shares_of_first;
-    if (product) share -= shares_of_first;
+    const u32 product = share >= of_first;
+    if (product) share -= of_first;
+    const Half& half = product ? p.second : p.first;
     const Arguments q = arguments_of(p, product);
-    const int total = product ? of_second : of_first, of = product ? shares_of_second : shares_of_first;
-    const int each = total / of, more = total % of;  // so many have one more
-    const int first = share * each + min(share, more), y = first / q.places;
+    const int total = tiles * half.units - singles_of(half), of = shares_of(half), singly = share - of;
+    const int each = of ? total / of : 0, more = of ? total % of : 0;  // so many have one more
+    const int first = singly >= 0 ? total + singly : share * each + min(share, more), y = first / half.units;
     bool is_new = product != unit.product || y != unit.y;
-    unit.product = product, unit.y = y, unit.place = first - y * q.places;
+    unit.product = product, unit.y = y, unit.place = TEAMS * (first - y * half.units);
     if (is_new) unit.group = group_at(y);
 #pragma unroll 1
-    for (int left = each + (share < more); left > 0; left--) {
+    for (int left = singly >= 0 ? 1 : each + (share < more); left > 0; left--) {
       if (is_new) ask();
-      // Lanes have a tile's codes each, then a pair's scales.
-      const int pair = min(row_of_unit(q.n, product, unit.place, 32 * (lane < 4 ? lane >> 1 : lane & 1)) >> 5,
-                           (q.tiles >> 1) - 1);
-      const bool codes = lane < 4;
+      // Lanes have a tile's codes each, then a pair's scales. Where there is no second place it is the last one again.
+      const bool codes = lane < 4 * TEAMS;
+      const int local = codes ? lane : 2 * (lane - 4 * TEAMS);  // tile of the unit
+      const int place = min(unit.place + (local >> 2), half.places - 1);
+      const int pair = min(row_of_unit(q.n, product, place, 16 * (local & 2)) >> 5, (q.tiles >> 1) - 1);
       const u8* from = codes ? q.w + unit.group.expert * q.w_expert + (2 * pair + (lane & 1)) * 1024ll * q.chunks
                              : q.s + unit.group.expert * q.s_expert + pair * 128ll * q.chunks;
       const u32 each_chunk = codes ? 1024 : 128;
-      const u32 to = shared + RING_AT + (codes ? lane * OF_TILE : 4 * OF_TILE + (lane - 4) * OF_PAIR);
+      const u32 to = shared + RING_AT + (codes ? lane * OF_TILE : SCALES_OF_STAGE + (lane - 4 * TEAMS) * OF_PAIR);
 #pragma unroll 1
       for (int chunk = 0; chunk < q.chunks; chunk += WARPS_K) {
         const u32 full = shared + FULL_AT + turn.barrier, count = min(WARPS_K, q.chunks - chunk);
         barrier_wait(shared + EMPTY_AT + turn.barrier, turn.parity ^ 1);
         if (lane == 0) {
           if (chunk == 0) keep_unit(shared + UNITS_AT + 4 * turn.barrier, unit);
-          barrier_expect(full, count * (4 * 1024 + 2 * 128));
+          barrier_expect(full, count * (TEAMS * (4 * 1024 + 2 * 128)));
         }
         warp_barrier();
-        if (lane < 6) copy_bulk(to + turn.bytes, from, count * each_chunk, full);
+        if (lane < 6 * TEAMS) copy_bulk(to + turn.bytes, from, count * each_chunk, full);
         from += WARPS_K * each_chunk;
         pass(turn);
       }
 #pragma unroll
-      for (int i = 0; i < 2; i++) {
-        const int n = row_of_unit(q.n, product, unit.place, lane + 32 * i);
+      for (int i = 0; i < 2 * TEAMS; i++) {
+        const int n = row_of_unit(q.n, product, unit.place + i / 2, lane + 32 * (i & 1));
         if (q.bias && n < q.n)
           prefetch_line(q.bias + (unit.group.expert * q.bias_expert + n * q.bias_column) * (q.bias_type == OF_FP32 ? 4 : 2));
       }
-      is_new = ++unit.place == q.places && left > 1;
+      unit.place += TEAMS;
+      is_new = unit.place >= half.places && left > 1;
       if (is_new) unit.place = 0, unit.y++, unit.group = group_at(unit.y);
     }
   }
@@ -233,12 +228,12 @@ INLINE void bring_rows(const LayerArguments& p, u32 shared) {
     if (unit.product == 2) return;
     asked = asked == QUEUE - 1 ? 0 : asked + 1;
     parity ^= asked == 0;
-    if (lane == 0 && unit.product) wait_for_count(count_of_tile(p, unit.y), p.first.places);
+    if (lane == 0 && unit.product) wait_for_count(count_of_tile(p, unit.y), p.first.units);
     warp_barrier();
     const u32 half = number % A_BUFFERS;
     const Arguments q = arguments_of(p, unit.product);
     barrier_wait(shared + A_EMPTY_AT + 8 * half, (number / A_BUFFERS & 1) ^ 1);
-    decode_a<DECODING, AHEAD_OF_A>(q, unit.group, threadIdx.x - 32 * (WARPS + STORING), shared + FLAGS_AT + half * OF_FLAGS,
+    decode_a<DECODING, AHEAD_OF_A>(q, unit.group, threadIdx.x - 32 * (MULTIPLYING + STORING), shared + FLAGS_AT + half * OF_FLAGS,
                                    shared + ROWS_AT + half * p.rows_bytes);
     warp_barrier();
     if (lane == 0) barrier_arrive(shared + A_FULL_AT + 8 * half);
@@ -249,32 +244,34 @@ INLINE void bring_rows(const LayerArguments& p, u32 shared) {
 INLINE bool is_left(const Weights& weights) {
   bool odd = false;
 #pragma unroll
-  for (int h = 0; h < 2; h++) {
-    const uint4 q = weights.codes[0][h];
-    const u32 scale = scale_of(weights, 0, h);
-    odd |= (scale > MOST_FAST) | ((scale < LEAST_FAST) & (((q.x | q.y | q.z | q.w) & MAGNITUDES) != 0));
-  }
+  for (int r = 0; r < TILES; r++)
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      const uint4 q = weights.codes[r][h];
+      const u32 scale = scale_of(weights, r, h);
+      odd |= (scale > MOST_FAST) | ((scale < LEAST_FAST) & (((q.x | q.y | q.z | q.w) & MAGNITUDES) != 0));
+    }
   return any_lane(odd);
 }
 
-// Warps that multiply: a tile of 16 weight rows each, and chunks warp % WARPS_K, WARPS_K more, ...
+// Warps that multiply: a pair of tiles of 16 weight rows each, and chunks warp % WARPS_K, WARPS_K more, ...
 INLINE void multiply_units(const LayerArguments& p, u32 shared) {
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, along_n = warp / WARPS_K, along_k = warp % WARPS_K;
-  const u32 codes_at = shared + RING_AT + along_n * OF_TILE + along_k * 1024 + 16 * lane;
-  const u32 scales_at =
-      shared + RING_AT + 4 * OF_TILE + (along_n >> 1) * OF_PAIR + along_k * 128 + 4 * lane + 2 * (along_n & 1);
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, along_k = warp % WARPS_K, pair = warp / WARPS_K;  // of a unit
+  u32 codes_at = shared + RING_AT + 2 * pair * OF_TILE + along_k * 1024 + 16 * lane;
+  u32 scales_at = shared + RING_AT + SCALES_OF_STAGE + pair * OF_PAIR + along_k * 128 + 4 * lane;
+  keep_as_it_is(codes_at), keep_as_it_is(scales_at);  // not computed anew for each chunk
+  const u32 sums_full = shared + SUMS_FULL_AT, sums_empty = shared + SUMS_EMPTY_AT;
   Turn turn = {0, 0, 0};
-  u32 at_product = 2, rows_at = 0, a_lane[MT] = {}, of_a = 0, tiles = 0;
+  u32 at_product = 2, rows_at = 0, a_lane = 0, of_a = 0, tiles = 0;
   int at_y = -1;
 #pragma unroll 1
   for (u32 number = 0;; number++) {
     barrier_wait(shared + FULL_AT + turn.barrier, turn.parity);
     const Unit unit = kept_unit(shared + UNITS_AT + 4 * turn.barrier);
-    const u32 half = number & 1, sums_full = shared + SUMS_FULL_AT + 8 * half;
-    const u32 sums_empty = shared + SUMS_EMPTY_AT + 8 * half, sums_parity = (number >> 1 & 1) ^ 1;
+    const u32 sums_parity = (number & 1) ^ 1;
     if (unit.product == 2) {
       barrier_wait(sums_empty, sums_parity);
-      if (threadIdx.x == 0) keep_unit(shared + UNITS_OF_SUMS_AT + 32 * half, unit);
+      if (threadIdx.x == 0) keep_unit(shared + UNIT_OF_SUMS_AT, unit);
       warp_barrier();
       if (lane == 0) barrier_arrive(sums_full);
       return;
@@ -290,48 +287,47 @@ INLINE void multiply_units(const LayerArguments& p, u32 shared) {
       rows_at = shared + ROWS_AT + half_of_a * p.rows_bytes;
       const u32 behind = along_k + WARPS_K * lane;
       of_a = lanes_where(behind < chunks && load_shared_4(flags_at + 4 * behind) != 0);
-#pragma unroll
-      for (int c = 0; c < MT; c++)
-        a_lane[c] =
-            rows_at + along_k * CHUNK_OF_A + (4 * min(8 * c + (lane >> 2), unit.group.count - 1) + (lane & 3)) * 16;
+      a_lane = rows_at + along_k * CHUNK_OF_A + (4 * min(lane >> 2, unit.group.count - 1) + (lane & 3)) * 16;
     }
     u32 left = 0;  // chunks of this warp that are left
-    float acc[MT][4] = {};
-    const bool more = MT > 1 && unit.group.count > 8;
-    const int own = static_cast<int>(chunks + WARPS_K - 1 - along_k) / WARPS_K;
-    u32 a_at = 0;
+    float acc[TILES][4] = {};
+    u32 own = (chunks + WARPS_K - 1 - along_k) / WARPS_K;
+    keep_as_it_is(own);
+    u32 a_at = a_lane;
 #pragma unroll 1
-    for (int i = 0; own;) {
+    for (u32 i = 0; own;) {
       const u32 empty = shared + EMPTY_AT + turn.barrier;
       Weights weights;
-      weights.scales[0] = load_shared_2(scales_at + turn.bytes);
-      weights.codes[0][0] = load_shared_16(codes_at + turn.bytes);
-      weights.codes[0][1] = load_shared_16(codes_at + turn.bytes + 512);
+      weights.scales[0] = load_shared_4(scales_at + turn.bytes);
+#pragma unroll
+      for (int r = 0; r < TILES; r++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) weights.codes[r][h] = load_shared_16(codes_at + turn.bytes + r * OF_TILE + 512 * h);
       pass(turn);
       const bool slow = any_lane(slow_scales(weights));  // all lanes have loaded
       if (lane == 0) barrier_arrive(empty);
       if (slow && is_left(weights)) {
         left |= 1u << i;
       } else {
-        u32 q[2][4], factor[2];
+        u32 factor[TILES][2];
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-          words_of(weights.codes[0][h], q[h]);
-          factor[h] = factor_of(scale_of(weights, 0, h));
-        }
+        for (int r = 0; r < TILES; r++)
+#pragma unroll
+          for (int h = 0; h < 2; h++) factor[r][h] = factor_of(scale_of(weights, r, h));
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-          u32 d[2][4];
+          u32 x[4];
+          words_of(load_shared_16(a_at + i * (CHUNK_OF_A / 4)), x);
 #pragma unroll
-          for (int h = 0; h < 2; h++) decode_by_product(q[h][i], factor[h], d[h]);
+          for (int r = 0; r < TILES; r++) {
+            u32 q[2][4], d[2][4];
 #pragma unroll
-          for (int c = 0; c < MT; c++) {
-            if (c && !more) continue;
-            u32 x[4];
-            words_of(load_shared_16(a_lane[c] + a_at + i * (CHUNK_OF_A / 4)), x);
+            for (int h = 0; h < 2; h++) {
+              words_of(weights.codes[r][h], q[h]);
+              decode_by_product(q[h][i], factor[r][h], d[h]);
+            }
 #pragma unroll
-            for (int j = 0; j < 4; j += 2)
-              multiply(acc[c], d[0][j], d[1][j], d[0][j + 1], d[1][j + 1], x[j], x[j + 1]);
+            for (int j = 0; j < 4; j += 2) multiply(acc[r], d[0][j], d[1][j], d[0][j + 1], d[1][j + 1], x[j], x[j + 1]);
           }
         }
       }
@@ -339,7 +335,7 @@ INLINE void multiply_units(const LayerArguments& p, u32 shared) {
       if (++i == own) break;
       barrier_wait(shared + FULL_AT + turn.barrier, turn.parity);
     }
-    if (along_k >= static_cast<int>(chunks - 1) % WARPS_K + 1) {
+    if (along_k > static_cast<int>((chunks - 1) % WARPS_K)) {
       if (own) barrier_wait(shared + FULL_AT + turn.barrier, turn.parity);  // a round that has none of this warp's
       warp_barrier();
       if (lane == 0) barrier_arrive(shared + EMPTY_AT + turn.barrier);
@@ -347,99 +343,53 @@ INLINE void multiply_units(const LayerArguments& p, u32 shared) {
     }
 
     barrier_wait(sums_empty, sums_parity);
-    float* const mine = sums + half * (WARPS * SHARED) + warp * SHARED + 2 * (lane & 3) * PITCH + (lane >> 2);
+    float* const mine = sums + warp * SHARED + 2 * (lane & 3) * PITCH + (lane >> 2);
 #pragma unroll
-    for (int c = 0; c < MT; c++)
+    for (int r = 0; r < TILES; r++)
 #pragma unroll
-      for (int j = 0; j < 4; j++) mine[(8 * c + (j & 1)) * PITCH + 8 * (j >> 1)] = acc[c][j] * UP;
+      for (int j = 0; j < 4; j++) mine[(j & 1) * PITCH + 16 * r + 8 * (j >> 1)] = acc[r][j] * UP;
     if (left | of_a) {
       const Arguments q = arguments_of(p, unit.product);
-      const int tile = min(row_of_unit(q.n, unit.product, unit.place, 16 * along_n) >> 4, q.tiles - 1);
-#pragma unroll 1
-      for (int c = 0; c < MT && 8 * c < unit.group.count; c++)
-        add_left(q, unit.group, tile, left, of_a, mine + 8 * c * PITCH, threadIdx.x, rows_at, c);
+      const int place = min(unit.place + pair / 2, q.places - 1);
+      const int tile = min(row_of_unit(q.n, unit.product, place, 32 * (pair & 1)) >> 4, q.tiles - 2);
+      add_left(q, unit.group, tile, left, of_a, mine, threadIdx.x, rows_at);
     }
-    if (threadIdx.x == 0) keep_unit(shared + UNITS_OF_SUMS_AT + 32 * half, unit);
+    if (threadIdx.x == 0) keep_unit(shared + UNIT_OF_SUMS_AT, unit);
     warp_barrier();
     if (lane == 0) barrier_arrive(sums_full);
   }
 }
 
-#if SUMS
-// Of a unit whose results the STORING warps have stored: the sums of those tokens of which it was the last one.
-INLINE void add_up_last(const LayerArguments& p, const Arguments& q, const Unit& unit, u32 thread, u32 last_at) {
-  warps_barrier(2, 32 * STORING);
-  if (thread < 8 * MT) {
-    int last = -1;
-    if (static_cast<int>(thread) < unit.group.count) {
-      const int token = target_of(q.routing, unit.group, thread) / TOP_K;
-      const int wanted = count_bits(load_u32(mask_of_token(p, token)));
-      if (static_cast<int>(add_and_see(count_of_sums(p, token, unit.place))) + 1 == wanted) last = token;
-    }
-    store_shared_4(last_at + 4 * thread, static_cast<u32>(last));
-  }
-  warps_barrier(2, 32 * STORING);
-  const int local = thread % 64, n = unit.place * 64 + local;
-#pragma unroll 1
-  for (int m = thread / 64; m < unit.group.count && n < q.n; m += STORING / 2) {
-    const int token = static_cast<int>(load_shared_4(last_at + 4 * m));
-    if (token < 0) continue;
-    const u32 mask = load_u32(mask_of_token(p, token));
-    float factor[TOP_K], y[TOP_K], sum = 0.f;
-#pragma unroll
-    for (int j = 0; j < TOP_K; j++) {
-      factor[j] = load_float(p.weights, static_cast<i64>(token) * TOP_K + j, p.weight_type);
-      y[j] = float_of(load_u32(p.y + 4 * ((static_cast<i64>(token) * TOP_K + j) * q.n + n)));
-    }
-#pragma unroll
-    for (int j = 0; j < TOP_K; j++)
-      if (mask >> j & 1) sum += factor[j] * y[j];
-    store_float(p.result, token * p.result_row + n * p.result_column, p.result_type, sum);
-  }
-}
-#endif
-
-// Warps that add up and store.
+// Warps that add up and store, two for each place.
 INLINE void store_units(const LayerArguments& p, u32 shared) {
-  const u32 thread = threadIdx.x - 32 * WARPS;
-#if SUMS
-#pragma unroll 1
-  for (int token = static_cast<int>(blockIdx.x); token < p.tokens; token += p.programs)
-    if (load_u32(mask_of_token(p, token)) == 0)
-#pragma unroll 1
-      for (int n = thread; n < p.second.n; n += 32 * STORING)
-        store_float(p.result, token * p.result_row + n * p.result_column, p.result_type, 0.f);
-#endif
+  const u32 thread = threadIdx.x - 32 * MULTIPLYING, team = thread / 64, own = thread % 64;
+  const float* const of_warps = sums + team * (WARPS * SHARED);
 #pragma unroll 1
   for (u32 number = 0;; number++) {
-    const u32 half = number & 1;
-    barrier_wait(shared + SUMS_FULL_AT + 8 * half, number >> 1 & 1);
-    const Unit unit = kept_unit(shared + UNITS_OF_SUMS_AT + 32 * half);
+    barrier_wait(shared + SUMS_FULL_AT, number & 1);
+    const Unit unit = kept_unit(shared + UNIT_OF_SUMS_AT);
     if (unit.product == 2) return;
-    const float* const of_warps = sums + half * (WARPS * SHARED);
     const Arguments q = arguments_of(p, unit.product);
-    if (unit.product) {
-      const int local = thread % 64, n = unit.place * 64 + local;
+    const int place = unit.place + static_cast<int>(team);
+    if (place >= q.places) {
+    } else if (unit.product) {
+      const int n = place * 64 + static_cast<int>(own);
       const u32 bias = bias_bits(q, unit.group.expert, n);
 #pragma unroll 1
-      for (int m = thread / 64; m < unit.group.count && n < q.n; m += STORING / 2)
+      for (int m = 0; m < unit.group.count && n < q.n; m++)
         store_float(q.out, target_of(q.routing, unit.group, m) * q.out_row + n * q.out_column, q.out_type,
-                    sum_of_warps(q, of_warps, unit.group, bias, m, local));
+                    sum_of_warps(q, of_warps, unit.group, bias, m, own));
     } else {
       Biases biases;
-      call_biases(q, unit.group, unit.place, thread, biases);
-      store_results<STORING>(q, of_warps, unit.place, unit.group, biases, thread);
+      call_biases(q, unit.group, place, own, biases);
+      store_results<2>(q, of_warps, place, unit.group, biases, own);
     }
     warp_barrier();
-    if (thread % 32 == 0) barrier_arrive(shared + SUMS_EMPTY_AT + 8 * half);
+    if (thread % 32 == 0) barrier_arrive(shared + SUMS_EMPTY_AT);
     if (unit.product == 0) {
-      warps_barrier(2, 32 * STORING);
+      warps_barrier(1, 32 * STORING);
       if (thread == 0) add_to_count(count_of_tile(p, unit.y));
     }
-#if SUMS
-    else
-      add_up_last(p, q, unit, thread, shared + LAST_AT);
-#endif
   }
 }
 
@@ -448,12 +398,11 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, RESIDENT)
   const u32 shared = shared_address(sums);
   if (threadIdx.x == 0) {
 #pragma unroll 1
-    for (int i = 0; i < SLOTS; i++) barrier_init(shared + FULL_AT + 8 * i, 1), barrier_init(shared + EMPTY_AT + 8 * i, WARPS);
+    for (int i = 0; i < SLOTS; i++) barrier_init(shared + FULL_AT + 8 * i, 1), barrier_init(shared + EMPTY_AT + 8 * i, MULTIPLYING);
 #pragma unroll 1
-    for (int i = 0; i < 2; i++) {
-      barrier_init(shared + SUMS_FULL_AT + 8 * i, WARPS), barrier_init(shared + SUMS_EMPTY_AT + 8 * i, STORING);
-      barrier_init(shared + A_FULL_AT + 8 * i, DECODING), barrier_init(shared + A_EMPTY_AT + 8 * i, WARPS);
-    }
+    for (int i = 0; i < 2; i++)
+      barrier_init(shared + A_FULL_AT + 8 * i, DECODING), barrier_init(shared + A_EMPTY_AT + 8 * i, MULTIPLYING);
+    barrier_init(shared + SUMS_FULL_AT, MULTIPLYING), barrier_init(shared + SUMS_EMPTY_AT, STORING);
 #pragma unroll 1
     for (int i = 0; i < QUEUE; i++)
       barrier_init(shared + ASKED_AT + 8 * i, 1), barrier_init(shared + TAKEN_AT + 8 * i, DECODING);
@@ -463,11 +412,11 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, RESIDENT)
   wait_for_earlier_launches();
   let_later_launches_begin();
   const int warp = threadIdx.x >> 5;
-  if (warp < WARPS)
+  if (warp < MULTIPLYING)
     multiply_units(p, shared);
-  else if (warp < WARPS + STORING)
+  else if (warp < MULTIPLYING + STORING)
     store_units(p, shared);
-  else if (warp < WARPS + STORING + DECODING)
+  else if (warp < MULTIPLYING + STORING + DECODING)
     bring_rows(p, shared);
   else
     call_for_weights(p, shared);

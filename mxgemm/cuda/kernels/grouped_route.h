@@ -1,11 +1,11 @@
 // Pairs of a token and an expert in the order of their experts, those of one in their own order, and the list of tiles of
 // COLUMNS rows that they make (grouped_tile.h), by one workgroup: a pair and an expert a thread.
 //
-// Macros: COLUMNS; EARLY, the ids were written before the launch before this one began.
+// Macros: COLUMNS; EARLY, the ids were written before the launch before this one began; ROUTING, its threads.
 #pragma once
 #include "grouped_places.h"
 
-constexpr int ROUTING = 512, ROUTING_WARPS = ROUTING / 32;  // threads
+constexpr int ROUTING_WARPS = ROUTING / 32;
 
 INLINE void route_pairs(const PlacesArguments& p) {
 #if !EARLY
