@@ -94,9 +94,11 @@ class WholeConfig:
 def config_for(problems: Problems, warps_k: int = WARPS_K) -> WholeConfig | None:
     """Return the configuration of a layer: all shared memory; None where that is too little.
 
-    A tile has 8 rows, or as many as there are tokens: an expert has most tokens once. Long rows leave room for fewer.
+    A tile has 8 rows, or 4 where few experts have more, or as many as there are tokens: an expert has most tokens once.
+    Long rows leave room for fewer.
     """
-    rows = min(TILE_M, 1 << (tokens_of(problems) - 1).bit_length())
+    most = TILE_M if problems[0].rows > problems[0].experts else TILE_M // 2
+    rows = min(most, 1 << (tokens_of(problems) - 1).bit_length())
     while rows:
         least = WholeConfig(rows, 0, warps_k)
         each = least.stage_bytes + 16 + 32

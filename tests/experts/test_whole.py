@@ -137,6 +137,16 @@ def test_long_rows_leave_room_for_fewer() -> None:
     assert whole.shared_bytes((one, two), c) <= whole.MAX_SHARED_BYTES
 
 
+def test_few_rows_of_many_experts_have_low_tiles() -> None:
+    """Of gpt-oss's 32 experts and of its 128, with 64 pairs."""
+    for experts, rows in ((32, 8), (128, 4)):
+        found = whole.config_for(
+            (problem("bf16", True, 16, experts=experts), problem("bf16", False, 16, experts=experts))
+        )
+        assert found is not None
+        assert found.rows == rows
+
+
 def test_what_is_launches_of_their_own() -> None:
     """Weights as they lie, many rows of an expert, tokens that have to be converted."""
     one, two = problem("bf16", True, 16), problem("bf16", False, 16)
