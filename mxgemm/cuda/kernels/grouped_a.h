@@ -33,39 +33,40 @@ INLINE void load_a(const Arguments& p, Rows& rows, int row, int chunk, int t) {
 #endif
 }
 
-// A chunk of a tile's rows; what bf16 does not hold is 0 there, and the chunk's word at flags_at says so.
-INLINE void decode_chunk(const Rows& rows, int lane, int chunk, u32 flags_at, u32 rows_at) {
-  OpenRows open;
-  bool held = open_rows(rows, open);
-  if (any_lane(!held)) held = is_held(rows), open_held_rows(rows, held, open);
-  const bool odd = any_lane(!held);
-  if (lane == 0) store_shared_4(flags_at + 4 * chunk, odd);
-#pragma unroll
-  for (int i = 0; i < 4; i++) {
-    u32 x[4];
-    words_of_rows(open, i, x);
-    if (lane >> 2 < A_ROWS)
-      store_shared_16(rows_at + chunk * CHUNK_OF_A + i * (CHUNK_OF_A / 4) + 16 * lane,
-                      make_uint4(x[0], x[1], x[2], x[3]));
-  }
-}
-
-// Rows of A for a new tile, by so many warps, whose `thread` it is. A warp loads AHEAD_OF_A chunks before it decodes them.
+// Rows of A for a new tile, by so many warps, whose `thread` it is; what bf16 does not hold is 0 there, and a chunk's word at
+// flags_at says so. Lanes that have no row of a chunk have one of the next chunks. A warp loads AHEAD_OF_A times before it
+// decodes.
 template <int DECODING, int AHEAD_OF_A>
 INLINE void decode_a(const Arguments& p, const Group& group, u32 thread, u32 flags_at, u32 rows_at) {
-  const int lane = thread & 31;
-  const int row = source_of(p.routing, group, min(lane >> 2, group.count - 1));
+  constexpr int LANES = 4 * A_ROWS, CHUNKS = 32 / LANES, BY = DECODING * CHUNKS;
+  const int lane = thread & 31, m = lane / 4 % A_ROWS;
+  const int row = source_of(p.routing, group, min(m, group.count - 1));
 #pragma unroll 1
-  for (int first = thread >> 5; first < p.chunks; first += DECODING * AHEAD_OF_A) {
+  for (int first = (thread >> 5) * CHUNKS; first < p.chunks; first += BY * AHEAD_OF_A) {
     Rows rows[AHEAD_OF_A];
-    load_a(p, rows[0], row, first, lane & 3);
+    const int own = first + lane / LANES;
 #pragma unroll
-    for (int ahead = 1; ahead < AHEAD_OF_A; ahead++)
-      if (first + ahead * DECODING < p.chunks) load_a(p, rows[ahead], row, first + ahead * DECODING, lane & 3);
-    decode_chunk(rows[0], lane, first, flags_at, rows_at);
+    for (int ahead = 0; ahead < AHEAD_OF_A; ahead++)
+      if (ahead == 0 || first + ahead * BY < p.chunks)
+        load_a(p, rows[ahead], row, CHUNKS == 1 ? own + ahead * BY : min(own + ahead * BY, p.chunks - 1), lane & 3);
 #pragma unroll
-    for (int ahead = 1; ahead < AHEAD_OF_A; ahead++)
-      if (first + ahead * DECODING < p.chunks) decode_chunk(rows[ahead], lane, first + ahead * DECODING, flags_at, rows_at);
+    for (int ahead = 0; ahead < AHEAD_OF_A; ahead++)
+      if (ahead == 0 || first + ahead * BY < p.chunks) {
+        const int chunk = own + ahead * BY;
+        OpenRows open;
+        bool held = open_rows(rows[ahead], open);
+        if (any_lane(!held)) held = is_held(rows[ahead]), open_held_rows(rows[ahead], held, open);
+        const u32 odd = CHUNKS == 1 ? any_lane(!held) : lanes_where(!held) >> (lane & -LANES) & ((1u << LANES % 32) - 1);
+        if (CHUNKS > 1 && chunk >= p.chunks) continue;
+        if (lane % LANES == 0) store_shared_4(flags_at + 4 * chunk, odd);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+          u32 x[4];
+          words_of_rows(open, i, x);
+          store_shared_16(rows_at + chunk * CHUNK_OF_A + i * (CHUNK_OF_A / 4) + 16 * (lane % LANES),
+                          make_uint4(x[0], x[1], x[2], x[3]));
+        }
+      }
   }
 }
 
