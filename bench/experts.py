@@ -56,7 +56,7 @@ class Mma(GroupedMMA):
     ) -> None:
         self.rounding, self.changes = rounding, (first, first if second is None else second)
 
-    def whole_config(self, problems: whole.Problems) -> None:
+    def whole_config(self, problems: whole.Problems, routing: Routing, tokens: Tokens | None) -> None:
         """Keep its launches apart."""
 
     def config(self, problem: GroupedProblem) -> GroupedConfig:
@@ -78,7 +78,7 @@ class Wgmma(GroupedWgmma):
 class Registers(GroupedMMA):
     """The route w4_mma by the kernel whose weights wait in registers."""
 
-    def whole_config(self, problems: whole.Problems) -> None:
+    def whole_config(self, problems: whole.Problems, routing: Routing, tokens: Tokens | None) -> None:
         """Keep its launches apart."""
 
     def config(self, problem: GroupedProblem) -> GroupedConfig:
@@ -92,10 +92,13 @@ class Whole(GroupedMMA):
     def __init__(self, **changes: Any) -> None:
         self.changes = changes
 
-    def whole_config(self, problems: whole.Problems) -> whole.WholeConfig | None:
-        """Change the route's own configuration."""
+    def whole_config(
+        self, problems: whole.Problems, routing: Routing, tokens: Tokens | None
+    ) -> whole.WholeConfig | None:
+        """Change the route's own configuration, of layers of any size."""
         found = whole.config_for(problems)
-        return None if found is None else replace(found, **self.changes)
+        can = found is not None and whole.takes(problems, routing, tokens, least_units=0)
+        return replace(found, **self.changes) if found is not None and can else None
 
 
 _SLOTS: dict[str, Any] = {"tiles_m": 1, "tiles": 1, "warps_n": 4, "slots": 2, "resident": 2}

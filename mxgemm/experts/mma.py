@@ -145,6 +145,9 @@ def registers_for(p: GroupedProblem) -> GroupedConfig:
     if p.rows > MOST_A_TILE * p.experts and p.rows > TILE_M:
         return GroupedConfig(2, resident=3 if p.a_format == "e2m1" else 2)
     few = p.rows <= FEW_PAIRS
+    tiles = -(-p.n // GATED_ROWS) * min(p.rows, p.experts)
+    if few and p.fragments and not p.zeros and p.activation is None and tiles <= 2 * p.machine.cu_count:
+        return GroupedConfig(1, tiles=2, depth=3, resident=3)  # so few tiles that more and smaller ones are faster
     return GroupedConfig(1, resident=4 if p.fragments and not few else 3, ahead=few or not p.fragments)
 
 

@@ -116,16 +116,18 @@ class GroupedMMA(ExpertsRoute):
             sort = self.bind_route(routing, one.rows, early=early)
         return LayerLaunches(sort, (first, second), self.bind_combine(routing), quantise, rounds)
 
-    def whole_config(self, problems: tuple[GroupedProblem, GroupedProblem]) -> WholeConfig | None:
-        """Return how a layer is computed by one launch, if it can be."""
-        return whole.config_for(problems)
+    def whole_config(
+        self, problems: tuple[GroupedProblem, GroupedProblem], routing: Routing, tokens: Tokens | None
+    ) -> WholeConfig | None:
+        """Return how a layer is computed by one launch, None where its products are launches of their own."""
+        return whole.config_for(problems) if whole.takes(problems, routing, tokens) else None
 
     def bind_whole(
         self, problems: tuple[GroupedProblem, GroupedProblem], routing: Routing, tokens: Tokens | None
     ) -> BothProducts | None:
         """Return both products as one launch, or None where they are launches of their own."""
-        config = self.whole_config(problems)
-        if config is None or not whole.takes(problems, routing, tokens):
+        config = self.whole_config(problems, routing, tokens)
+        if config is None:
             return None
         quantised = tokens if tokens is not None and tokens.a_format != "bf16" else None
         begin = Lazy(

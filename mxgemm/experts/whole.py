@@ -53,8 +53,12 @@ LEAST_SLOTS: Final = 2
 LEAST_THREADS: Final = 64
 """Of a workgroup of the launch before."""
 MOST_SLOTS: Final = 16
+FINE_SHARES: Final = (2, 1), (1, 2)
+"""The same for few tokens of MX bytes, whose rows are brought quickly."""
 MOST_ROWS: Final = 8
 """Rows of an expert in the mean up to which a layer may be one launch."""
+LEAST_UNITS: Final = 3
+"""Units of both products for each multiprocessor from which on it may: with fewer some have one more than others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +102,15 @@ def config_for(problems: Problems, warps_k: int = WARPS_K) -> WholeConfig | None
     Long rows leave room for fewer.
     """
     most = TILE_M if problems[0].rows > problems[0].experts else TILE_M // 2
-    rows = min(most, 1 << (tokens_of(problems) - 1).bit_length())
+    tokens = tokens_of(problems)
+    rows = min(most, 1 << (tokens - 1).bit_length())
+    shares = FINE_SHARES if problems[0].a_format != "bf16" and tokens <= TILE_M // 2 else SHARES
     while rows:
         least = WholeConfig(rows, 0, warps_k)
         each = least.stage_bytes + 16 + 32
         slots = min(MOST_SLOTS, (MAX_SHARED_BYTES - shared_bytes(problems, least)) // each)
         if slots >= LEAST_SLOTS:
-            return replace(least, slots=slots)
+            return replace(least, slots=slots, shares=shares)
         rows //= 2
     return None
 
@@ -114,15 +120,18 @@ def tokens_of(problems: Problems) -> int:
     return problems[0].rows // problems[0].divisor
 
 
-def takes(problems: Problems, routing: Routing, tokens: Tokens | None) -> bool:
-    """Say whether a layer can be one launch; of tokens that are bytes already without ``tokens``."""
+def takes(problems: Problems, routing: Routing, tokens: Tokens | None, *, least_units: int = LEAST_UNITS) -> bool:
+    """Say whether a layer is one launch, or, of 0 units at least, can be; without ``tokens`` they are bytes."""
     one, two = problems
     listed = max(routing.pairs, routing.experts) <= mma.MAX_ROUTED
     some = one.rows <= MOST_ROWS * one.experts
     ordered = one.fragments and two.fragments and not one.zeros and not two.zeros
     floats = tokens is None or tokens.a_format != "bf16" or _is_vector(tokens)
     small = max(one.k, two.k) <= CHUNK * mma.MAX_CHUNKS * WARPS_K
-    return listed and some and ordered and floats and small and config_for(problems) is not None
+    config = config_for(problems)
+    if config is None or not (listed and some and ordered and floats and small):
+        return False
+    return sum(most_units(p, config) for p in problems) >= least_units * one.machine.cu_count
 
 
 def _is_vector(t: Tokens) -> bool:

@@ -72,7 +72,7 @@ class ByLanes(GroupedMMA):
             (one, first), (two, second) = (
                 _in_fragments(p, weight) for p, weight in zip(problems, (first, second), strict=True)
             )
-            assert whole.takes((one, two), routing, tokens)
+            assert whole.takes((one, two), routing, tokens, least_units=0)
             return lanes_grouped.multiply_whole(
                 (one, two), config, routing, quantised, (a, a_scales), (first, second), ids, expert_map,
                 workgroups=self.workgroups, at_once=self.at_once,

@@ -44,6 +44,8 @@ CASES = (
     ("e2m1", False, 16, True, False, False, 120, 780),
     ("bf16", True, 1, True, True, False, 127, 752),
     ("bf16", False, 16, True, False, False, 128, 740),
+    ("bf16", False, 1, True, True, False, 154, 1285),
+    ("e2m1", False, 1, True, True, False, 120, 1412),
     ("e2m1", True, 64, True, False, True, 64, 305),
     ("e4m3", True, 64, True, False, True, 64, 305),
     ("bf16", False, 64, True, False, False, 64, 305),

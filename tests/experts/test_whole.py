@@ -147,12 +147,22 @@ def test_few_rows_of_many_experts_have_low_tiles() -> None:
         assert found.rows == rows
 
 
+def test_shares_are_fine_where_rows_come_quickly() -> None:
+    for a_format, tokens, fine in (("e2m1", 4, True), ("e2m1", 16, False), ("bf16", 4, False)):
+        found = whole.config_for((problem(a_format, True, tokens), problem(a_format, False, tokens)))
+        assert found is not None
+        assert found.shares == (whole.FINE_SHARES if fine else whole.SHARES)
+
+
 def test_what_is_launches_of_their_own() -> None:
-    """Weights as they lie, many rows of an expert, tokens that have to be converted."""
+    """Weights as they lie, many rows of an expert, few units, tokens that have to be converted."""
     one, two = problem("bf16", True, 16), problem("bf16", False, 16)
     tokens = Tokens(16, 2880, torch.bfloat16, (2880, 1), "bf16", "even", True)
     assert whole.takes((one, two), routing_of(16), tokens)
     assert not whole.takes((replace(one, fragments=False), two), routing_of(16), tokens)
     assert not whole.takes((one, two), routing_of(16), replace(tokens, dtype=torch.float32))
     assert not whole.takes((one, two), routing_of(16), replace(tokens, strides=(2881, 1)))
+    few = problem("bf16", True, 1), problem("bf16", False, 1)
+    assert not whole.takes(few, routing_of(1), tokens)
+    assert whole.takes(few, routing_of(1), tokens, least_units=0)
     assert not whole.takes((problem("bf16", True, 65), problem("bf16", False, 65)), routing_of(65), tokens)
