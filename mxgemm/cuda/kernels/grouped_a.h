@@ -56,7 +56,8 @@ INLINE void decode_a(const Arguments& p, const Group& group, u32 thread, u32 fla
         OpenRows open;
         bool held = open_rows(rows[ahead], open);
         if (any_lane(!held)) held = is_held(rows[ahead]), open_held_rows(rows[ahead], held, open);
-        const u32 odd = CHUNKS == 1 ? any_lane(!held) : lanes_where(!held) >> (lane & -LANES) & ((1u << LANES % 32) - 1);
+        const u32 odd =
+            CHUNKS == 1 ? any_lane(!held) : lanes_where(!held) >> (lane & -LANES) & ((1u << LANES % 32) - 1);
         if (CHUNKS > 1 && chunk >= p.chunks) continue;
         if (lane % LANES == 0) store_shared_4(flags_at + 4 * chunk, odd);
 #pragma unroll

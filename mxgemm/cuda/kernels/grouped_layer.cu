@@ -14,116 +14,15 @@
 //
 // Macros: those of grouped_stream.cu, of the first product, but EARLY, BY_IDS and ROUNDS, which are 0; TAIL is of either;
 // A_BUFFERS, tiles of A that there is room for.
-#include "grouped_a.h"
-#include "grouped_bulk.h"
-
-constexpr int TEAMS = 2, MULTIPLYING = TEAMS * WARPS, STORING = 2 * TEAMS, DECODING = 3;
-constexpr int AHEAD_OF_A = A_FORMAT == E2M1 ? 4 : 2;
-constexpr int ALL_THREADS = 32 * (MULTIPLYING + STORING + DECODING + 1);
-constexpr int QUEUE = 4;  // tiles that are asked for
-static_assert(TILES == 2 && ROWS_OF_ALL == 64 && GATED, "two pairs of tiles a place");
-
-constexpr u32 OF_TILE = WARPS_K * 1024, OF_PAIR = WARPS_K * 128;  // bytes of a round: codes, scales
-constexpr u32 SCALES_OF_STAGE = 4 * TEAMS * OF_TILE, STAGE_BYTES = SCALES_OF_STAGE + 2 * TEAMS * OF_PAIR;
-
-// Shared memory: the warps' sums; barriers; units, of each stage, of the sums, asked for; a word for each chunk of tiles of A
-// that says if a block of it is not held; the stages; A's chunks.
-constexpr u32 FULL_AT = MULTIPLYING * SHARED * 4, EMPTY_AT = FULL_AT + 8 * SLOTS;
-constexpr u32 SUMS_FULL_AT = EMPTY_AT + 8 * SLOTS, SUMS_EMPTY_AT = SUMS_FULL_AT + 8;
-constexpr u32 A_FULL_AT = SUMS_EMPTY_AT + 8, A_EMPTY_AT = A_FULL_AT + 16;
-constexpr u32 ASKED_AT = A_EMPTY_AT + 16, TAKEN_AT = ASKED_AT + 8 * QUEUE;
-constexpr u32 UNITS_AT = TAKEN_AT + 8 * QUEUE, UNIT_OF_SUMS_AT = UNITS_AT + 32 * SLOTS;
-constexpr u32 UNITS_ASKED_AT = UNIT_OF_SUMS_AT + 32, FLAGS_AT = UNITS_ASKED_AT + 32 * QUEUE;
-constexpr u32 OF_FLAGS = 4 * 32 * WARPS_K;
-constexpr u32 RING_AT = (FLAGS_AT + A_BUFFERS * OF_FLAGS + 127) / 128 * 128, ROWS_AT = RING_AT + SLOTS * STAGE_BYTES;
-
-// What differs between the products; strides as those of Arguments.
-struct Half {
-  i64 a_row, a_scales_row, w_expert, s_expert, bias_expert, bias_column, out_row, out_column;
-  int n, k, bias_type, out_type, a_rows, divisor, reads, writes;
-  int chunks, places, tiles;
-  int units, shares, singles;  // units of a tile; shares of some, if there are so many; of the last units, shares of one
-};
-struct LayerArguments {
-  const u8 *a, *a_scales, *w13, *s13, *b13;
-  u8 *inner, *inner_scales;
-  const u8 *w2, *s2, *b2;
-  u8 *y, *tiles;  // counts lie behind the list
-  const u8* index;
-  Half first, second;
-  float alpha, limit, offset;
-  int rows, experts;
-  int counts_at;   // words: of shares taken, then of each tile's units of the first product that are done
-  int rows_bytes;  // of A's chunks in shared memory, of a tile
-  int unused;
-};
-
-// A unit's product, 2 for none any more; its first place, its tile's number, its group.
-struct Unit {
-  u32 product;
-  int place, y;
-  Group group;
-};
-INLINE void keep_unit(u32 at, const Unit& unit) {
-  store_shared_16(at, make_uint4(unit.product, static_cast<u32>(unit.place), static_cast<u32>(unit.y), 0));
-  store_shared_16(at + 16, make_uint4(static_cast<u32>(unit.group.expert), static_cast<u32>(unit.group.count),
-                                      static_cast<u32>(unit.group.first), 0));
-}
-INLINE Unit kept_unit(u32 at) {
-  const uint4 v = load_shared_16(at), of_group = load_shared_16(at + 16);
-  Unit unit;
-  unit.product = v.x, unit.place = static_cast<int>(v.y), unit.y = static_cast<int>(v.z);
-  unit.group = Group{static_cast<int>(of_group.x), static_cast<int>(of_group.y), static_cast<int>(of_group.z)};
-  return unit;
-}
-
-// One product's arguments, as grouped_mma.cu would have them.
-INLINE Arguments arguments_of(const LayerArguments& p, u32 product) {
-  const bool two = product != 0;
-  const Half& half = two ? p.second : p.first;
-  Arguments q;
-  q.a = two ? p.inner : p.a, q.a_scales = two ? p.inner_scales : p.a_scales;
-  q.w = two ? p.w2 : p.w13, q.s = two ? p.s2 : p.s13, q.bias = two ? p.b2 : p.b13;
-  q.out = two ? p.y : p.inner, q.out_scales = p.inner_scales;
-  q.routing = Routing{p.tiles, p.index, 0, p.rows, p.experts, half.a_rows, half.divisor, half.reads, half.writes, 0, 0, 0, 0};
-  q.a_row = half.a_row, q.a_column = 1, q.a_scales_row = half.a_scales_row;
-  q.w_expert = half.w_expert, q.w_row = 0, q.s_expert = half.s_expert, q.s_row = 0;
-  q.bias_expert = half.bias_expert, q.bias_column = half.bias_column;
-  q.out_row = half.out_row, q.out_column = half.out_column;
-  q.n = half.n, q.k = half.k, q.bias_type = half.bias_type, q.out_type = half.out_type;
-  q.alpha = p.alpha, q.limit = p.limit, q.offset = p.offset;
-  q.chunks = half.chunks, q.places = half.places, q.tiles = half.tiles;
-  return q;
-}
-INLINE int row_of_unit(int n, u32 product, int place, int local) {
-  return product ? place * 64 + local : weight_row(n, place, local);
-}
-INLINE u8* count_of_tile(const LayerArguments& p, int y) { return p.tiles + 4ll * (p.counts_at + 1 + y); }
-
-struct Turn {  // through the places: of its barriers and of its bytes, from the first ones on
-  u32 barrier, bytes, parity;
-};
-INLINE void pass(Turn& turn) {
-  turn.barrier += 8, turn.bytes += STAGE_BYTES;
-  if (turn.barrier == 8 * SLOTS) turn.barrier = turn.bytes = 0, turn.parity ^= 1;
-}
-
-// As decode_places(), with an instruction less: a sum of two shifts is a product.
-INLINE void decode_by_product(u32 q, u32 factor, u32 (&d)[4]) {
-  d[0] = q & 0x81C081C0u;
-  d[1] = q << 3 & 0x81C081C0u;
-  d[2] = (q & 0x40074007u) * 66 & 0x81C081C0u;
-  d[3] = and_or(q << 2, 0x80008000u, q >> 3 & 0x01C001C0u);
-#pragma unroll
-  for (int j = 0; j < 4; j++) d[j] = mul_bf16x2(d[j], factor);
-}
+#include "grouped_layer.h"
 
 // The warp that calls for weights.
 INLINE void call_for_weights(const LayerArguments& p, u32 shared) {
   const int lane = threadIdx.x & 31;
   // A lane has an entry of the list; those behind the 32nd are loaded when they are wanted.
   const int tiles = load_int(p.tiles, 0), own = 3 * min(lane, p.counts_at / 3 - 2) + 3;
-  const int own_expert = load_int(p.tiles, own), own_first = load_int(p.tiles, own + 1), own_end = load_int(p.tiles, own + 2);
+  const int own_expert = load_int(p.tiles, own), own_first = load_int(p.tiles, own + 1);
+  const int own_end = load_int(p.tiles, own + 2);
   auto group_at = [&](int y) {
     if (y >= 32) return group_of(Routing{p.tiles}, Tiles{tiles}, y);
     Group group;
@@ -199,7 +98,8 @@ INLINE void call_for_weights(const LayerArguments& p, u32 shared) {
       for (int i = 0; i < 2 * TEAMS; i++) {
         const int n = row_of_unit(q.n, product, unit.place + i / 2, lane + 32 * (i & 1));
         if (q.bias && n < q.n)
-          prefetch_line(q.bias + (unit.group.expert * q.bias_expert + n * q.bias_column) * (q.bias_type == OF_FP32 ? 4 : 2));
+          prefetch_line(q.bias +
+                        (unit.group.expert * q.bias_expert + n * q.bias_column) * (q.bias_type == OF_FP32 ? 4 : 2));
       }
       unit.place += TEAMS;
       is_new = unit.place >= half.places && left > 1;
@@ -233,8 +133,8 @@ INLINE void bring_rows(const LayerArguments& p, u32 shared) {
     const u32 half = number % A_BUFFERS;
     const Arguments q = arguments_of(p, unit.product);
     barrier_wait(shared + A_EMPTY_AT + 8 * half, (number / A_BUFFERS & 1) ^ 1);
-    decode_a<DECODING, AHEAD_OF_A>(q, unit.group, threadIdx.x - 32 * (MULTIPLYING + STORING), shared + FLAGS_AT + half * OF_FLAGS,
-                                   shared + ROWS_AT + half * p.rows_bytes);
+    decode_a<DECODING, AHEAD_OF_A>(q, unit.group, threadIdx.x - 32 * (MULTIPLYING + STORING),
+                                   shared + FLAGS_AT + half * OF_FLAGS, shared + ROWS_AT + half * p.rows_bytes);
     warp_barrier();
     if (lane == 0) barrier_arrive(shared + A_FULL_AT + 8 * half);
   }
@@ -256,7 +156,8 @@ INLINE bool is_left(const Weights& weights) {
 
 // Warps that multiply: a pair of tiles of 16 weight rows each, and chunks warp % WARPS_K, WARPS_K more, ...
 INLINE void multiply_units(const LayerArguments& p, u32 shared) {
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, along_k = warp % WARPS_K, pair = warp / WARPS_K;  // of a unit
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  const int along_k = warp % WARPS_K, pair = warp / WARPS_K;  // of a unit
   u32 codes_at = shared + RING_AT + 2 * pair * OF_TILE + along_k * 1024 + 16 * lane;
   u32 scales_at = shared + RING_AT + SCALES_OF_STAGE + pair * OF_PAIR + along_k * 128 + 4 * lane;
   keep_as_it_is(codes_at), keep_as_it_is(scales_at);  // not computed anew for each chunk
@@ -280,7 +181,8 @@ INLINE void multiply_units(const LayerArguments& p, u32 shared) {
     keep_as_it_is(chunks);
     if (unit.product != at_product || unit.y != at_y) {
       at_product = unit.product, at_y = unit.y;
-      if (tiles > 0 && lane == 0) barrier_arrive(shared + A_EMPTY_AT + 8 * ((tiles - 1) % A_BUFFERS));  // all lanes have met since
+      if (tiles > 0 && lane == 0)  // all lanes have met since
+        barrier_arrive(shared + A_EMPTY_AT + 8 * ((tiles - 1) % A_BUFFERS));
       const u32 half_of_a = tiles % A_BUFFERS, flags_at = shared + FLAGS_AT + half_of_a * OF_FLAGS;
       barrier_wait(shared + A_FULL_AT + 8 * half_of_a, tiles / A_BUFFERS & 1);
       tiles++;
@@ -371,15 +273,14 @@ INLINE void store_units(const LayerArguments& p, u32 shared) {
     if (unit.product == 2) return;
     const Arguments q = arguments_of(p, unit.product);
     const int place = unit.place + static_cast<int>(team);
-    if (place >= q.places) {
-    } else if (unit.product) {
+    if (place < q.places && unit.product) {
       const int n = place * 64 + static_cast<int>(own);
       const u32 bias = bias_bits(q, unit.group.expert, n);
 #pragma unroll 1
       for (int m = 0; m < unit.group.count && n < q.n; m++)
         store_float(q.out, target_of(q.routing, unit.group, m) * q.out_row + n * q.out_column, q.out_type,
                     sum_of_warps(q, of_warps, unit.group, bias, m, own));
-    } else {
+    } else if (place < q.places) {
       Biases biases;
       call_biases(q, unit.group, place, own, biases);
       store_results<2>(q, of_warps, place, unit.group, biases, own);
@@ -398,7 +299,8 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, RESIDENT)
   const u32 shared = shared_address(sums);
   if (threadIdx.x == 0) {
 #pragma unroll 1
-    for (int i = 0; i < SLOTS; i++) barrier_init(shared + FULL_AT + 8 * i, 1), barrier_init(shared + EMPTY_AT + 8 * i, MULTIPLYING);
+    for (int i = 0; i < SLOTS; i++)
+      barrier_init(shared + FULL_AT + 8 * i, 1), barrier_init(shared + EMPTY_AT + 8 * i, MULTIPLYING);
 #pragma unroll 1
     for (int i = 0; i < 2; i++)
       barrier_init(shared + A_FULL_AT + 8 * i, DECODING), barrier_init(shared + A_EMPTY_AT + 8 * i, MULTIPLYING);
