@@ -226,7 +226,7 @@ INLINE void multiply_units(const LayerArguments& p, u32 shared) {
 #pragma unroll
             for (int h = 0; h < 2; h++) {
               words_of(weights.codes[r][h], q[h]);
-              decode_by_product(q[h][i], factor[r][h], d[h]);
+              decode_places(q[h][i], factor[r][h], d[h]);
             }
 #pragma unroll
             for (int j = 0; j < 4; j += 2) multiply(acc[r], d[0][j], d[1][j], d[0][j + 1], d[1][j + 1], x[j], x[j + 1]);

@@ -94,13 +94,3 @@ INLINE void pass(Turn& turn) {
   turn.barrier += 8, turn.bytes += STAGE_BYTES;
   if (turn.barrier == 8 * SLOTS) turn.barrier = turn.bytes = 0, turn.parity ^= 1;
 }
-
-// As decode_places(), with an instruction less: a sum of two shifts is a product.
-INLINE void decode_by_product(u32 q, u32 factor, u32 (&d)[4]) {
-  d[0] = q & 0x81C081C0u;
-  d[1] = q << 3 & 0x81C081C0u;
-  d[2] = (q & 0x40074007u) * 66 & 0x81C081C0u;
-  d[3] = and_or(q << 2, 0x80008000u, q >> 3 & 0x01C001C0u);
-#pragma unroll
-  for (int j = 0; j < 4; j++) d[j] = mul_bf16x2(d[j], factor);
-}
