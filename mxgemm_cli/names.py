@@ -15,6 +15,7 @@ SCALE_ROUNDINGS: Final = ("even", "floor", "ceil", "rceil")
 CHECKPOINTS: Final = (*("quark", "compressed-tensors", "torchao", "torchao-swizzled", "gpt-oss", "gguf", "dense"),)
 DTYPES: Final = ("bfloat16", "float16", "float32")
 FORMS: Final = ("hip", "triton", "aiter")
+WEIGHT_FORMS: Final = ("fast", "bf16", "compact", "raw")
 OPERATIONS: Final = (
     *("mx_gemm", "rowcolquant", "tensor_quant", "aquant", "abquant", "bquant"),
     *("grouped_rowcolquant", "grouped_tensorquant", "grouped_aquant", "grouped_abquant", "grouped_bquant"),

@@ -40,6 +40,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--both", action="store_true", help="the weight after prepare() and as it comes, each by itself"
     )
     parser.add_argument(
+        "--form", action="append", default=[], type=values.one_of(names.WEIGHT_FORMS), metavar="FORM",
+        help='the weight in this form: fast, bf16 or compact, after prepare(), prepare(a_format="bf16") or '
+        'prepare(memory="compact"); raw, as it comes; repeat for more',
+    )  # fmt: skip
+    parser.add_argument(
         "--budget", type=values.seconds, metavar="SECONDS",
         help="begin nothing after so long; the same command again goes on; default: no end",
     )  # fmt: skip
@@ -49,7 +54,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--jobs", type=values.count, metavar="N",
-        help="first build what will be measured first, in N processes; default: each is built when it is measured",
+        help="build in N processes what will be measured, for a GPU while others are measured, for a CPU before; "
+        "default: each is built when it is measured",
     )  # fmt: skip
     parser.add_argument(
         "--build-only", action="store_true",
@@ -77,8 +83,10 @@ def check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     if options.rows and not (options.model or options.set):
         parser.error("--rows: got it without --model or --set, want one of them too: --shape has its own")
     named = options.output if options.again is None else None
-    if options.again is not None and (sizes or options.rows or options.a_format or options.merge):
-        parser.error("--again: got it with sizes, --a-format or --merge, want none of them: rows have their own")
+    if options.form and (options.both or not options.prepared):
+        parser.error("--form: got it with --both or --raw, want one of the three")
+    if options.again is not None and (sizes or options.rows or options.a_format or options.form or options.merge):
+        parser.error("--again: got it with sizes, --a-format, --form or --merge, want none: rows have their own")
     if options.build_only and (named or options.dry_run or options.merge or options.anew):
         parser.error("--build-only: got it with --output, --dry-run, --merge or --anew, want none: nothing is measured")
     if options.merge and (sizes or options.route or options.dry_run or options.device):

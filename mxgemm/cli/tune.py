@@ -7,6 +7,7 @@ import time
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Collection, Sequence
+from contextlib import ExitStack
 from itertools import product
 from pathlib import Path
 
@@ -18,10 +19,10 @@ from mxgemm.cli.sizes import device_for, fitting, sizes_of
 from mxgemm.cli.terminal import progress, say, say_table
 from mxgemm.device import Machine, machine_named, machine_of
 from mxgemm.measure import again, building, settled, text, tuned, tuner, unfinished, workers
+from mxgemm.measure.forms import Form, problem_in_form
 from mxgemm.measure.search import Candidate, ordered
-from mxgemm.measure.tune import Task, Timing, candidates
+from mxgemm.measure.tune import Known, Task, Timing, candidates
 from mxgemm.routing import tables
-from mxgemm.routing.explain import problem_of
 
 _ROW = ("M,N,K", "A", "time", "before", "route", "configuration")
 
@@ -45,9 +46,7 @@ def run(options: Namespace) -> int:
     if options.anew:
         unfinished.forget(folder, request.tasks)
     _say_what_is_done(request, devices[0], path)
-    if options.jobs:
-        _build(options, request.tasks, routes, machine, options.jobs)
-    found = _measure(options, request, devices, path)
+    found = _measure(options, request, devices, path, machine)
     for timing, count in _left_out(found.timings).items():
         say(f"left out {count}: {timing}")
     for failure in found.failures:
@@ -66,8 +65,18 @@ def run(options: Namespace) -> int:
     return 0
 
 
-def _measure(options: Namespace, request: tuner.Request, devices: Sequence[torch.device], path: Path) -> tuner.Found:
-    with progress(len(request.tasks)) as shown:
+def _measure(
+    options: Namespace, request: tuner.Request, devices: Sequence[torch.device], path: Path, machine: Machine
+) -> tuner.Found:
+    with ExitStack() as stack:
+        ahead: Known = lambda task: None  # noqa: E731
+        if options.jobs and devices[0].type == "cpu":  # which would be disturbed
+            _build(options, request.tasks, request.routes, machine, options.jobs)
+        elif options.jobs:
+            tasks, each = tuner.left_of(request, devices[0], path), 1 + 2 * options.patience
+            ahead = building.Ahead(tasks, machine, request.routes, each, options.jobs)
+            stack.callback(ahead.close)
+        shown = stack.enter_context(progress(len(request.tasks)))
 
         def tell(event: tuner.Event) -> None:
             best = f"; best {event.best}" if event.best else ""
@@ -77,7 +86,7 @@ def _measure(options: Namespace, request: tuner.Request, devices: Sequence[torch
 
         if len(devices) > 1:
             return workers.run(request, devices, path, budget=options.budget, force=options.force, tell=tell)
-        return tuner.run(request, devices[0], path, budget=options.budget, force=options.force, tell=tell)
+        return tuner.run(request, devices[0], path, budget=options.budget, force=options.force, tell=tell, known=ahead)
 
 
 def _build_only(options: Namespace) -> int:
@@ -126,7 +135,7 @@ def _dry_run(options: Namespace) -> int:
     rows = []
     tasks, routes = _tasks(options, machine)
     for task in tasks:
-        problem = problem_of(*task.shape, machine, a_format=task.a_format, prepared=task.prepared)
+        problem = problem_in_form(*task.shape, machine, task.a_format, task.form)
         found = ordered(candidates(problem, routes))
         counts = Counter(candidate.route for candidate in found)
         first: dict[str, Candidate] = {}
@@ -176,12 +185,12 @@ def _of_sizes(options: Namespace, devices: Sequence[torch.device]) -> list[Task]
     sizes = list(dict.fromkeys((*(sizes_of(options.shape, sets) if named else ()), *of_models)))
     for device in devices:
         fitting(device, sizes)
-    forms = [True, False] if options.both else [options.prepared]
+    forms: list[Form] = ["fast", "raw"] if options.both else options.form or ["fast" if options.prepared else "raw"]
     formats = options.a_format or ["e2m1"]
     weights = dict.fromkeys((n, k) for _, n, k in sizes)  # one after the other, each form of it by itself
     return [
-        Task(size, a_format, prepared)
-        for weight, prepared, size, a_format in product(weights, forms, sizes, formats)
+        Task(size, a_format, form)
+        for weight, form, size, a_format in product(weights, forms, sizes, formats)
         if size[1:] == weight
     ]
 

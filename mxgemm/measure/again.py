@@ -10,13 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from mxgemm.measure.forms import FORMS, form_of_kind
 from mxgemm.measure.tune import Task
-from mxgemm.measure.tuned import Place, place_of_row
+from mxgemm.measure.tuned import Place, alike, place_of_row
 from mxgemm.routes import ROUTES
 from mxgemm.routing.tables import Row, Table
-
-_COMPACT = "_compact"
-"""Ends the name of a form that tuning, which prepares a weight as fast, does not make."""
 
 
 class Again(NamedTuple):
@@ -61,11 +59,11 @@ def again(table: Table, source: str, routes: Sequence[str] = ()) -> Again:
         ValueError: there are no such rows that tuning can measure.
     """
     rows = [row for row in table.rows if source in row.source and (not routes or row.route in routes)]
-    rows = [row for row in rows if row.b_format == "e2m1" and _is_tuned(row)]
-    tasks = dict.fromkeys(map(_task, rows))
+    rows = [row for row in rows if row.b_format == "e2m1" and row.route in ROUTES]
+    tasks = dict.fromkeys(_task(row, table.arch) for row in rows)
     if not tasks:
         raise ValueError(f"--again: {table.path} has no row whose source's name holds {source!r} and that can be tuned")
-    ordered = sorted(tasks, key=lambda task: (task.shape[1:], not task.prepared, task.shape[0], task.a_format))
+    ordered = sorted(tasks, key=lambda task: (task.shape[1:], FORMS.index(task.form), task.shape[0], task.a_format))
     return Again(ordered, list(routes) or [name for name in ROUTES if any(row.route == name for row in rows)])
 
 
@@ -92,15 +90,8 @@ def changes(rows: Iterable[Row], had: Mapping[Place, float]) -> list[Change]:
     ]
 
 
-def _task(row: Row) -> Task:
-    return Task((row.m, row.n, row.k), row.a_format, _is_prepared(row))  # type: ignore[arg-type]
-
-
-def _is_prepared(row: Row) -> bool:
-    """Say whether a row is of a prepared weight; a form that the route reads as the unprepared bytes is not."""
-    alike = ROUTES[row.route].alike if row.route in ROUTES else ()
-    return bool(row.derived) and not any({"", row.derived} <= set(forms) for forms in alike)
-
-
-def _is_tuned(row: Row) -> bool:
-    return row.route in ROUTES and not (_is_prepared(row) and (row.derived or "").endswith(_COMPACT))
+def _task(row: Row, arch: str) -> Task:
+    """Return what a row was measured on; of the forms in which its route reads the same bytes the first, or none."""
+    forms = alike(row.route, row.derived, arch)
+    form = form_of_kind(None if "" in forms else forms[0])
+    return Task((row.m, row.n, row.k), row.a_format, form)  # type: ignore[arg-type]

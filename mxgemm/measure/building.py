@@ -1,4 +1,4 @@
-"""Build the kernels that tuning will measure first, in several processes: a compiler takes longer than a measurement.
+"""Build the kernels that tuning will measure, in several processes: a compiler takes longer than a measurement.
 
 Routes whose kernels a compiler of C++ makes build them when they are bound, without a device. Triton's are compiled by
 their first launch; here what a bound route would launch is compiled for the machine, and what quantises its weight,
@@ -9,26 +9,48 @@ with the same compilers for the same caches.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from typing import Any, NamedTuple
+from concurrent.futures import CancelledError, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, Final, NamedTuple
 
 import torch
 
 from mxgemm.device import Machine
-from mxgemm.measure.search import ordered
+from mxgemm.measure.forms import problem_in_form
+from mxgemm.measure.search import Candidate, ordered
 from mxgemm.measure.spread import Clock
 from mxgemm.measure.tune import Task, candidates
 from mxgemm.mx.formats import BLOCK, E2M1, scale_addend
+from mxgemm.notices import say_once
 from mxgemm.problem import Problem
 from mxgemm.routes import ROUTES
-from mxgemm.routing.explain import problem_of
 from mxgemm.triton.compile import compile_call, serves_launches
 from mxgemm.triton.launch import KernelCall, described
 from mxgemm.triton.quantize import quantize_call
 from mxgemm.triton.support import interpreting, triton_missing
+
+GIVING_WAY: Final = 10
+"""By so much processes are nicer than the one that measures."""
+
+
+class One(NamedTuple):
+    """What became of a task.
+
+    Attributes:
+        bound: configurations whose kernels are there.
+        failures: what could not be built, with the reason.
+        problem: of the task.
+        candidates: all that there are for it.
+    """
+
+    bound: int
+    failures: list[str]
+    problem: Problem
+    candidates: list[Candidate]
 
 
 class Built(NamedTuple):
@@ -77,8 +99,8 @@ def build(
             if future.cancelled():
                 left += 1
                 continue
-            done, said = future.result()
-            bound, failures = bound + done, failures + said
+            one = future.result()
+            bound, failures = bound + one.bound, failures + one.failures
             tell(at_work[future])
             if budget is not None and clock() - start >= budget:
                 for other in at_work:
@@ -86,12 +108,13 @@ def build(
     return Built(bound, left, failures)
 
 
-def build_one(task: Task, machine: Machine, routes: Sequence[str], each: int) -> tuple[int, list[str]]:
-    """Build the first configurations of a task; return how many, and what could not be."""
-    problem = problem_of(*task.shape, machine, a_format=task.a_format, prepared=task.prepared)
+def build_one(task: Task, machine: Machine, routes: Sequence[str], each: int) -> One:
+    """Build the first configurations of a task."""
+    problem = problem_in_form(*task.shape, machine, task.a_format, task.form)
+    found = candidates(problem, routes)
     taken, failures = Counter[str](), list[str]()
     by_triton = triton_missing(machine) is None and not interpreting() and serves_launches(machine.arch)
-    for candidate in ordered(candidates(problem, routes)):
+    for candidate in ordered(found):
         if taken[candidate.route] == each:
             continue
         taken[candidate.route] += 1
@@ -102,7 +125,53 @@ def build_one(task: Task, machine: Machine, routes: Sequence[str], each: int) ->
                 compile_call(call, machine.arch)
         except Exception as error:  # it will be said of the measurement too, and left out
             failures.append(f"{task} {candidate.route}: {candidate.config}: {type(error).__name__}: {error}")
-    return taken.total() - len(failures), failures
+    return One(taken.total() - len(failures), failures, problem, found)
+
+
+class Ahead:
+    """Processes that build the kernels of tasks, in their order, while others are measured.
+
+    What they find of a task by the way is kept: ranking its candidates takes longer than measuring some of them. For a
+    GPU, whose clock they do not disturb.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        machine: Machine,
+        routes: Sequence[str],
+        each: int,
+        jobs: int,
+        *,
+        context: Any = None,
+    ) -> None:
+        """Begin; arguments as of :func:`build`."""
+        context = context or multiprocessing.get_context("spawn")
+        self._pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=os.nice, initargs=(GIVING_WAY,))
+        self._at_work = {task: self._pool.submit(build_one, task, machine, routes, each) for task in tasks}
+        self._begun = False
+
+    def __call__(self, task: Task) -> tuple[Problem, list[Candidate]] | None:
+        """Wait until a task is built, and return its problem and its candidates; None where nobody knows them.
+
+        So it is of the first tasks, as long as the processes are beginning: who measures builds as well as they.
+        """
+        future = self._at_work.pop(task, None)
+        if future is None:
+            return None
+        self._begun = self._begun or any(one.done() for one in (future, *self._at_work.values()))
+        if not self._begun:
+            return None
+        try:
+            found = future.result()
+        except (BrokenProcessPool, CancelledError) as error:  # out of memory, say
+            say_once(f"kernels are built no longer before they are measured: {type(error).__name__} {error}")
+            return None
+        return found.problem, found.candidates
+
+    def close(self) -> None:
+        """End it; what was not begun is left."""
+        self._pool.shutdown(cancel_futures=True)
 
 
 def weight_call(problem: Problem) -> KernelCall:

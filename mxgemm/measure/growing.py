@@ -17,6 +17,7 @@ import torch
 from mxgemm.device import machine_of
 from mxgemm.files import FileError
 from mxgemm.measure import tuned
+from mxgemm.measure.forms import FORMS
 from mxgemm.measure.spread import Clock
 from mxgemm.measure.timing import CALL_METHOD, GRAPH_METHOD
 from mxgemm.measure.tune import Task
@@ -49,16 +50,16 @@ class Growing:
         self._done: list[Unfinished] = []
         self._claims = ExitStack()
         method = CALL_METHOD["cpu"] if device.type == "cpu" else GRAPH_METHOD
-        self._named = {prepared: tuned.source_of(device, prepared, method=method) for prepared in (True, False)}
+        self._named = {form: tuned.source_of(device, form, method=method) for form in FORMS}
         self._next = self._clock()
         self._told = False
 
     def take(self, task: Task, kept: Unfinished, *, finished: bool) -> None:
         """Take in what was measured of a task, and write what has come together, if it is time."""
-        name, source = self._named[task.prepared]
+        name, source = self._named[task.form]
         for timing in kept.timings:
-            self._places |= tuned.places_of(timing, self._machine.cu_count, tuned.cpu_of(self._device))
-        self._rows += tuned.of_all_forms(tuned.rows(kept.timings, self._device, name))
+            self._places |= tuned.places_of(timing, self._machine, tuned.cpu_of(self._device))
+        self._rows += tuned.of_all_forms(tuned.rows(kept.timings, self._device, name), self._machine.arch)
         self._sources[name] = source
         self._done += [kept] if finished else []
         start = self._clock()

@@ -12,6 +12,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from mxgemm.measure.forms import Form, in_form
 from mxgemm.measure.oracle import Oracle
 from mxgemm.measure.rotation import cache_bytes, copies_needed
 from mxgemm.measure.session import activations_of, weight_of
@@ -36,9 +37,9 @@ class Held:
         self.device = device
         self._of: tuple[int, int] | None = None
         self._oracle: Oracle | None = None
-        self._form: tuple[bool, MXTensor, list[Parts]] | None = None
+        self._form: tuple[Form, MXTensor, list[Parts]] | None = None
 
-    def trial(self, m: int, n: int, k: int, a_format: str, prepared: bool) -> Trial:
+    def trial(self, m: int, n: int, k: int, a_format: str, form: Form) -> Trial:
         """Return the operands of a task.
 
         Args:
@@ -46,15 +47,15 @@ class Held:
             n: rows of B.
             k: elements along K.
             a_format: as in ``gemm``.
-            prepared: the weight as ``prepare()`` makes it, else as its bytes lie.
+            form: of the weight.
         """
         if self._of != (n, k):
             self._of = self._oracle = self._form = None  # before another one takes as much memory
         oracle = self._oracle = self._judge_of(m, n, k)
         self._of = n, k
-        form, copies = self._in_form(oracle.weight, prepared)
+        held, copies = self._in_form(oracle.weight, form)
         judged = partial(_judged, oracle, a_format)
-        return Trial(oracle.a, oracle.weight, form, a_format, False, copies=copies, judged=judged)
+        return Trial(oracle.a, oracle.weight, held, a_format, False, copies=copies, judged=judged)
 
     def _judge_of(self, m: int, n: int, k: int) -> Oracle:
         before = self._oracle
@@ -63,13 +64,13 @@ class Held:
         a = activations_of(m, k, self.device)
         return Oracle(a, weight_of(n, k, self.device), ROWS, COLUMNS) if before is None else before.of_others(a)
 
-    def _in_form(self, weight: MXTensor, prepared: bool) -> tuple[MXTensor, list[Parts]]:
-        if self._form is None or self._form[0] is not prepared:
+    def _in_form(self, weight: MXTensor, form: Form) -> tuple[MXTensor, list[Parts]]:
+        if self._form is None or self._form[0] != form:
             self._form = None
-            form = weight.prepare() if prepared else weight
-            data, scales, _, _, derived = form.operand()
+            made = in_form(weight, form)
+            data, scales, _, _, derived = made.operand()
             copies = copies_needed(weight.data.nbytes + weight.scales.nbytes, cache_bytes(self.device)) - 1
-            self._form = prepared, form, [_copy(data, scales, derived) for _ in range(copies)]
+            self._form = form, made, [_copy(data, scales, derived) for _ in range(copies)]
         return self._form[1], self._form[2]
 
 

@@ -188,10 +188,11 @@ class Report:
         self.document["counts"] = {state: states.count(state) for state in STATES}
         if not self.document["request"]["tune"]:
             return
-        name, source = tuned.source_of(self._device, self._prepared, datetime.fromisoformat(self.document["date"]))
+        date = datetime.fromisoformat(self.document["date"])
+        name, source = tuned.source_of(self._device, "fast" if self._prepared else "raw", date)
         timings = [tune.timing_of(entry) for entry in self.document["tuned"]]
-        rows = tuned.of_all_forms(tuned.rows(timings, self._device, name))
         arch = self.document["environment"]["arch"]
+        rows = tuned.of_all_forms(tuned.rows(timings, self._device, name), arch)
         self.document["table"] = tuned.document_of(arch, {name: source}, rows, None) if rows else None
         of_mm = {size_of(entry): entry.get("us") for entry in self.document["baselines"]}
         best: dict[Shape, tables.Row] = {}

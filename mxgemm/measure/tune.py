@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from mxgemm.measure.cost import estimate_us
+from mxgemm.measure.forms import Form, in_form
 from mxgemm.measure.held import Held
 from mxgemm.measure.peers import PEERS
 from mxgemm.measure.search import Candidate, ordered
@@ -64,15 +65,19 @@ class Task:
     Attributes:
         shape: (M, N, K).
         a_format: as in ``gemm``.
-        prepared: routes get ``weight.prepare()``, as inference does; otherwise the row-major weight.
+        form: of the weight that routes get; as ``weight.prepare()`` makes it, inference has it.
     """
 
     shape: Shape
     a_format: ActivationFormat = "e2m1"
-    prepared: bool = True
+    form: Form = "fast"
 
     def __str__(self) -> str:
-        return f"{','.join(map(str, self.shape))} {self.a_format}{'' if self.prepared else ' raw'}"
+        return f"{','.join(map(str, self.shape))} {self.a_format}{'' if self.form == 'fast' else f' {self.form}'}"
+
+
+Known = Callable[[Task], tuple[Problem, list[Candidate]] | None]
+"""A task's problem and its candidates, where somebody else has ranked them already."""
 
 
 class Bench:
@@ -84,7 +89,14 @@ class Bench:
         form: of the weight, as rows of tables name it.
     """
 
-    def __init__(self, task: Task, device: torch.device, routes: Sequence[str] = (), held: Held | None = None) -> None:
+    def __init__(
+        self,
+        task: Task,
+        device: torch.device,
+        routes: Sequence[str] = (),
+        held: Held | None = None,
+        known: Known = lambda task: None,
+    ) -> None:
         """Make the operands.
 
         Args:
@@ -92,11 +104,14 @@ class Bench:
             device: where.
             routes: names of the routes; none for all.
             held: keeps what is of the weight alone for the next task.
+            known: says what somebody else found.
         """
         self._task = task
-        self._trial = (held or Held(device)).trial(*task.shape, task.a_format, task.prepared)
+        self._trial = (held or Held(device)).trial(*task.shape, task.a_format, task.form)
         self.problem = self._trial.problem
-        self.candidates, self.form = candidates(self.problem, routes), form_of(self.problem)
+        self.form = form_of(self.problem)
+        found = known(task)
+        self.candidates = found[1] if found and found[0] == self.problem else candidates(self.problem, routes)
 
     def measure(self, candidate: Candidate, seconds: float) -> Timing:
         """Judge one candidate, and time it where it is right, for so long."""
@@ -159,7 +174,7 @@ def steps(
         a, weight = inputs(*shape, device)
         what = partial(_baseline, a, weight, device, seconds)
         yield Step(f"torch.mm {size}", f"{size} tuned", "baselines", who, what)
-        task = Task(shape, prepared=prepared)
+        task = Task(shape, form="fast" if prepared else "raw")
         trial = _trial(a, weight, task)
         for candidate in ordered(candidates(trial.problem)):
             values = candidate.config.to_mapping()
@@ -177,7 +192,7 @@ def timing_of(record: Mapping[str, Any]) -> Timing:
 
 
 def _trial(a: Tensor, weight: MXTensor, task: Task) -> Trial:
-    return Trial(a, weight, weight.prepare() if task.prepared else weight, task.a_format, False)
+    return Trial(a, weight, in_form(weight, task.form), task.a_format, False)
 
 
 def _baseline(a: Tensor, weight: MXTensor, device: torch.device, seconds: float) -> dict[str, Any]:

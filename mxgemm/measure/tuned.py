@@ -21,11 +21,13 @@ import torch
 from mxgemm import files
 from mxgemm._version import __version__
 from mxgemm.cpu import variants
-from mxgemm.device import machine_of
+from mxgemm.device import Machine, machine_of
 from mxgemm.files import FileError
 from mxgemm.measure.environment import describe_environment
+from mxgemm.measure.forms import SAID, Form
 from mxgemm.measure.timing import CALL_METHOD
 from mxgemm.measure.tune import Timing
+from mxgemm.mx.prepared import is_made_on
 from mxgemm.routes import ROUTES
 from mxgemm.routing import tables
 from mxgemm.routing.tables import Row, Table
@@ -60,9 +62,9 @@ def rows(timings: Iterable[Timing], device: torch.device, source: str) -> list[R
     ]
 
 
-def of_all_forms(found: Sequence[Row]) -> list[Row]:
-    """Return rows with those of the forms of a weight in which a row's route reads the same bytes."""
-    return [replace(row, derived=form) for row in found for form in _alike(row.route, row.derived)]
+def of_all_forms(found: Sequence[Row], arch: str) -> list[Row]:
+    """Return rows with those of the forms of a weight in which a row's route reads the same bytes there."""
+    return [replace(row, derived=form) for row in found for form in alike(row.route, row.derived, arch)]
 
 
 def cpu_of(device: torch.device) -> str | None:
@@ -70,15 +72,17 @@ def cpu_of(device: torch.device) -> str | None:
     return variants.kind() or None if device.type == "cpu" else None
 
 
-def places_of(timing: Timing, units: int, cpu: str | None = None) -> set[Place]:
+def places_of(timing: Timing, machine: Machine, cpu: str | None = None) -> set[Place]:
     """Return where a timing's row belongs, and those of :func:`of_all_forms`."""
-    forms = _alike(timing.route, timing.derived)
-    return {place_of(replace(timing, derived=form), units, cpu) for form in forms}
+    forms = alike(timing.route, timing.derived, machine.arch)
+    return {place_of(replace(timing, derived=form), machine.cu_count, cpu) for form in forms}
 
 
-def _alike(route: str, form: str | None) -> tuple[str | None, ...]:
-    alike = ROUTES[route].alike if route in ROUTES else ()
-    return next((forms for forms in alike if form in forms), (form,))
+def alike(route: str, form: str | None, arch: str) -> tuple[str | None, ...]:
+    """Return the forms that ``prepare()`` makes on an architecture in which a route reads what it reads in this one."""
+    every = ROUTES[route].alike if route in ROUTES else ()
+    forms = next((forms for forms in every if form in forms), ())
+    return tuple(one for one in forms if is_made_on(one, arch)) or (form,)
 
 
 def place_of(timing: Timing, units: int, cpu: str | None = None) -> Place:
@@ -87,13 +91,13 @@ def place_of(timing: Timing, units: int, cpu: str | None = None) -> Place:
 
 
 def source_of(
-    device: torch.device, prepared: bool, now: datetime | None = None, method: str = ""
+    device: torch.device, form: Form, now: datetime | None = None, method: str = ""
 ) -> tuple[str, dict[str, str]]:
     """Return a name for this run, and what a table says about it: device, date, versions, what is timed.
 
     Args:
         device: that was measured.
-        prepared: the weights.
+        form: of the weights.
         now: when.
         method: how a time was taken, in words; by default as single calls are.
     """
@@ -104,10 +108,10 @@ def source_of(
     versions += [f"triton {version[0]}.{version[1]}"] if version else []
     units = f", {machine.cu_count} compute units" if machine.cu_count else ""
     units += f" ({_cpu(device)}), {torch.get_num_threads()} threads" if device.type == "cpu" else ""
-    return f"tune {date}{'' if prepared else ' raw'}", {
+    return f"tune {date}{'' if form == 'fast' else f' {form}'}", {
         "title": f"mxgemm tune on {machine.name}{units}, {date}, {', '.join(versions)}",
         "scope": "call",
-        "covers": f"{how}; weights {'prepared' if prepared else 'row-major, not prepared'}",
+        "covers": f"{how}; weights {SAID[form]}",
     }
 
 

@@ -22,7 +22,7 @@ from mxgemm.measure.held import Held
 from mxgemm.measure.search import PATIENCE, Search
 from mxgemm.measure.spread import Clock
 from mxgemm.measure.step import Budget, End, answers
-from mxgemm.measure.tune import Bench, Task, Timing
+from mxgemm.measure.tune import Bench, Known, Task, Timing
 from mxgemm.measure.unfinished import Unfinished
 
 SECONDS: Final = 0.2
@@ -47,7 +47,10 @@ class Request:
     def about(self, device: torch.device) -> dict[str, Any]:
         """Return what must be the same for two runs to be one."""
         request = {"routes": list(self.routes), "seconds": self.seconds, "patience": self.patience}
-        return {"environment": describe_environment(device), "request": request}
+        environment = describe_environment(device)
+        if device.type != "cpu":
+            del environment["platform"]  # of the host, which another one with such a GPU goes on for
+        return {"environment": environment, "request": request}
 
 
 class Event(NamedTuple):
@@ -94,6 +97,7 @@ def run(
     force: bool = False,
     tell: Tell = lambda event: None,
     clock: Clock = time.monotonic,
+    known: Known = lambda task: None,
 ) -> Found:
     """Tune what no other process works at and nobody has finished; write the table as it goes.
 
@@ -105,6 +109,7 @@ def run(
         force: replace a file that is no table.
         tell: called as it goes.
         clock: seconds.
+        known: see :class:`mxgemm.measure.tune.Bench`.
 
     Raises:
         FileError: the table cannot be written; the message says where the rows are instead.
@@ -121,7 +126,7 @@ def run(
                 if kept is None:
                     continue
                 if not kept.finished:
-                    end = _work(request, task, held, kept, growing, left, tell)
+                    end = _work(request, task, held, kept, growing, left, tell, known)
                 timings += kept.timings
                 failures += [f"{task}: {kept.failure}"] if kept.failure else []
                 growing.hold(claim.pop_all())
@@ -144,8 +149,22 @@ def gathered(request: Request, device: torch.device, table: Path) -> Found:
     return Found("finished" if whole else "budget", timings, failures)
 
 
+def left_of(request: Request, device: torch.device, table: Path) -> list[Task]:
+    """Return the tasks of a request that unfinished runs of it have not finished."""
+    kept = unfinished.found(unfinished.folder_of(table), request.tasks, request.about(device))
+    done = {task for task, one in kept if one.finished}
+    return [task for task in request.tasks if task not in done]
+
+
 def _work(
-    request: Request, task: Task, held: Held, kept: Unfinished, growing: Growing, left: Budget, tell: Tell
+    request: Request,
+    task: Task,
+    held: Held,
+    kept: Unfinished,
+    growing: Growing,
+    left: Budget,
+    tell: Tell,
+    known: Known,
 ) -> End:
     last = Event(str(task))
 
@@ -155,7 +174,7 @@ def _work(
         tell(event)
 
     try:
-        end = _tune(request, task, held, kept, left, heard)
+        end = _tune(request, task, held, kept, left, heard, known)
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             kept.leave(finished=False)  # it was not the configuration that ended the process
@@ -168,11 +187,11 @@ def _work(
     return end
 
 
-def _tune(request: Request, task: Task, held: Held, kept: Unfinished, left: Budget, tell: Tell) -> End:
+def _tune(request: Request, task: Task, held: Held, kept: Unfinished, left: Budget, tell: Tell, ahead: Known) -> End:
     tell(Event(str(task)))
     device = held.device
     try:
-        bench = Bench(task, device, request.routes, held)
+        bench = Bench(task, device, request.routes, held, ahead)
     except Exception as error:  # memory, prepare(): whatever it is, the others' turn comes
         if not answers(device):
             return "device"

@@ -15,6 +15,8 @@ Bytes = NDArray[np.uint8]
 Float64 = NDArray[np.float64]
 
 _LAYOUT = {"e2m1": (2, 1, 1), "e4m3": (4, 3, 7), "e5m2": (5, 2, 15)}  # exponent bits, mantissa bits, bias
+_FEW = 64
+"""A share of the elements; of fewer that are not rounded at once each one's summands are added by themselves."""
 _EMAX = {"e2m1": 2, "e4m3": 8, "e5m2": 15}
 
 
@@ -138,9 +140,12 @@ def gate_elementwise(
     out64 = np.asarray(out, dtype=np.float64)
     if not np.array_equal(np.isnan(out64), np.isnan(ref)):
         return float("inf")
-    good = ~np.isnan(ref)
     excess = np.abs(out64 - ref) - np.maximum(2.0**-out_bits * np.abs(ref), least_error)
-    room = 2.0**-accumulate_bits * (np.abs(a) @ np.abs(b).T)
+    row, column = np.nonzero(~np.isnan(ref) & ~(excess <= 0))
+    if len(row) > excess.size // _FEW:
+        summands = (np.abs(a) @ np.abs(b).T)[row, column]
+    else:
+        summands = np.einsum("ik,ik->i", np.abs(a[row]), np.abs(b[column]))
     with np.errstate(divide="ignore", invalid="ignore"):
-        needed = np.where(excess <= 0, 0.0, excess / room)
-    return float(needed[good].max(initial=0.0))
+        needed = excess[row, column] / (2.0**-accumulate_bits * summands)
+    return float(needed.max(initial=0.0))

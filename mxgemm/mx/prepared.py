@@ -160,6 +160,11 @@ def wanted_on(arch: str) -> WeightForm | None:
     return next((form for form in fast if arch in form.archs), None)
 
 
+def is_made_on(kind: str, arch: str) -> bool:
+    """Say whether ``prepare()`` makes a form on an architecture; "", a weight's own bytes, are there everywhere."""
+    return not kind or (kind in _forms and arch in _forms[kind].archs)
+
+
 def prepare(weight: MXTensor, arguments: Preparation) -> MXTensor:
     """Do what :meth:`mxgemm.MXTensor.prepare` says, with checked arguments.
 

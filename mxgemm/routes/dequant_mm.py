@@ -31,6 +31,7 @@ from mxgemm.notices import say_once
 from mxgemm.problem import Config, Problem, contiguity_refusal
 from mxgemm.routes.base import Launch, Operands, Route
 from mxgemm.routes.decode import decode_call, decode_refusal, weight_slices
+from mxgemm.routes.fold_forms import FP8_FOLD, FP8_FOLD_COMPACT
 from mxgemm.triton.launch import KernelCall, Launcher, hooks
 from mxgemm.triton.support import grid_refusal, interpreting, size_refusal, triton_missing, wide_offsets
 
@@ -60,6 +61,7 @@ class DequantMM(Route):
     takes = "bf16, fp16 or fp32 A, any a_format; an e2m1 weight, prepared or not"
     forms = (BF16,)
     reads_fragments = True
+    alike = (("", FP8_FOLD.kind, FP8_FOLD_COMPACT.kind),)
 
     def missing(self, machine: Machine) -> Refusal | None:
         """A GPU (or the interpreter, to test it)."""

@@ -13,7 +13,7 @@ from typing import Final
 
 from mxgemm.cuda import w4_wgmma
 from mxgemm.cuda.lazy import Lazy
-from mxgemm.cuda.operands import ARCH, ROUND_POINTERS, ROUND_THREADS, round_constants
+from mxgemm.cuda.operands import ARCH, FORMS, ROUND_POINTERS, ROUND_THREADS, round_constants
 from mxgemm.cuda.w4_wgmma import WgmmaConfig, wgmma_refusal
 from mxgemm.cuda.w4_wgmma_choice import candidates
 from mxgemm.cuda.warpgroups import block, constants, grid
@@ -21,6 +21,7 @@ from mxgemm.device import Machine
 from mxgemm.errors import Refusal
 from mxgemm.problem import Config, Problem
 from mxgemm.routes.base import Launch, Route
+from mxgemm.routes.fold_forms import FP8_FOLD_COMPACT
 from mxgemm.routes.prepared_a import PreparedA
 from mxgemm.routes.w4_mma import addresses
 
@@ -36,6 +37,7 @@ class W4Wgmma(Route):
     config_type = WgmmaConfig
     reads_fragments = True
     fitted = True
+    alike = (FORMS, ("", FP8_FOLD_COMPACT.kind))
 
     def missing(self, machine: Machine) -> Refusal | None:
         """A Hopper GPU, and a compiler for it."""

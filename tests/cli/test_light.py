@@ -15,7 +15,7 @@ from mxgemm.checkpoints.convert import SHARD_BYTES
 from mxgemm.device import KNOWN_MACHINES
 from mxgemm.dispatcher import OPERATIONS
 from mxgemm.dispatcher.build import SOURCES
-from mxgemm.measure import compare, parity
+from mxgemm.measure import compare, forms, parity
 from mxgemm.measure.moe_sets import MOE_SETS
 from mxgemm.mx.formats import ACTIVATION_FORMATS, SCALE_ROUNDINGS
 from mxgemm.mx.tensor import FLOAT_DTYPES
@@ -71,6 +71,7 @@ def test_names_are_the_librarys() -> None:
     assert names.ACTIVATION_FORMATS == ACTIVATION_FORMATS
     assert names.METRICS == compare.METRICS
     assert tuple(FORMS) == names.FORMS
+    assert forms.FORMS == names.WEIGHT_FORMS
     assert tuple(OPERATIONS) == names.OPERATIONS
     assert names.SOURCES == SOURCES
     assert tuple(measure.PEERS) == names.PEERS

@@ -71,11 +71,12 @@ def test_without_a_route_those_of_the_rows_are_measured(tmp_path: Path) -> None:
         arch="sm_90",
     )
     found = again.again(tables.load(path), "a")
-    sizes = [((4, 32, 64), "e2m1", True), ((64, 32, 64), "e2m1", True), ((4, 32, 64), "bf16", False)]
-    sizes += [((8, 32, 64), "e2m1", False), ((16, 32, 64), "e2m1", False)]  # w4_mma reads a compact weight's bytes
+    sizes = [((4, 32, 64), "e2m1", "fast"), ((64, 32, 64), "e2m1", "fast"), ((32, 32, 64), "e2m1", "compact")]
+    sizes += [((4, 32, 64), "bf16", "raw"), ((8, 32, 64), "e2m1", "raw")]
+    sizes += [((16, 32, 64), "e2m1", "raw")]  # w4_mma reads a compact weight's bytes
     assert found.tasks == [Task(*one) for one in sizes]  # type: ignore[arg-type]
     assert found.routes == [name for name in ROUTES if name in ("w4_mma", "fp8_fold")]
-    assert again.again(tables.load(path), "", ["dequant_mm"]) == ([Task((2, 32, 64), "e2m1", False)], ["dequant_mm"])
+    assert again.again(tables.load(path), "", ["dequant_mm"]) == ([Task((2, 32, 64), "e2m1", "raw")], ["dequant_mm"])
     with pytest.raises(ValueError, match="no row whose source's name holds 'c'"):
         again.again(tables.load(path), "c")
 

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import time
+from contextlib import closing
 
 import pytest
+import torch
 
 from mxgemm.device import KNOWN_MACHINES
-from mxgemm.measure import building
+from mxgemm.measure import building, trial
+from mxgemm.measure.forms import FORMS, Form, form_of_kind, problem_in_form
+from mxgemm.measure.held import Held
 from mxgemm.measure.search import ordered
-from mxgemm.measure.tune import Task, candidates
+from mxgemm.measure.tune import Bench, Task, candidates
+from mxgemm.mx.tensor import MXTensor
 from mxgemm.routes import ROUTES
 from mxgemm.routing.explain import problem_of
 from tests.command import output
@@ -35,10 +42,10 @@ def test_the_first_configurations_of_a_route_are_bound_and_failures_said(
 
     problem = problem_of(3, 32, 64, CPU, prepared=True)
     first = [one.config.us for one in ordered(candidates(problem, ["delayed"]))][:2]  # type: ignore[attr-defined]
-    assert building.build_one(TASKS[0], CPU, ["delayed", "reference"], 2) == (3, [])
+    assert building.build_one(TASKS[0], CPU, ["delayed", "reference"], 2)[:2] == (3, [])
     assert delayed.bound == [(3, us) for us in first]
     monkeypatch.setattr(delayed, "bind", broken)
-    bound, failures = building.build_one(TASKS[0], CPU, ["delayed"], 1)
+    bound, failures, _, _ = building.build_one(TASKS[0], CPU, ["delayed"], 1)
     assert bound == 0
     assert len(failures) == 1
     assert failures[0].startswith("3,32,64 e2m1 delayed: ")
@@ -54,6 +61,79 @@ def test_processes_share_the_tasks_and_the_time_ends_it(delayed: Delayed) -> Non
     short = building.build(many, CPU, ["delayed"], 1, 1, budget=0.0, context=FORK)
     assert short.left > 0
     assert short.bound + short.left == len(many)
+
+
+def waited_for(ahead: building.Ahead, task: Task) -> None:
+    """Wait until some other task of it is done, which is when it is waited for."""
+    while not any(future.done() for future in ahead._at_work.values()):
+        time.sleep(0.01)
+    assert task in ahead._at_work
+
+
+def test_processes_build_ahead_of_what_is_measured_and_say_what_they_found(delayed: Delayed) -> None:
+    with closing(building.Ahead(TASKS, CPU, ["delayed"], 1, 1, context=FORK)) as ahead:
+        waited_for(ahead, TASKS[1])
+        problem = problem_of(*TASKS[1].shape, CPU, prepared=True)
+        assert ahead(TASKS[1]) == (problem, candidates(problem, ["delayed"]))
+        assert ahead(TASKS[1]) is None  # it is asked once
+        assert ahead(Task((9, 32, 64))) is None
+
+
+def test_who_measures_does_not_wait_for_processes_that_are_beginning(delayed: Delayed) -> None:
+    class Never:
+        def done(self) -> bool:
+            return False
+
+    with closing(building.Ahead(TASKS, CPU, ["delayed"], 1, 1, context=FORK)) as ahead:
+        done = ahead._at_work
+        ahead._at_work = dict.fromkeys(done, Never())  # type: ignore[arg-type]
+        assert ahead(TASKS[0]) is None
+        ahead._at_work = dict(done)
+        waited_for(ahead, TASKS[0])
+        assert ahead(TASKS[2]) is not None
+
+
+def test_where_a_process_dies_kernels_are_built_when_they_are_measured(
+    delayed: Delayed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(delayed, "bind", lambda problem, config: os._exit(9))
+    with closing(building.Ahead(TASKS, CPU, ["delayed"], 1, 1, context=FORK)) as ahead:
+        waited_for(ahead, TASKS[0])
+        assert [ahead(task) for task in TASKS] == [None] * 3
+    assert caplog.text.count("kernels are built no longer before they are measured: BrokenProcessPool") == 1
+
+
+def test_a_task_takes_the_candidates_that_are_known_of_its_problem(delayed: Delayed) -> None:
+    (task, other), cpu = TASKS[:2], torch.device("cpu")
+    found = {one: Bench(one, cpu, ["delayed"]) for one in (task, other)}
+    known = found[task].problem, found[task].candidates[1:2]
+    assert Bench(task, cpu, ["delayed"], known=lambda task: known).candidates == known[1]
+    assert Bench(other, cpu, ["delayed"], known=lambda task: known).candidates == found[other].candidates
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("n, k", [(96, 256), (48, 96)])
+@pytest.mark.parametrize("arch", ["sm_90", "gfx950", "gfx942", "cpu"])
+def test_a_problem_is_described_as_its_operands_are(
+    arch: str, n: int, k: int, form: Form, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine, real = KNOWN_MACHINES[arch], MXTensor.prepare
+    monkeypatch.setattr(MXTensor, "prepare", lambda self, **options: real(self, arch, **options))
+    monkeypatch.setattr(trial, "machine_of", lambda device: machine)
+    made = Held(torch.device("cpu")).trial(5, n, k, "bf16", form).problem
+    assert made == problem_in_form(5, n, k, machine, "bf16", form)
+    if arch == "sm_90":
+        kinds = {"fast": "fp8_fold", "bf16": "bf16", "compact": "fp8_fold_compact", "raw": ""}
+        assert made.derived == kinds[form]
+        assert form_of_kind(made.derived) == form
+
+
+def test_the_command_measures_forms_one_after_the_other() -> None:
+    named = ("tune", "--dry-run", "--device", "sm_90", "--shape", "128,2880,512", "--form", "fast", "--form", "compact")
+    text = output(*named, "--route", "fp8_fold")
+    assert text.count("fp8_fold") == 2
+    assert "--form: got it with --both or --raw" in output(*named, "--raw", code=2)
+    assert "--form: got it with --both or --raw" in output(*named, "--both", code=2)
 
 
 def test_the_command_builds_and_measures_nothing() -> None:
@@ -87,7 +167,7 @@ def test_what_triton_compiles_at_a_first_launch_is_compiled_ahead(monkeypatch: p
     building.build_one(Task((64, 2880, 512)), machine, ["fp8_fold"], 1)
     assert made == []
     monkeypatch.setattr(building, "serves_launches", lambda arch: arch == "sm_90")
-    assert building.build_one(Task((64, 2880, 512)), machine, ["fp8_fold"], 1) == (1, [])
+    assert building.build_one(Task((64, 2880, 512)), machine, ["fp8_fold"], 1)[:2] == (1, [])
     assert made == [
         *(("quantize_fold_kernel", "sm_90"), ("wide_rows_folded_kernel", "sm_90")),
         ("quantize_kernel", "sm_90"),  # the weight's

@@ -75,7 +75,7 @@ def test_the_router_takes_what_was_tuned(delayed: Delayed, tmp_path: Path) -> No
     assert (choice.route, choice.config, choice.table) == (delayed, Delay(20), str(path))
     assert choice.reason.startswith("measured row for exactly this size")
     assert f"  table     {path}" in str(mxgemm.explain(*SHAPE, device="cpu", tables=[path]))
-    name, source = tuned.source_of(CPU, True, NOW)
+    name, source = tuned.source_of(CPU, "fast", NOW)
     assert name == "tune 2026-01-02T00:00:00+00:00"
     for part in ("mxgemm tune on CPU", "2026-01-02", f"torch {torch.__version__}", f"mxgemm {mxgemm.__version__}"):
         assert part in source["title"]
@@ -124,8 +124,8 @@ def test_configurations_of_nearby_rows_are_candidates(
 
 def test_formats_and_forms_have_rows_of_their_own(delayed: Delayed, tmp_path: Path) -> None:
     path = tmp_path / "t.json"
-    for prepared, a_format in ((True, "e2m1"), (False, "bf16"), (False, "e2m1")):
-        tuner.run(tuner.Request([Task(SHAPE, a_format, prepared)], ["reference"], 0.0), CPU, path)  # type: ignore[arg-type]
+    for form, a_format in (("fast", "e2m1"), ("raw", "bf16"), ("raw", "e2m1")):
+        tuner.run(tuner.Request([Task(SHAPE, a_format, form)], ["reference"], 0.0), CPU, path)  # type: ignore[arg-type]
     table = tables.load(path)
     assert sorted(row.a_format for row in table.rows) == ["bf16", "e2m1"]  # a CPU has one form of a weight
     assert all("not prepared" in table.sources[row.source]["covers"] for row in table.rows)

@@ -54,3 +54,24 @@ def test_gates() -> None:
     assert oracle.gate_elementwise(tiny + 1e-8, tiny, a, b, least_error=1.01e-8) == 0
     assert oracle.gate_elementwise(ref * np.nan, ref, a, b) == np.inf
     assert oracle.gate_elementwise(ref, ref * np.nan, a, b) == np.inf
+
+
+@pytest.mark.parametrize("share", [0.0, 0.004, 0.3])
+@pytest.mark.parametrize("odd", [None, np.nan, np.inf])
+def test_the_elementwise_gate_is_what_the_worst_element_needs(share: float, odd: float | None) -> None:
+    """However few elements are not rounded at once, and where the exact result is none."""
+    rng = np.random.default_rng(3)
+    a, b = rng.normal(size=(24, 64)), rng.normal(size=(40, 64))
+    a[2] = np.nan if odd is not None else a[2]
+    ref = a @ b.T
+    out = np.where(rng.random(ref.shape) < share, ref * 1.5, ref)
+    if odd is not None:
+        out[5, 7] = odd
+    summands = np.abs(a) @ np.abs(b).T
+    needed = [
+        max(0.0, (abs(out[at] - ref[at]) - 2.0**-8 * abs(ref[at])) * 2.0**24 / summands[at])
+        for at in np.ndindex(ref.shape)
+        if not np.isnan(ref[at])
+    ]
+    want = max(needed) if odd is None else np.inf
+    assert oracle.gate_elementwise(out, ref, a, b) == pytest.approx(want, rel=1e-12)

@@ -130,7 +130,7 @@ def test_what_is_tuned_names_the_kind_and_two_cpus_keep_their_rows(
     for features, us in ((AVX2, 5.0), (ZEN, 3.0)):
         on(monkeypatch, features)
         measured = tuned.rows([Timing(SIZE, "reference", Config(), us)], device, "run")
-        name, source = tuned.source_of(device, False)
+        name, source = tuned.source_of(device, "raw")
         assert variants.kind() in source["title"]
         assert "threads" in source["title"]
         tuned.write(tmp_path / f"{us}.json", "cpu", {"run": source}, measured)

@@ -114,7 +114,7 @@ def test_explain_bench_and_tune_describe_one_call(
     monkeypatch.setattr("mxgemm.measure.trial.machine_of", lambda device: KNOWN_MACHINES[arch])
     monkeypatch.setattr(Recorded, "configs", lambda self, problem: [])  # what it asks is enough
     monkeypatch.setattr(Recorded, "candidates", lambda self, problem: [])
-    bench = tune.Bench(tune.Task((m, n, k), prepared=prepare), torch.device("cpu"), ["reference"])
+    bench = tune.Bench(tune.Task((m, n, k), form="fast" if prepare else "raw"), torch.device("cpu"), ["reference"])
     assert bench.candidates == []
     assert recorded.asked == [explained]
 
