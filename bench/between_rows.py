@@ -37,6 +37,7 @@ from mxgemm.measure import building, output
 from mxgemm.measure.environment import clocks, describe_environment
 from mxgemm.measure.held import Held
 from mxgemm.measure.search import Candidate, Search
+from mxgemm.measure.timing import heat
 from mxgemm.measure.tune import Bench, Task
 from mxgemm.mx.formats import ActivationFormat
 from mxgemm.routes import ROUTES as EVERY
@@ -92,7 +93,7 @@ def main() -> None:
     environment = describe_environment(device)
     keep = output.json_file(arguments, KIND)
     old = None if arguments.anew else before(arguments.output, environment, arguments.patience)
-    heat()
+    heat(device)
     run: dict[str, Any] = {
         "environment": environment,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -254,14 +255,6 @@ def said(row: dict[str, Any]) -> str:
     routed, best = row["routed"], row["best"]
     size = f"{row['m']},{row['n']},{row['k']} {row['a_format']}"
     return f"{size}: {routed['route']} {routed['us']:.2f}, best {best['route']} {best['us']:.2f}: {row['loss']:.1%}"
-
-
-def heat() -> None:
-    """Bring the clocks up."""
-    x = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
-    for _ in range(60):
-        torch.mm(x, x)
-    torch.cuda.synchronize()
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from typing import Any, Final
 
 import torch
 
+from mxgemm.ambient import plain_products
 from mxgemm.measure.rotation import FACTOR, cache_bytes
 from mxgemm.measure.spread import Clock, Effort, Spread, repeat, spread_of
 
@@ -46,6 +47,20 @@ HIDE_CALL_US: Final = 1000.0
 """And this long before a single call: longer than any peer or route keeps the host, except ``reference``."""
 MAX_HIDE_US: Final = 1e5
 """But no longer."""
+HEATING: Final = 60
+"""Products of 8192 x 8192 x 8192, 1.6 ms each on an H200."""
+
+
+def heat(device: torch.device) -> None:
+    """Bring a GPU's clocks up, which takes some tens of milliseconds of work; a CPU's are left to it."""
+    if device.type != "cuda":
+        return
+    generator = torch.Generator(device).manual_seed(0)
+    x = torch.randn(8192, 8192, generator=generator, dtype=torch.bfloat16, device=device)
+    with plain_products(device.type):
+        for _ in range(HEATING):
+            torch.mm(x, x)
+    torch.cuda.synchronize(device)
 
 
 def wall_us(calls: Sequence[Call], effort: Effort, clock: Clock = time.perf_counter, warm_up: int = WARM_UP) -> Spread:

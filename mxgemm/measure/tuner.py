@@ -22,6 +22,7 @@ from mxgemm.measure.held import Held
 from mxgemm.measure.search import PATIENCE, Search
 from mxgemm.measure.spread import Clock
 from mxgemm.measure.step import Budget, End, answers
+from mxgemm.measure.timing import heat
 from mxgemm.measure.tune import Bench, Known, Task, Timing
 from mxgemm.measure.unfinished import Unfinished
 
@@ -119,6 +120,7 @@ def run(
     folder, about = unfinished.folder_of(table), request.about(device)
     timings, failures = list[Timing](), list[str]()
     end: End = "finished"
+    heat(device)
     try:
         for task in request.tasks:
             with ExitStack() as claim:
