@@ -58,7 +58,7 @@ class Built(NamedTuple):
 
     Attributes:
         bound: configurations whose kernels are there.
-        left: tasks for which there was no time.
+        left: tasks for which there was no time, or no process.
         failures: what could not be built, with the reason.
     """
 
@@ -99,7 +99,12 @@ def build(
             if future.cancelled():
                 left += 1
                 continue
-            one = future.result()
+            try:
+                one = future.result()
+            except BrokenProcessPool as error:  # a compiler took all memory, say; all that is left says so
+                left += 1
+                failures += [f"{error}"] if f"{error}" not in failures else []
+                continue
             bound, failures = bound + one.bound, failures + one.failures
             tell(at_work[future])
             if budget is not None and clock() - start >= budget:

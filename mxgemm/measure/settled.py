@@ -21,11 +21,11 @@ from typing import Final, NamedTuple
 
 from mxgemm.device import Machine
 from mxgemm.measure import tuned
-from mxgemm.problem import Problem
+from mxgemm.problem import Config, Problem
 from mxgemm.routes import ROUTES
 from mxgemm.routing import tables
 from mxgemm.routing.explain import problem_of
-from mxgemm.routing.nearby import us_at
+from mxgemm.routing.nearby import is_near, ranked, us_at
 from mxgemm.routing.tables import Row, Table
 from mxgemm.warmup import SIZES
 
@@ -33,8 +33,8 @@ MOST_CHANGES: Final = 3
 _FINER: Final = 4
 """Steps an octave at which the choice is looked at, beside every warmed size and every row's M."""
 
-Kind = tuple[int, int, str, str, str | None, int, str | None]
-"""N, K, formats of A and B, form of the weight, compute units, kind of CPU: rows that are compared."""
+Kind = tuple[int, int, str, str, str, str | None, int, str | None]
+"""N, K, formats of A and B, grade, form of the weight, compute units, kind of CPU: rows that are compared."""
 
 
 class Dropped(NamedTuple):
@@ -89,7 +89,7 @@ def settle(path: Path, machine: Machine, weights: Collection[tuple[int, int]] | 
 
 def kind_of(row: Row) -> Kind:
     """Return what a row is compared by."""
-    return row.n, row.k, row.a_format, row.b_format, row.derived, row.cu_count, row.cpu
+    return row.n, row.k, row.a_format, row.b_format, row.grade, row.derived, row.cu_count, row.cpu
 
 
 Points = Mapping[str, Mapping[int, Row]]
@@ -154,24 +154,35 @@ class _Rows:
         points = _points(self._rows)
         chosen = self._chosen(self._rows)
         taken = {m: self._row_of(points[name], m) for m, name in chosen.items()}
-        warm = {(row.route, _config(row)) for m, row in taken.items() if m in SIZES and row is not None}
-        for m, row in sorted(taken.items()):
-            if row is not None and (row.route, _config(row)) not in warm and self._may_go(row):
+        warm = {(one[0].route, one[1]) for m, one in taken.items() if m in SIZES and one is not None}
+        for m, one in sorted(taken.items()):
+            if one is None:
+                continue
+            row, config = one
+            if (row.route, config) not in warm and self._may_go(row):
                 beaten = chosen.get(row.m, row.route)
                 if beaten != row.route:
                     return [Dropped(row, f"{beaten} takes less there, and M = {m} would compile what no warm-up does")]
         return []
 
-    def _row_of(self, rows: Mapping[int, Row], m: int) -> Row | None:
-        """Return the nearest row whose configuration is legal: the router takes it."""
+    def _row_of(self, rows: Mapping[int, Row], m: int) -> tuple[Row, Config | None] | None:
+        """Return the row whose configuration the router takes, and that: the nearest one that is legal.
+
+        None where no row decides, and the route's own guess serves.
+        """
         problem = self._problem(m)
-        for row in sorted(rows.values(), key=lambda row: (abs(math.log2(row.m / m)), row.m)):
+        nearest = ranked(problem, rows.values())
+        if ROUTES[nearest[0].route].fitted and not is_near(problem, nearest[0]):
+            return None
+        for row in nearest:
+            if not row.config:
+                return row, None  # the route's guess, whichever it is
             try:
                 config = ROUTES[row.route].config_type.from_mapping(row.config)
             except ValueError:  # of another release
                 continue
             if ROUTES[row.route].check_config(problem, config) is None:
-                return row
+                return row, config
         return None
 
     def _chosen(self, rows: Iterable[Row]) -> dict[int, str]:
@@ -185,7 +196,7 @@ class _Rows:
         return found
 
     def _problem(self, m: int) -> Problem:
-        n, k, a_format, _, derived, _, _ = self._kind
+        n, k, a_format, _, _, derived, _, _ = self._kind
         return _problem(m, n, k, self._machine, a_format, derived)
 
     def _may_go(self, row: Row) -> bool:
@@ -193,9 +204,9 @@ class _Rows:
 
 
 def _is_beside(one: Kind, kind: Kind) -> bool:
-    """Say whether rows of one kind speak for another too: they are its, or for any form or CPU."""
-    wider = all(a in (None, b) for a, b in ((one[4], kind[4]), (one[6], kind[6])))
-    return wider and (*one[:4], one[5]) == (*kind[:4], kind[5])
+    """Say whether rows of one kind speak for another too: they are its, or for any form, GPU or CPU."""
+    wider = all(a in (none, b) for a, b, none in zip(one[5:], kind[5:], (None, 0, None), strict=True))
+    return wider and one[:5] == kind[:5]
 
 
 @cache
@@ -215,14 +226,10 @@ def _us(row: Row) -> float:
     return row.us
 
 
-def _config(row: Row) -> tuple[tuple[str, object], ...]:
-    return tuple(sorted(row.config.items()))
-
-
 def _points(rows: Iterable[Row]) -> dict[str, dict[int, Row]]:
-    """Sort rows by route and M; one that names the form goes before one for any."""
+    """Sort rows by route and M; one that names the form or the machine goes before one for any."""
     found: dict[str, dict[int, Row]] = {}
-    for row in sorted(rows, key=lambda row: (row.derived is None) + (row.cpu is None)):
+    for row in sorted(rows, key=lambda row: (row.derived is None) + (row.cu_count == 0) + (row.cpu is None)):
         found.setdefault(row.route, {}).setdefault(row.m, row)
     return found
 

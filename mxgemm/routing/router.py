@@ -297,7 +297,7 @@ def _forced(search: _Search, name: str) -> Choice:
     if route is None:
         raise RouteUnavailable(name, next(iter(search.refusals.values())).refusal)
     for found in search.rows():
-        if found.row.route == name:
+        if found.row.route == name and (is_near(search.problem, found.row) or not route.fitted):
             what = f"config from the {found.reason}" if found.row.config else found.reason
             chosen = search.take_row(found, f"asked for; {what}")
             if chosen:

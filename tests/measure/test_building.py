@@ -103,6 +103,13 @@ def test_where_a_process_dies_kernels_are_built_when_they_are_measured(
     assert caplog.text.count("kernels are built no longer before they are measured: BrokenProcessPool") == 1
 
 
+def test_a_dead_process_is_said_and_the_rest_is_left(delayed: Delayed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delayed, "bind", lambda problem, config: os._exit(9))
+    found = building.build(TASKS, CPU, ["delayed"], 1, 1, context=FORK)
+    assert (found.bound, found.left, len(found.failures)) == (0, 3, 1)
+    assert "terminated abruptly" in found.failures[0]
+
+
 def test_a_task_takes_the_candidates_that_are_known_of_its_problem(delayed: Delayed) -> None:
     (task, other), cpu = TASKS[:2], torch.device("cpu")
     found = {one: Bench(one, cpu, ["delayed"]) for one in (task, other)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from mxgemm.device import KNOWN_MACHINES
 from mxgemm.measure import settled, trial, tuned
 from mxgemm.measure.settled import contradictions, settle
 from mxgemm.routes import ROUTES
-from mxgemm.routing import tables
+from mxgemm.routing import router, tables
+from mxgemm.routing.explain import problem_of
 from mxgemm.routing.tables import Row, Table
 from tests.command import output
 from tests.measure.delayed import Delay, Delayed
@@ -110,6 +112,41 @@ def test_a_row_that_is_beaten_where_it_is_warmed_goes(tmp_path: Path) -> None:
     assert str(found).startswith("32,4096,2048 e2m1 w4_mma: w4_wgmma takes less there, and M = 2")
     alike = [row(16, 5.0, "w4_mma", config=few), row(32, 10.0, "w4_mma", config=few), *wgmma]
     assert contradictions(table(tmp_path / "u.json", alike), SM_90) == []
+
+
+def test_configurations_are_compared_and_not_their_words(tmp_path: Path) -> None:
+    """What is warmed at M = 16 is what the row for 32 says with a default spelled out."""
+    few: dict[str, Any] = {"tiles": 1, "warps_k": 8, "depth": 1}
+    wgmma = [row(m, 9.0, "w4_wgmma") for m in (32, 64)]
+    rows = [row(16, 5.0, "w4_mma", config=few), row(32, 10.0, "w4_mma", config=few | {"overlap": False}), *wgmma]
+    spelled = replace(table(tmp_path / "t.json", rows), by_weight={(4096, 2048): tuple(rows)})
+    assert contradictions(spelled, SM_90) == []
+
+
+def test_of_rows_as_far_from_an_m_the_quicker_one_is_taken_as_the_router_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """M = 16 lies as far from 8 as from 32, whose row is the quicker one here."""
+    configs = {8: {"tiles": 1, "warps_k": 8, "depth": 1}, 32: {"tiles": 1, "warps_k": 4, "depth": 1}}
+    rows = [row(m, us, "w4_mma", config=configs[m]) for m, us in ((8, 6.0), (32, 5.0))]
+    found = table(tmp_path / "t.json", rows)
+    of_kind = settled._Rows(found.rows, settled.kind_of(found.rows[0]), SM_90)
+    taken = of_kind._row_of({one.m: one for one in found.rows}, 16)
+    monkeypatch.setattr(router, "shipped", lambda arch: (found,))
+    monkeypatch.setattr(ROUTES["w4_mma"], "missing", lambda machine: None)
+    problem = problem_of(16, 4096, 2048, SM_90, derived="fp8_fold")
+    choice = router.choose(problem, tables=[], route="w4_mma")
+    assert taken == (choice.row, choice.config)
+    assert taken[0].m == 32
+    assert of_kind._row_of({2: row(2, 5.0, "w4_mma", config=configs[8])}, 16) is None  # the route's guess is better
+
+
+def test_grades_are_not_compared_and_rows_for_any_gpu_are_with_every_one(tmp_path: Path) -> None:
+    rows = alternating(0.5, 2.0, 0.99, 2.0, 0.5, 0.5)
+    predicted = [one if one.route == FAST else replace(one, grade="predicted") for one in rows]
+    assert contradictions(table(tmp_path / "t.json", predicted), SM_90) == []
+    of_one = [one if one.route == FAST else replace(one, cu_count=132) for one in rows]
+    assert gone(contradictions(table(tmp_path / "u.json", of_one), SM_90)) == [(256, SLOW)]
 
 
 @pytest.mark.parametrize("arch", ["sm_90", "gfx950", "gfx942", "cpu"])

@@ -207,6 +207,8 @@ def test_of_another_weight_a_fitted_route_takes_its_own_configuration(all_instal
     choice = router.choose(other)
     assert (choice.route.name, choice.config) == ("w4_mma", ROUTES["w4_mma"].configs(other)[0])
     assert choice.reason.endswith("; the configuration is the route's own for this size")
+    asked = router.choose(other, route="w4_mma")
+    assert (asked.config, asked.reason) == (choice.config, "asked for")
     same = router.choose(problem_of(12, 7168, 2048, machine, prepared=True))
     assert same.row is not None
     assert same.config == ROUTES["w4_mma"].config_type.from_mapping(same.row.config)
