@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from mxgemm.cuda.w4_mma import MmaConfig
 from mxgemm.device import KNOWN_MACHINES, Machine
 from mxgemm.errors import Refusal
 from mxgemm.problem import Problem
@@ -96,24 +97,53 @@ def test_the_choice_changes_a_few_times_along_m_for_many_weights(
         check(arch, a_format, prepared, n, k)
 
 
-@pytest.mark.parametrize("a_format, form", [("e2m1", ""), ("e2m1", "fp8_fold"), ("bf16", "bf16")])
-def test_the_time_that_rows_promise_does_not_fall_when_m_grows(a_format: str, form: str, all_installed: None) -> None:
-    """By the rows of the weight that decides, at any M between the least and the largest of them."""
+@pytest.fixture
+def no_ranking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guesses of w4_mma, which take longer than all else of a choice, are no matter here."""
+    monkeypatch.setattr(ROUTES["w4_mma"], "configs", lambda problem: [MmaConfig()])
+
+
+@pytest.mark.parametrize("form", ["", "fp8_fold", "bf16", "fp8_fold_compact"])
+@pytest.mark.parametrize("a_format", FORMATS)
+def test_along_m_every_weight_of_the_table_changes_seldom_and_no_promised_time_falls(
+    a_format: str, form: str, all_installed: None, no_ranking: None
+) -> None:
+    """Times by the rows of the weight that decides, at any M between the least and the largest of them."""
     (table,) = tables.shipped("sm_90")
     for n, k in sorted(table.by_weight):
-        most, longest = 0, 0.0
-        for m in every_m(1 << 12, 2):
+        chosen, most, longest = list[tuple[int, str]](), 0, 0.0
+        for m in every_m(1 << 13):
             problem = problem_of(m, n, k, KNOWN_MACHINES["sm_90"], a_format=a_format, derived=form)
-            chosen = router.choose(problem)
-            if chosen.row is None or chosen.row.us is None or (chosen.row.n, chosen.row.k) != (n, k):
+            choice = router.choose(problem, tables=[])
+            name = choice.route.name
+            if not chosen or chosen[-1][1] != name:
+                chosen.append((m, name))
+            us = promised(table, problem, choice)
+            if us is None:
                 continue
-            beside = nearby.of_one_weight(problem, nearby.Found(table, chosen.row, ""))
-            points = {one.row.m: one.row.us for one in reversed(beside) if one.row.route == chosen.route.name}
-            if m > max(points):
-                continue  # a bound, and no promise
-            us = us_at([(at, time) for at, time in points.items() if time is not None], m)
-            assert us >= FALL * longest, (n, k, most, longest, m, us, chosen.route.name)
+            assert us >= FALL * longest, (n, k, most, longest, m, us, name)
             most, longest = (m, us) if us > longest else (most, longest)
+        assert len(chosen) <= 1 + MOST_CHANGES, (n, k, chosen)
+
+
+def promised(table: tables.Table, problem: Problem, choice: router.Choice) -> float | None:
+    """The time that the rows of the weight say, None where they say only a bound, or none decides."""
+    row, m = choice.row, problem.m
+    if row is None or row.us is None or (row.n, row.k) != (problem.n, problem.k):
+        return None
+    beside = nearby.of_one_weight(problem, nearby.Found(table, row, ""))
+    points = {one.row.m: one.row.us for one in reversed(beside) if one.row.route == choice.route.name}
+    return us_at([(at, us) for at, us in points.items() if us is not None], m) if m <= max(points) else None
+
+
+def test_a_promised_time_that_falls_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, all_installed: None
+) -> None:
+    table = table_of(tmp_path / "t.json", (40, "w4_wgmma", 9.0), (90, "w4_wgmma", 6.0))
+    monkeypatch.setattr(router, "shipped", lambda arch: (table,))
+    problems = [problem_of(m, 6144, 4096, KNOWN_MACHINES["sm_90"]) for m in (40, 60, 90, 128)]
+    found = [promised(table, problem, router.choose(problem, tables=[])) for problem in problems]
+    assert found == [9.0, pytest.approx(54**0.5), 6.0, None]
 
 
 def test_a_size_that_no_row_names_goes_as_its_neighbours_do(all_installed: None) -> None:
