@@ -1,7 +1,7 @@
 """Between the rows of a routing table: what the router takes for sizes that no row names, against tuning them afresh.
 
     PYTHONPATH=. python bench/between_rows.py [-o bench/results/between_rows_h200.json] [--count 40] [--jobs 16]
-    PYTHONPATH=. python bench/between_rows.py --build-only     # without a GPU: what the other one would build first
+    PYTHONPATH=. python bench/between_rows.py --build-only     # without a GPU: what the other one builds meanwhile
     PYTHONPATH=. python bench/between_rows.py --judge          # without a GPU: what the router takes now, by that file
 
 Sizes are drawn: N and K of 1024 to 32768 and 512 to 16384, M of 1 to 4096, all by their logarithms, with a format of A;
@@ -25,6 +25,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, get_args
@@ -38,7 +39,7 @@ from mxgemm.measure.environment import clocks, describe_environment
 from mxgemm.measure.held import Held
 from mxgemm.measure.search import Candidate, Search
 from mxgemm.measure.timing import heat
-from mxgemm.measure.tune import Bench, Task
+from mxgemm.measure.tune import Bench, Known, Task
 from mxgemm.mx.formats import ActivationFormat
 from mxgemm.routes import ROUTES as EVERY
 from mxgemm.routes import Route
@@ -74,7 +75,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=40, help="sizes")
     parser.add_argument("--patience", type=int, default=5, help="as mxgemm tune takes it")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes that build, 0 for none")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes that build ahead, 0 for none")
     parser.add_argument("--budget", type=float, default=600.0, help="seconds of measuring after which no size is begun")
     parser.add_argument("--build-only", action="store_true", help="measure nothing")
     parser.add_argument("--judge", action="store_true", help="measure nothing: what the router takes now, by the file")
@@ -84,10 +85,10 @@ def main() -> None:
     if arguments.judge:
         sys.exit(told(read_json(arguments.output)["rows"]))
     tasks = list(drawn(ARCH, arguments.count))
-    if arguments.jobs:
-        built = building.build(tasks, KNOWN_MACHINES[ARCH], ROUTES, 2 * arguments.patience, arguments.jobs)
-        print(f"built for {built.bound} configurations", *built.failures, sep="\n", flush=True)
+    machine, each = KNOWN_MACHINES[ARCH], 2 * arguments.patience
     if arguments.build_only:
+        built = building.build(tasks, machine, ROUTES, each, arguments.jobs or os.cpu_count() or 1)
+        print(f"built for {built.bound} configurations", *built.failures, sep="\n", flush=True)
         return
     device = torch.device("cuda", 0)
     environment = describe_environment(device)
@@ -108,8 +109,20 @@ def main() -> None:
         "rows": list(old["rows"]) if old else [],
         "failures": [],
     }
-    held = Held(device)
-    go(document, tasks, lambda task: measured(task, device, held, arguments.patience), keep, arguments.budget)
+    held, has = Held(device), {size_of(row) for row in document["rows"]}
+    with ExitStack() as stack:
+        known: Known = lambda task: None  # noqa: E731
+        if arguments.jobs:
+            left = [task for task in tasks if (*task.shape, task.a_format) not in has]
+            known = building.Ahead(left, machine, ROUTES, each, arguments.jobs)
+            stack.callback(known.close)
+        go(
+            document,
+            tasks,
+            lambda task: measured(task, device, held, arguments.patience, known),
+            keep,
+            arguments.budget,
+        )
     run["clocks"]["end"] = clocks(device)
     keep(document)
     losses = [row["loss"] for row in document["rows"]]
@@ -135,6 +148,11 @@ def before(path: Path, environment: dict[str, Any], patience: int) -> dict[str, 
     return old if same else None
 
 
+def size_of(row: dict[str, Any]) -> tuple[int, int, int, str]:
+    """Return what a row is of."""
+    return row["m"], row["n"], row["k"], row["a_format"]
+
+
 def go(
     document: dict[str, Any],
     tasks: list[Task],
@@ -144,7 +162,7 @@ def go(
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Measure what a document has not, and keep it after each size: a killed run loses one."""
-    begin, has = clock(), {(row["m"], row["n"], row["k"], row["a_format"]) for row in document["rows"]}
+    begin, has = clock(), {size_of(row) for row in document["rows"]}
     for task in tasks:
         if (*task.shape, task.a_format) in has:
             continue
@@ -212,9 +230,11 @@ def of_logarithm(generator: random.Random, low: float, high: float) -> float:
     return math.exp(generator.uniform(math.log(low), math.log(high)))
 
 
-def measured(task: Task, device: torch.device, held: Held, patience: int) -> dict[str, Any]:
+def measured(
+    task: Task, device: torch.device, held: Held, patience: int, known: Known = lambda task: None
+) -> dict[str, Any]:
     """Tune a size, and time the quickest and what the router takes once more."""
-    bench = Bench(task, device, ROUTES, held)
+    bench = Bench(task, device, ROUTES, held, known)
     search, times = Search(bench.candidates, patience), dict[Candidate, float]()
     while (candidate := search.next()) is not None:
         us = bench.measure(candidate, SCREEN).us

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.synchronize import Event
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -35,6 +36,10 @@ from mxgemm.triton.support import interpreting, triton_missing
 
 GIVING_WAY: Final = 10
 """By so much processes are nicer than the one that measures."""
+
+
+_OVER: Final[list[Event]] = []
+"""In a process that builds ahead: set where nobody waits for it any more."""
 
 
 class One(NamedTuple):
@@ -120,6 +125,8 @@ def build_one(task: Task, machine: Machine, routes: Sequence[str], each: int) ->
     taken, failures = Counter[str](), list[str]()
     by_triton = triton_missing(machine) is None and not interpreting() and serves_launches(machine.arch)
     for candidate in ordered(found):
+        if any(over.is_set() for over in _OVER):
+            break
         if taken[candidate.route] == each:
             continue
         taken[candidate.route] += 1
@@ -152,7 +159,8 @@ class Ahead:
     ) -> None:
         """Begin; arguments as of :func:`build`."""
         context = context or multiprocessing.get_context("spawn")
-        self._pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=os.nice, initargs=(GIVING_WAY,))
+        self._over = context.Event()
+        self._pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(self._over,))
         self._at_work = {task: self._pool.submit(build_one, task, machine, routes, each) for task in tasks}
         self._begun = False
 
@@ -175,8 +183,15 @@ class Ahead:
         return found.problem, found.candidates
 
     def close(self) -> None:
-        """End it; what was not begun is left."""
+        """End it when each process has built what it is at; the rest is left."""
+        self._over.set()
         self._pool.shutdown(cancel_futures=True)
+
+
+def _begin(over: Event) -> None:
+    """Begin a process that builds ahead."""
+    os.nice(GIVING_WAY)
+    _OVER.append(over)
 
 
 def weight_call(problem: Problem) -> KernelCall:

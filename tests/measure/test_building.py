@@ -79,6 +79,24 @@ def test_processes_build_ahead_of_what_is_measured_and_say_what_they_found(delay
         assert ahead(Task((9, 32, 64))) is None
 
 
+def test_what_nobody_waits_for_is_not_built(delayed: Delayed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task is many seconds of a compiler, of which the one that is at work is finished."""
+    begun = FORK.Event()
+
+    def slow(problem: object, config: object) -> None:
+        begun.set()
+        time.sleep(0.5)
+
+    monkeypatch.setattr(delayed, "bind", slow)
+    monkeypatch.setattr(delayed, "tried", tuple(range(100, 120)))
+    ahead = building.Ahead(TASKS, CPU, ["delayed"], 20, 1, context=FORK)
+    assert begun.wait(20)
+    future, start = ahead._at_work[TASKS[0]], time.monotonic()
+    ahead.close()
+    assert time.monotonic() - start < 5
+    assert future.result().bound < 5
+
+
 def test_who_measures_does_not_wait_for_processes_that_are_beginning(delayed: Delayed) -> None:
     class Never:
         def done(self) -> bool:
