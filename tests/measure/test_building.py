@@ -5,17 +5,20 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
+from argparse import Namespace
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 import torch
 
+from mxgemm.cli import tune as cli_tune
 from mxgemm.device import KNOWN_MACHINES
-from mxgemm.measure import building, trial
+from mxgemm.measure import building, trial, tuner, unfinished
 from mxgemm.measure.forms import FORMS, Form, form_of_kind, problem_in_form
 from mxgemm.measure.held import Held
 from mxgemm.measure.search import ordered
-from mxgemm.measure.tune import Bench, Task, candidates
+from mxgemm.measure.tune import Bench, Known, Task, candidates
 from mxgemm.mx.tensor import MXTensor
 from mxgemm.routes import ROUTES
 from mxgemm.routing.explain import problem_of
@@ -197,3 +200,57 @@ def test_what_triton_compiles_at_a_first_launch_is_compiled_ahead(monkeypatch: p
         *(("quantize_fold_kernel", "sm_90"), ("wide_rows_folded_kernel", "sm_90")),
         ("quantize_kernel", "sm_90"),  # the weight's
     ]
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_the_command_builds_ahead_for_a_gpu_and_before_for_a_cpu(
+    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = list[str]()
+
+    class Recorded:
+        def __init__(self, tasks: object, machine: object, routes: object, each: int, jobs: int) -> None:
+            done.append(f"ahead {tasks == [TASKS[1]]} {each} {jobs}")
+
+        def __call__(self, task: Task) -> None:
+            done.append("asked")
+
+        def close(self) -> None:
+            done.append("closed")
+
+    def run(*arguments: object, known: Known, **more: object) -> str:
+        known(TASKS[0])
+        done.append("measured")
+        return "found"
+
+    monkeypatch.setattr(building, "Ahead", Recorded)
+    monkeypatch.setattr(cli_tune, "_build", lambda *arguments: done.append("built"))
+    monkeypatch.setattr(tuner, "left_of", lambda *arguments: [TASKS[1]])
+    monkeypatch.setattr(tuner, "run", run)
+    options = Namespace(jobs=3, patience=2, budget=None, force=False)
+    request = tuner.Request(TASKS, ["delayed"])
+    assert cli_tune._measure(options, request, [torch.device(device)], tmp_path / "t.json", CPU) == "found"  # type: ignore[comparison-overlap]
+    assert done == (["built", "measured"] if device == "cpu" else ["ahead True 5 3", "asked", "measured", "closed"])
+
+
+def test_tasks_that_are_done_are_not_built_again(delayed: Delayed, tmp_path: Path) -> None:
+    path, cpu = tmp_path / "t.json", torch.device("cpu")
+    request = tuner.Request(TASKS, ["delayed"], 0.0)
+    assert tuner.left_of(request, cpu, path) == list(TASKS)
+    folder = unfinished.folder_of(path)
+    with unfinished.claimed(folder, TASKS[1], request.about(cpu)) as kept:
+        assert kept is not None
+        kept.leave(finished=True)
+    assert tuner.left_of(request, cpu, path) == [TASKS[0], TASKS[2]]
+    assert tuner.left_of(tuner.Request(TASKS, ["reference"], 0.0), cpu, path) == list(TASKS)
+
+
+def test_another_host_with_such_a_gpu_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    for device, same in (("cuda", True), ("cpu", False)):
+        about = []
+        for host in ("one", "another"):
+            monkeypatch.setattr(
+                tuner, "describe_environment", lambda device, host=host: {"torch": "2", "platform": host}
+            )
+            about.append(tuner.Request(TASKS).about(torch.device(device)))
+        assert (about[0] == about[1]) is same
