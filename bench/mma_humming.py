@@ -27,10 +27,11 @@ from bench.hopper import WEIGHTS
 from mxgemm.measure import output
 from mxgemm.measure.contender import Contender
 from mxgemm.measure.environment import describe_environment
+from mxgemm.measure.forms import in_form
 from mxgemm.measure.oracle import Oracle
 from mxgemm.measure.peers import PEERS
 from mxgemm.measure.rotation import cache_bytes, copies_needed
-from mxgemm.measure.routes import in_form, route_contenders
+from mxgemm.measure.routes import route_contenders
 from mxgemm.measure.session import activations_of, weight_of
 from mxgemm.measure.spread import Effort
 from mxgemm.measure.timing import graph_us

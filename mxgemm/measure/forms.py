@@ -23,8 +23,8 @@ SAID: Final[dict[Form, str]] = {
     "raw": "row-major, not prepared",
 }
 _ARGUMENTS: Final[dict[Form, dict[str, Any]]] = {
-    "fast": {},
-    "bf16": {"a_format": "bf16"},
+    "fast": {"memory": "fast"},
+    "bf16": {"memory": "fast", "a_format": "bf16"},
     "compact": {"memory": "compact"},
 }
 
@@ -47,7 +47,7 @@ def problem_in_form(m: int, n: int, k: int, machine: Machine, a_format: Activati
     """
     made = None
     if form != "raw":
-        made = next(wanted(machine.arch, **{"memory": "fast", "fmt": E2M1, "n": n, "k": k, **_ARGUMENTS[form]}), None)
+        made = next(wanted(machine.arch, **{"fmt": E2M1, "n": n, "k": k, **_ARGUMENTS[form]}), None)
     layout = ROW_MAJOR if made is None or made.layout is None else made.layout
     kind = "" if made is None or made.layout is not None else made.kind
     return problem_of(m, n, k, machine, a_format=a_format, given=layout, derived=kind)

@@ -11,6 +11,7 @@ from mxgemm.device import machine_of
 from mxgemm.errors import Refusal, Refused, RouteUnavailable
 from mxgemm.gemm import gemm, gemm_mx
 from mxgemm.measure.contender import BEFOREHAND, Contender
+from mxgemm.measure.forms import in_form
 from mxgemm.measure.oracle import Exact, Oracle
 from mxgemm.mx.formats import BLOCK, FORMATS, ActivationFormat
 from mxgemm.mx.tensor import MXTensor
@@ -27,11 +28,6 @@ _STATED: Final[dict[Form, str]] = {
     "compact": ", prepared beforehand in little memory",
     "raw": " as its bytes lie",
 }
-
-
-def in_form(weight: MXTensor, form: Form) -> MXTensor:
-    """Prepare a weight as a form says, or take it as it is."""
-    return weight if form == "raw" else weight.prepare(memory=form)
 
 
 class RouteContender(Contender):

@@ -23,11 +23,12 @@ from mxgemm.measure.contender import Contender
 from mxgemm.measure.document import KIND, VERSION
 from mxgemm.measure.environment import clocks, describe_environment
 from mxgemm.measure.floor import Roof, measure_roof
+from mxgemm.measure.forms import in_form
 from mxgemm.measure.identity import Identity, identity
 from mxgemm.measure.oracle import Oracle
 from mxgemm.measure.peers import PEERS, Peer
 from mxgemm.measure.rotation import cache_bytes, copies_needed
-from mxgemm.measure.routes import FORMS, Form, RouteContender, in_form, route_contenders
+from mxgemm.measure.routes import FORMS, Form, RouteContender, route_contenders
 from mxgemm.measure.shapes import Shape
 from mxgemm.measure.spread import Effort, Spread
 from mxgemm.mx.accuracy import NORM_GATE
