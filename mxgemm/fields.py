@@ -71,11 +71,11 @@ def flag() -> Check:
 
 def one_of(choices: Iterable[str | int]) -> Check:
     """Return a check for one of a few words or numbers."""
-    allowed = tuple(choices)
+    allowed = {(type(choice), choice): choice for choice in choices}
 
     def check(value: Any, where: str) -> None:
-        if not any(type(value) is type(choice) and value == choice for choice in allowed):
-            listed = ", ".join(map(str, allowed)) or "none"
+        if not isinstance(value, str | int) or (type(value), value) not in allowed:
+            listed = ", ".join(map(str, allowed.values())) or "none"
             raise FileError(f"{where}: got {shown(value)}, want one of {listed}")
 
     return check
@@ -104,8 +104,9 @@ def each(check: Check) -> Check:
     def checked(value: Any, where: str) -> None:
         if not isinstance(value, dict):
             raise FileError(f"{where}: got {type(value).__name__}, want an object")
-        for name, item in value.items():
-            check(item, f"{where}[{shown(name)}]")
+        if check is not anything:  # tables have thousands of such objects, and places cost most of reading one
+            for name, item in value.items():
+                check(item, f"{where}[{shown(name)}]")
 
     return checked
 
