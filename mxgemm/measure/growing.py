@@ -26,7 +26,7 @@ from mxgemm.routing.tables import Row
 
 logger = logging.getLogger("mxgemm")
 
-PAUSE: Final = 20.0
+PAUSE: Final = 50.0
 """Times as long as writing took that is waited until the table is written again."""
 
 
