@@ -20,6 +20,9 @@ from mxgemm.measure.trial import Parts, Trial
 from mxgemm.mx.accuracy import Accuracy
 from mxgemm.mx.tensor import MXTensor
 
+PERIOD: Final = 61
+"""Rows of A, which repeat: what each is worth in float64 is computed once for all M, which takes longer than timing. No
+height of a tile is a multiple of so many, so that a kernel that takes another tile's rows is found out."""
 ROWS: Final = 32
 COLUMNS: Final = 256
 """Of a result, judged; all of it must be finite."""
@@ -36,6 +39,7 @@ class Held:
         """Hold nothing yet."""
         self.device = device
         self._of: tuple[int, int] | None = None
+        self._once: Oracle | None = None
         self._oracle: Oracle | None = None
         self._form: tuple[Form, MXTensor, list[Parts]] | None = None
 
@@ -50,19 +54,16 @@ class Held:
             form: of the weight.
         """
         if self._of != (n, k):
-            self._of = self._oracle = self._form = None  # before another one takes as much memory
-        oracle = self._oracle = self._judge_of(m, n, k)
-        self._of = n, k
+            self._of = self._once = self._oracle = self._form = None  # before another one takes as much memory
+            self._once = Oracle(activations_of(PERIOD, k, self.device), weight_of(n, k, self.device), PERIOD, COLUMNS)
+            self._of = n, k
+        assert self._once is not None
+        if self._oracle is None or self._oracle.a.shape[0] != m:
+            self._oracle = self._once.repeated(m, ROWS)
+        oracle = self._oracle
         held, copies = self._in_form(oracle.weight, form)
         judged = partial(_judged, oracle, a_format)
         return Trial(oracle.a, oracle.weight, held, a_format, False, copies=copies, judged=judged)
-
-    def _judge_of(self, m: int, n: int, k: int) -> Oracle:
-        before = self._oracle
-        if before is not None and before.a.shape[0] == m:
-            return before
-        a = activations_of(m, k, self.device)
-        return Oracle(a, weight_of(n, k, self.device), ROWS, COLUMNS) if before is None else before.of_others(a)
 
     def _in_form(self, weight: MXTensor, form: Form) -> tuple[MXTensor, list[Parts]]:
         if self._form is None or self._form[0] != form:

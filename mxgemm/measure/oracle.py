@@ -55,21 +55,31 @@ class Oracle:
     rows: Tensor = field(init=False)
     columns: Tensor = field(init=False)
     _known: dict[str, Exact] = field(default_factory=dict, init=False, repr=False)
+    _once: Oracle | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         generator = torch.Generator().manual_seed(0)
         self.rows = _draw(self.a.shape[0], self.most_rows, generator)
         self.columns = _draw(self.weight.shape[0], self.most_columns, generator)
 
-    def of_others(self, a: Tensor) -> Oracle:
-        """Return the oracle of other activations and the same weight, of which the same sample is taken."""
-        other = Oracle(a, self.weight, self.most_rows, self.most_columns)
-        other.columns, other._right = self.columns, self._right
+    def repeated(self, m: int, most_rows: int) -> Oracle:
+        """Return the oracle of ``m`` rows of activations, which are this one's in turn; nothing is computed anew.
+
+        Args:
+            m: rows of A.
+            most_rows: of them, sampled at most. This oracle samples all rows.
+        """
+        turn = torch.arange(m, dtype=torch.int64, device=self.a.device) % self.a.shape[0]
+        other = Oracle(self.a[turn], self.weight, most_rows, self.most_columns)
+        other.columns, other._once = self.columns, self
         return other
 
     def exact(self, a_format: str) -> Exact:
         """Return the operands with A rounded to ``a_format`` by the rule "even", the weight as its bytes say."""
-        if a_format not in self._known:
+        if a_format not in self._known and self._once is not None:
+            whole, rows = self._once.exact(a_format), (self.rows % self._once.a.shape[0]).numpy()
+            self._known[a_format] = Exact(whole.left[rows], whole.right, whole.product[rows])
+        elif a_format not in self._known:
             left = self.a[self.rows.to(self.a.device)].cpu()
             if a_format == "bf16":
                 left64 = left.to(torch.bfloat16).to(torch.float64).numpy()

@@ -9,10 +9,12 @@ import torch
 from mxgemm import measure
 from mxgemm.measure import session, text, timing
 from mxgemm.measure.contender import Contender
+from mxgemm.measure.held import PERIOD
 from mxgemm.measure.identity import identity
 from mxgemm.measure.oracle import Oracle
 from mxgemm.measure.peers import PEERS
 from mxgemm.measure.routes import FORMS
+from mxgemm.measure.session import activations_of, weight_of
 from mxgemm.measure.spread import Effort, Spread
 from mxgemm.mx.tensor import MXTensor
 from mxgemm.routes import ROUTES
@@ -52,6 +54,29 @@ class TestJudging:
         row = next(i for i in range(70) if i not in oracle.rows.tolist())
         out[row, 0] = float("inf")
         assert not oracle.judge(out, exact, 24).passed
+
+    @pytest.mark.parametrize("m", [1, 5, 61, 200])
+    @pytest.mark.parametrize("a_format", ["e2m1", "e4m3", "bf16"])
+    def test_rows_that_repeat_are_worth_what_they_are_once(self, m: int, a_format: str) -> None:
+        once = Oracle(activations_of(PERIOD, 96, CPU), weight_of(300, 96, CPU), PERIOD, 256)
+        oracle = once.repeated(m, 32)
+        alone = Oracle(oracle.a, oracle.weight, 32, 256)
+        assert torch.equal(oracle.a, once.a.repeat(-(-m // PERIOD), 1)[:m])
+        found, want = oracle.exact(a_format), alone.exact(a_format)
+        assert torch.equal(oracle.rows, alone.rows)
+        assert torch.equal(oracle.columns, alone.columns)
+        assert (found.left == want.left).all()
+        assert (found.right == want.right).all()
+        assert found.product == pytest.approx(want.product, rel=1e-12, abs=1e-12)  # sums in another order
+
+    def test_rows_of_another_tile_are_found_out(self) -> None:
+        """Of which no height is a multiple of the period, nor the other way round."""
+        once = Oracle(activations_of(PERIOD, 64, CPU), weight_of(64, 64, CPU), PERIOD, 64)
+        oracle = once.repeated(256, 32)
+        right, exact = (oracle.a.float() @ oracle.weight.dequantize().t()).to(torch.bfloat16), oracle.exact("bf16")
+        assert oracle.judge(right, exact, 24).passed
+        for tile in (8, 16, 24, 32, 64, 96, 128):
+            assert not oracle.judge(right.roll(tile, 0), exact, 24).passed
 
     def test_a_wrong_shape_is_an_error(self) -> None:
         a, weight = measure.inputs(2, 32, 32, CPU)

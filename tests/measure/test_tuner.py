@@ -18,6 +18,7 @@ import torch
 from mxgemm import files, notices
 from mxgemm.files import FileError
 from mxgemm.measure import trial, tuned, tuner, unfinished
+from mxgemm.measure.oracle import Oracle
 from mxgemm.measure.step import ATTEMPTS
 from mxgemm.measure.tune import Bench, Task
 from mxgemm.measure.tuner import Event, Request
@@ -199,15 +200,13 @@ def test_a_disk_that_is_full_for_a_while_costs_nothing(
 def test_operands_that_cannot_be_made_are_said_and_the_others_come(
     delayed: Delayed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def activations(m: int, k: int, device: torch.device) -> object:
+    def repeated(self: Oracle, m: int, most_rows: int) -> Oracle:
         if m == 3:
             raise MemoryError("not so much")
-        return real(m, k, device)
+        return real(self, m, most_rows)
 
-    from mxgemm.measure import held
-
-    real = held.activations_of
-    monkeypatch.setattr(held, "activations_of", activations)
+    real = Oracle.repeated
+    monkeypatch.setattr(Oracle, "repeated", repeated)
     found = tuner.run(REQUEST, CPU, tmp_path / "t.json")
     assert (found.end, found.failures) == ("finished", ["3,32,64 e2m1: MemoryError: not so much"])
     assert best(tmp_path / "t.json") == {5: 20.0}
