@@ -58,7 +58,7 @@ class TestJudging:
     @pytest.mark.parametrize("m", [1, 5, 61, 200])
     @pytest.mark.parametrize("a_format", ["e2m1", "e4m3", "bf16"])
     def test_rows_that_repeat_are_worth_what_they_are_once(self, m: int, a_format: str) -> None:
-        once = Oracle(activations_of(PERIOD, 96, CPU), weight_of(300, 96, CPU), PERIOD, 256)
+        once = Oracle(activations_of(PERIOD, 96, CPU), weight_of(200, 96, CPU), PERIOD, 256)
         oracle = once.repeated(m, 32)
         alone = Oracle(oracle.a, oracle.weight, 32, 256)
         assert torch.equal(oracle.a, once.a.repeat(-(-m // PERIOD), 1)[:m])
