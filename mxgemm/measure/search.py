@@ -38,10 +38,15 @@ class Candidate:
 
 
 def ordered(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Sort candidates: of each route the most promising one, known ones, the rest; equal ones stay as they come."""
+    """Sort candidates: of each route the most promising one, known ones, the rest; equal ones stay as they come.
+
+    Known ones too: they come as the rows do that name them, the nearest first, which says more than their estimates.
+    """
     by_estimate = sorted(candidates, key=lambda candidate: candidate.estimate_us)
     first = {candidate.route: candidate for candidate in reversed(by_estimate)}
-    return sorted(by_estimate, key=lambda one: (first[one.route] is not one, not one.known))
+    heads = sorted(first.values(), key=lambda one: one.estimate_us)
+    known = [one for one in candidates if one.known and first[one.route] is not one]
+    return [*heads, *known, *(one for one in by_estimate if not one.known and first[one.route] is not one)]
 
 
 class Search:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from mxgemm.measure.shapes import Shape
 from mxgemm.measure.step import Step
 from mxgemm.measure.timing import call_us
 from mxgemm.measure.trial import Trial
-from mxgemm.mx.formats import ActivationFormat
+from mxgemm.mx.formats import ACTIVATION_FORMATS, ActivationFormat
 from mxgemm.mx.tensor import MXTensor
 from mxgemm.problem import Problem
 from mxgemm.routes import ROUTES, Config
@@ -145,11 +145,16 @@ def candidates(problem: Problem, routes: Sequence[str] = ()) -> list[Candidate]:
 
 
 def _known(problem: Problem, route: str) -> list[Config]:
-    """Return the configurations of a route's nearest rows, at most :data:`KNOWN`, that are of this release."""
+    """Return the configurations of a route's nearest rows, at most :data:`KNOWN`, that are of this release.
+
+    Behind those for exactly this size come those for it in other formats of A: what is the best for one seldom differs.
+    """
     found: dict[Config, None] = {}
     every = *of_user(problem.arch), *shipped(problem.arch)
-    for step in (same_size, same_weight, near_weight):
-        for row in (one.row for table in every for one in step(problem, table)):
+    others = [problem.options._replace(a_format=name) for name in ACTIVATION_FORMATS if name != problem.a_format]
+    looked = [(problem, same_size), *((replace(problem, options=other), same_size) for other in others)]
+    for near, step in [*looked, (problem, same_weight), (problem, near_weight)]:
+        for row in (one.row for table in every for one in step(near, table)):
             if row.route != route or not row.config:
                 continue
             try:

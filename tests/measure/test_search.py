@@ -57,6 +57,14 @@ def test_what_tables_name_comes_before_the_rest() -> None:
     assert found == [("a", 1), ("b", 1), ("a", 2), ("a", 3), ("a", 0)]
 
 
+def test_of_what_tables_name_the_nearest_comes_first_whatever_its_estimate() -> None:
+    """It was the best of a size, and two others that came before it ended the search."""
+    rows = [Candidate("a", Numbered(number), us, known=True) for number, us in ((7, 9.0), (8, 5.0), (9, 4.0))]
+    found = ordered([candidate("a", 0, 3.0), *rows, candidate("a", 1, 3.5)])
+    assert [one.config.number for one in found] == [0, 7, 8, 9, 1]  # type: ignore[attr-defined]
+    assert [one.config.number for one in ordered(found[::-1])] == [0, 9, 8, 7, 1]  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_the_planted_best_is_found_in_few_steps_and_the_same_ones_each_time(seed: int) -> None:
     candidates, times = planted(seed, 1.2)

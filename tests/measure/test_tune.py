@@ -14,7 +14,7 @@ import mxgemm
 from mxgemm.device import KNOWN_MACHINES
 from mxgemm.files import FileError
 from mxgemm.measure import trial, tune, tuned, tuner, unfinished
-from mxgemm.measure.search import PATIENCE
+from mxgemm.measure.search import PATIENCE, ordered
 from mxgemm.measure.tune import KNOWN, Task, Timing
 from mxgemm.problem import Problem
 from mxgemm.routes import ROUTES, Config
@@ -120,6 +120,21 @@ def test_configurations_of_nearby_rows_are_candidates(
     assert known[:2] == [17, 18]
     assert len(known) <= KNOWN
     assert -4 not in {one.config.us for one in found}  # type: ignore[attr-defined]
+
+
+def test_what_is_best_for_another_format_of_a_is_tried(
+    delayed: Delayed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mine.json"
+    same = {"n": 32, "k": 64, "route": "delayed", "grade": "measured", "us": 5.0, "source": "t"}
+    of = [(3, "e2m1", 17), (3, "bf16", 18), (3, "bf16", 17), (6, "e2m1", 19), (3, "e4m3", 20)]
+    rows = [{**same, "m": m, "a_format": a_format, "config": {"us": us}} for m, a_format, us in of]
+    document = {"kind": tables.KIND, "version": 1, "arch": "cpu", "sources": {"t": {}}, "rows": rows}
+    path.write_text(json.dumps(document))
+    monkeypatch.setattr(tune, "of_user", lambda arch: tables.from_user(arch, [path]))
+    found = tune.candidates(Problem(*SHAPE, KNOWN_MACHINES["cpu"]), ["delayed"])
+    assert [one.config.us for one in found if one.known] == [17, 20, 18]  # type: ignore[attr-defined]
+    assert ordered(found)[1:3] == found[1:3]
 
 
 def test_formats_and_forms_have_rows_of_their_own(delayed: Delayed, tmp_path: Path) -> None:
