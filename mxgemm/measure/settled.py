@@ -13,6 +13,7 @@ longer than more by one route is no contradiction: vendors' products do so.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -103,7 +104,7 @@ class _Rows:
         self._kind, self._machine = kind, machine
         self._rows = [row for row in rows if row.route in ROUTES and _is_beside(kind_of(row), kind)]
         self._every = _points(self._rows)
-        self._ms = _grid([row.m for row in self._rows])
+        self._ms = _grid(self._every.values())
         self._usable = {m: [name for name in self._every if _takes(name, self._problem(m))] for m in self._ms}
         self._dropped: list[Dropped] = []
 
@@ -238,11 +239,15 @@ def _times(rows: Mapping[int, Row]) -> list[tuple[int, float]]:
     return [(m, _us(row)) for m, row in rows.items()]
 
 
-def _grid(of_rows: Sequence[int]) -> list[int]:
-    """Return what M is looked at: from the least to the largest of rows."""
-    low, high = min(of_rows), max(of_rows)
+def _grid(of_routes: Iterable[Iterable[int]]) -> list[int]:
+    """Return what M is looked at, from the least to the largest of rows: also where the nearest row is another one."""
+    rows, between = set[int](), set[int]()
+    for ms in map(sorted, of_routes):
+        rows.update(ms)
+        between.update(math.isqrt(low * high) + more for low, high in itertools.pairwise(ms) for more in (0, 1))
+    low, high = min(rows), max(rows)
     steps = {round(2 ** (step / _FINER)) for step in range(_FINER * high.bit_length() + 1)}
-    return sorted(m for m in {*of_rows, *steps, *SIZES, *(size - 1 for size in SIZES)} if low <= m <= high)
+    return sorted(m for m in {*rows, *between, *steps, *SIZES, *(size - 1 for size in SIZES)} if low <= m <= high)
 
 
 def _runs(chosen: Mapping[int, str]) -> Iterator[tuple[str, int, int]]:

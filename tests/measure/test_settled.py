@@ -114,6 +114,15 @@ def test_a_row_that_is_beaten_where_it_is_warmed_goes(tmp_path: Path) -> None:
     assert contradictions(table(tmp_path / "u.json", alike), SM_90) == []
 
 
+def test_a_row_that_is_taken_at_few_m_alone_is_seen_too(tmp_path: Path) -> None:
+    """From 363 on the row for 512 is the nearest, and from 380 on fp8_fold is the quicker one."""
+    config = {"groups_n": 2, "stages": 4}
+    rows = [row(256, 6.0, "w4_wgmma", config=config), row(512, 9.0, "w4_wgmma", config=config | {"stages": 5})]
+    rows += [row(256, 7.5, FAST), row(512, 7.6, FAST)]
+    (found,) = contradictions(table(tmp_path / "t.json", rows), SM_90)
+    assert gone([found]) == [(512, "w4_wgmma")]
+
+
 def test_configurations_are_compared_and_not_their_words(tmp_path: Path) -> None:
     """What is warmed at M = 16 is what the row for 32 says with a default spelled out."""
     few: dict[str, Any] = {"tiles": 1, "warps_k": 8, "depth": 1}
