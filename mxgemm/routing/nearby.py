@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from mxgemm.cpu import variants
 from mxgemm.mx.layouts import FRAGMENTS
 from mxgemm.problem import Problem
+from mxgemm.routes import ROUTES
 from mxgemm.routing.tables import Row, Scope, Table
 
 NEAREST_M_OCTAVES: Final = 2.0
@@ -163,10 +164,17 @@ def _fitting(problem: Problem, rows: Iterable[Row]) -> list[Row]:
     formats, form = (problem.a_format, problem.b_format), form_of(problem)
     forms = (None, form, "") if form == PRESHUFFLED else (None, form)
     found = [row for row in rows if (row.a_format, row.b_format) == formats and row.derived in forms]
+    if problem.weight_layout == FRAGMENTS:  # not of what multiplies the bf16 values beside them
+        found = [row for row in found if row.derived is None or _reads_fragments(row.route)]
     if all(row.cpu is None for row in found):
         return found
     here = variants.kind()
     return [row for row in found if row.cpu in (None, here)]
+
+
+def _reads_fragments(route: str) -> bool:
+    """Say whether what a route reads of a weight in form "bf16" is its fragment order."""
+    return route in ROUTES and any({"bf16", "fp8_fold"} <= set(forms) for forms in ROUTES[route].alike)
 
 
 def _spans(rows: Iterable[Row]) -> dict[str, tuple[int, int]]:

@@ -13,6 +13,7 @@ import pytest
 from mxgemm.cuda.w4_mma import MmaConfig
 from mxgemm.device import KNOWN_MACHINES, Machine
 from mxgemm.errors import Refusal
+from mxgemm.mx.layouts import FRAGMENTS, Layout
 from mxgemm.problem import Problem
 from mxgemm.routes import ROUTES
 from mxgemm.routing import nearby, router, tables
@@ -153,6 +154,22 @@ def test_a_size_that_no_row_names_goes_as_its_neighbours_do(all_installed: None)
             for m in (2, 3, 4, 8)
         }
         assert {choice.route.name for choice in at.values()} == {"w4_mma"}, at
+
+
+@pytest.mark.parametrize("a_format", FORMATS)
+def test_rows_of_bf16_values_say_nothing_of_a_weight_in_fragment_order_alone(
+    a_format: str, all_installed: None
+) -> None:
+    """dequant_mm has such values where prepare() made them; where only the order is left it decodes at each call."""
+    machine, order = KNOWN_MACHINES["sm_90"], Layout(FRAGMENTS, FRAGMENTS)
+    both = problem_of(256, 7168, 2048, machine, a_format=a_format, derived="bf16")
+    alone = problem_of(256, 7168, 2048, machine, a_format=a_format, given=order)
+    (table,) = tables.shipped("sm_90")
+    names = {one.row.route for one in nearby.same_weight(both, table)}
+    assert "dequant_mm" in names
+    assert {one.row.route for one in nearby.same_weight(alone, table)} == names - {"dequant_mm"}
+    assert router.choose(both, tables=[]).route.name == "dequant_mm"
+    assert router.choose(alone, tables=[]).route.name == "w4_wgmma"
 
 
 def test_where_a_route_ends_the_fastest_of_the_others_takes_over(all_installed: None) -> None:
