@@ -4,7 +4,8 @@ Two things are asked of the rows of a weight in one format and one form of it, a
 
 * the fastest route changes at most :data:`MOST_CHANGES` times: more are noise where two routes take alike;
 * what is taken at any M is taken at a size that ``mxgemm.warmup`` warms: a row that another route beats at its own M
-  and that gives its configuration to others would have its kernel compiled in a call.
+  and that gives its configuration to others would have its kernel compiled in a call. Where its route would then be
+  taken there by the rows around it, those go too.
 
 The rows to go are as few as will do, those by which the routed time grows least, by all rows; of equal ones the first
 in M and routes. Rows without a time, of the kernel alone, or for any form of the weight stay. That fewer rows of A take
@@ -16,7 +17,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -163,8 +164,22 @@ class _Rows:
             if (row.route, config) not in warm and self._may_go(row):
                 beaten = chosen.get(row.m, row.route)
                 if beaten != row.route:
-                    return [Dropped(row, f"{beaten} takes less there, and M = {m} would compile what no warm-up does")]
+                    why = f"{beaten} takes less at M = {row.m}, and M = {m} would compile what no warm-up does"
+                    return [Dropped(one, why) for one in min(self._around(row), key=partial(self._harm, row))]
         return []
+
+    def _around(self, row: Row) -> Iterator[list[Row]]:
+        """Yield what may go with a row: nothing, or its route's rows for more rows of A, or for fewer."""
+        same = [one for one in self._rows if one.route == row.route and self._may_go(one)]
+        yield [row]
+        yield [one for one in same if one.m >= row.m]
+        yield [one for one in same if one.m <= row.m]
+
+    def _harm(self, row: Row, rows: Sequence[Row]) -> tuple[bool, float, int]:
+        """Return how bad it is to drop rows: first, whether between others the route is taken where it is beaten."""
+        gone = {id(one) for one in rows}
+        chosen = self._chosen([one for one in self._rows if id(one) not in gone])
+        return chosen.get(row.m) == row.route, self._cost(chosen), len(rows)
 
     def _row_of(self, rows: Mapping[int, Row], m: int) -> tuple[Row, Config | None] | None:
         """Return the row whose configuration the router takes, and that: the nearest one that is legal.

@@ -109,9 +109,19 @@ def test_a_row_that_is_beaten_where_it_is_warmed_goes(tmp_path: Path) -> None:
     rows = [row(16, 5.0, "w4_mma", config=few), row(32, 10.0, "w4_mma", config=many), *wgmma]
     (found,) = contradictions(table(tmp_path / "t.json", rows), SM_90)
     assert gone([found]) == [(32, "w4_mma")]
-    assert str(found).startswith("32,4096,2048 e2m1 w4_mma: w4_wgmma takes less there, and M = 2")
+    assert str(found).startswith("32,4096,2048 e2m1 w4_mma: w4_wgmma takes less at M = 32, and M = 2")
     alike = [row(16, 5.0, "w4_mma", config=few), row(32, 10.0, "w4_mma", config=few), *wgmma]
     assert contradictions(table(tmp_path / "u.json", alike), SM_90) == []
+
+
+def test_between_others_a_route_is_not_taken_where_its_row_was_beaten(tmp_path: Path) -> None:
+    """By the rows for 64 and 256 alone w4_wgmma would take 12.3 us at M = 128, where it took 13.1 and fp8_fold 13."""
+    configs = [{"stages": stages} for stages in (4, 5, 6)]
+    times = zip((64, 128, 256), (8.7, 13.1, 17.3), configs, strict=True)
+    rows = [row(m, us, "w4_wgmma", config=config) for m, us, config in times]
+    rows += [row(m, us, FAST) for m, us in ((64, 12.9), (128, 13.0), (256, 13.1))]
+    found = contradictions(table(tmp_path / "t.json", rows), SM_90)
+    assert gone(found) == [(128, "w4_wgmma"), (256, "w4_wgmma")]
 
 
 def test_a_row_that_is_taken_at_few_m_alone_is_seen_too(tmp_path: Path) -> None:

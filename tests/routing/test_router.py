@@ -257,14 +257,15 @@ def test_some_rows_on_hopper_are_for_the_products_of_warpgroups(table, monkeypat
     assert route(128, 57344, 8192, derived="fp8_fold") == "fp8_fold"
     assert route(128, 10240, 8192, derived="fp8_fold_compact") == "w4_fp8"
     assert route(128, 999, 4096, derived="fp8_fold_compact") == "w4_fp8"
-    assert route(256, 57344, 8192, derived="fp8_fold_compact") == "w4_fp8"  # measured to be ahead of fp8_fold there
-    assert route(128, derived="fp8_fold_compact") == "w4_wgmma"  # measured to be ahead of w4_fp8 there
+    assert route(256, 57344, 8192, derived="fp8_fold_compact") == "w4_wgmma"  # measured to be ahead of fp8_fold there
+    assert route(128, derived="fp8_fold_compact") == route(128, derived="fp8_fold") == "w4_fp8"  # and here
     assert route(256, derived="fp8_fold_compact") == route(1024, derived="fp8_fold_compact") == "fp8_fold"
-    assert route(128, derived="fp8_fold") == "fp8_fold"
-    assert route(256, derived="fp8_fold", a_format="bf16") == "w4_wgmma"
-    assert route(256, a_format="bf16") == route(1024, a_format="bf16") == "dequant_mm"
+    assert route(256, derived="fp8_fold") == "fp8_fold"
+    assert route(256, derived="fp8_fold", a_format="bf16") == route(256, a_format="bf16") == "w4_wgmma"
+    assert route(1024, a_format="bf16") == "dequant_mm"
     nothing = Refusal("compiler", "missing", "a compiler", "installation")
-    monkeypatch.setattr(type(ROUTES["w4_wgmma"]), "missing", lambda self, machine: nothing)
+    for name in ("w4_wgmma", "w4_fp8"):
+        monkeypatch.setattr(type(ROUTES[name]), "missing", lambda self, machine: nothing)
     assert route(64, 16384, 16384, a_format="bf16") == "w4a16"
     assert route(64, derived="fp8_fold") == "fp8_fold"
 
