@@ -20,6 +20,7 @@ from tests.experts import test_w4_mma_code as code
 from tests.experts.cases import DEEPSEEK, GPT_OSS, Layer, layer
 from tests.experts.lanes_routes import ByLanes, under_its_name
 from tests.experts.test_moe import LIMITS, distance, routings
+from tests.marks import EXHAUSTIVE, first_of
 
 
 @pytest.fixture
@@ -41,10 +42,12 @@ def both_ways(
     return found[0], found[1]
 
 
-@pytest.mark.parametrize(("workgroups", "at_once"), [(1, False), (2, False), (3, True)], ids=["one", "two", "together"])
+@pytest.mark.parametrize(
+    ("at_once", "workgroups"), [(True, 3), *(pytest.param(False, n, marks=EXHAUSTIVE) for n in (1, 2))]
+)
 @pytest.mark.parametrize(("a_format", "activation"), [("e2m1", GPT_OSS), ("bf16", DEEPSEEK)], ids=["e2m1", "bf16"])
 def test_the_bits_are_those_of_two_products(
-    route: ByLanes, a_format: str, activation: mxgemm.SwiGLU, workgroups: int, at_once: bool
+    route: ByLanes, a_format: str, activation: mxgemm.SwiGLU, at_once: bool, workgroups: int
 ) -> None:
     """Of workgroups that run one after the other too: who waits has no need of those that have not begun."""
     one = layer(9, 2, 5, 288, 160, activation=activation, bias=activation is GPT_OSS)
@@ -69,7 +72,7 @@ def test_what_the_loop_leaves_is_added(route: ByLanes) -> None:
     assert got[0].isnan().all()
 
 
-@pytest.mark.parametrize("name", routings())
+@pytest.mark.parametrize("name", first_of(routings(), 3))
 def test_routings(route: ByLanes, name: str) -> None:
     """One expert's, more rows than a tile has; experts twice; none."""
     one = layer(7, 2)
@@ -81,7 +84,7 @@ def test_routings(route: ByLanes, name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mapped", [False, True])
+@pytest.mark.parametrize("mapped", first_of([True, False]))
 def test_experts_of_other_ranks(route: ByLanes, mapped: bool) -> None:
     one = layer(14, 2, 4, activation=DEEPSEEK)
     one.ids = torch.randint(-1, 9, (14, 2), dtype=torch.int32)
