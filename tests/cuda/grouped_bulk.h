@@ -1,47 +1,10 @@
-// Stands in for mxgemm/cuda/kernels/grouped_bulk.h on a CPU: barriers of the workgroup whose turn it is, and counts.
-// lanes_grouped_layer.cpp runs the lanes.
+// Stands in for mxgemm/cuda/kernels/grouped_bulk.h on a CPU, with the copies of barriers.h: counts. lanes_grouped_layer.cpp
+// runs the lanes.
 #pragma once
-#include <map>
+#include "barriers.h"
 
-#include "sm90.h"
-
-static const Operation WAIT = static_cast<Operation>(64);
-
-static bool changed;  // something, so that a lane that waits may go on
-struct Barrier {
-  int arrivals, left;
-  i64 bytes;
-  u32 phase;
-  void check() {
-    changed = true;
-    if (left < 0) wrong("a barrier has more arrivals than it was made for");
-    if (left == 0 && bytes == 0) left = arrivals, phase ^= 1;
-  }
-};
-static std::map<u32, Barrier>* barriers;
-
-static Barrier& barrier_at(u32 at) {
-  const auto found = barriers->find(at);
-  if (found == barriers->end()) wrong("a barrier that was not made");
-  return found->second;
-}
-INLINE void barrier_init(u32 barrier, u32 arrivals) {
-  in_shared(barrier, 8);
-  const int count = static_cast<int>(arrivals);
-  (*barriers)[barrier] = {count, count, 0, 0};
-}
-INLINE void barriers_are_ready() {}
-INLINE void barrier_wait(u32 barrier, u32 parity) {
-  while (barrier_at(barrier).phase == parity) stop(WAIT);
-}
-INLINE void barrier_arrive(u32 barrier) {
-  barrier_at(barrier).left--;
-  barrier_at(barrier).check();
-}
-INLINE void barrier_expect(u32 barrier, u32 bytes) {
-  barrier_at(barrier).bytes += bytes;
-  barrier_arrive(barrier);
-}
+static Barriers* barriers;
+static Barriers& barriers_here() { return *barriers; }
 
 // A copy comes some turns of all lanes later, those of a workgroup in their order.
 struct Bulk {
@@ -54,8 +17,7 @@ static bool copies_go_on() {
   const Bulk copy = under_way->front();
   under_way->erase(under_way->begin());
   std::memcpy(reinterpret_cast<u8*>(sums) + copy.to, copy.from, copy.bytes);
-  barrier_at(copy.barrier).bytes -= copy.bytes;
-  barrier_at(copy.barrier).check();
+  bytes_arrive(barrier_at(copy.barrier), copy.bytes);
   return true;
 }
 INLINE void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier) {

@@ -13,7 +13,7 @@ static void lane_main() {
 
 struct Workgroup {
   std::vector<u8> memory;
-  std::map<u32, Barrier> barriers;
+  Barriers barriers;
   std::vector<Bulk> copies;
 };
 static std::vector<Workgroup> workgroups;

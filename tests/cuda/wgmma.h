@@ -2,9 +2,7 @@
 // cluster; lanes_wgmma.cpp runs the lanes. Products of bf16 are done at once, those of e4m3 when they are waited for; copies
 // at once, or, with LATE_COPIES, some turns later.
 #pragma once
-#include <map>
-
-#include "sm90.h"
+#include "barriers.h"
 
 struct float4 {
   float x, y, z, w;
@@ -14,22 +12,11 @@ INLINE void store_8(void* p, u32 low, u32 high) { store(p, low | static_cast<u64
 
 // What lanes stop at besides the operations of sm90.h.
 static const Operation WARP = static_cast<Operation>(64), SOME = static_cast<Operation>(65),
-                       CLUSTERS = static_cast<Operation>(66), WAIT = static_cast<Operation>(67);
+                       CLUSTERS = static_cast<Operation>(66);
 
-static bool changed;  // a barrier, so that a lane that waits may go on
-struct Barrier {
-  int arrivals, left;
-  i64 bytes;
-  u32 phase;
-  void check() {
-    changed = true;
-    if (left < 0) wrong("a barrier has more arrivals than it was made for");
-    if (left == 0 && bytes == 0) left = arrivals, phase ^= 1;
-  }
-};
 struct Workgroup {
   std::vector<u8> memory;
-  std::map<u32, Barrier> barriers;
+  Barriers barriers;
 };
 static std::vector<Workgroup> workgroups;  // of the cluster that runs
 static int threads_each;
@@ -45,30 +32,8 @@ static u8* in_shared(u32 at, u32 bytes) {
 INLINE u32 address_in_shared(const void* p) {
   return START + static_cast<u32>(static_cast<const u8*>(p) - shared_memory());
 }
-static Barrier& barrier_of(Workgroup& workgroup, u32 at) {
-  const auto found = workgroup.barriers.find(at);
-  if (found == workgroup.barriers.end()) wrong("a barrier that was not made");
-  return found->second;
-}
+static Barriers& barriers_here() { return mine().barriers; }
 
-INLINE void barrier_init(u32 barrier, u32 arrivals) {
-  if (barrier % 8 || barrier - START + 8 > mine().memory.size()) wrong("a barrier outside of shared memory");
-  const int count = static_cast<int>(arrivals);
-  mine().barriers[barrier] = {count, count, 0, 0};
-}
-INLINE void barriers_are_ready() {}
-INLINE void barrier_wait(u32 barrier, u32 parity) {
-  while (barrier_of(mine(), barrier).phase == parity) stop(WAIT);
-}
-INLINE void barrier_arrive(u32 barrier) {
-  Barrier& b = barrier_of(mine(), barrier);
-  b.left--;
-  b.check();
-}
-INLINE void barrier_expect(u32 barrier, u32 bytes) {
-  barrier_of(mine(), barrier).bytes += bytes;
-  barrier_arrive(barrier);
-}
 INLINE void cluster_barrier() { stop(CLUSTERS); }
 INLINE void warp_meets() { stop(WARP); }
 INLINE void threads_barrier(int id, int threads) {
@@ -92,9 +57,7 @@ static std::vector<Bulk> under_way;
 static void arrives(const Bulk& copy) {
   Workgroup& workgroup = workgroups[copy.workgroup];
   std::memcpy(&workgroup.memory[copy.to - START], copy.from, copy.bytes);
-  Barrier& b = barrier_of(workgroup, copy.barrier);
-  b.bytes -= copy.bytes;
-  b.check();
+  bytes_arrive(barrier_at(copy.barrier, workgroup.barriers), copy.bytes);
 }
 // A turn of all lanes is over; true if there are copies.
 static bool copies_go_on() {

@@ -1,7 +1,7 @@
-// What w4_wgmma.cu takes from a Hopper GPU besides sm90.h: barriers in shared memory, copies in bulk, and the products of
-// a warpgroup, by the PTX ISA.
+// What kernels of warpgroups take from a Hopper GPU besides sm90.h and barriers.h: shared memory, registers, clusters, and
+// the products of a warpgroup, by the PTX ISA.
 #pragma once
-#include "sm90.h"
+#include "barriers.h"
 
 INLINE void store_8(void* p, u32 low, u32 high) { *static_cast<uint2*>(p) = make_uint2(low, high); }
 
@@ -11,23 +11,6 @@ INLINE u8* shared_memory() {
 }
 INLINE u32 address_in_shared(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
 
-// Barriers in shared memory; `parity` is that of how often one has completed before.
-INLINE void barrier_init(u32 barrier, u32 arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-}
-INLINE void barriers_are_ready() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-INLINE void barrier_wait(u32 barrier, u32 parity) {
-  asm volatile(
-      "{\n.reg .pred done;\n"
-      "again:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra again;\n}" ::"r"(barrier), "r"(parity) : "memory");
-}
-INLINE void barrier_expect(u32 barrier, u32 bytes) {  // an arrival, and bytes to come
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
-INLINE void barrier_arrive(u32 barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
 INLINE void cluster_barrier() {
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
@@ -44,12 +27,6 @@ INLINE void have_fewer_registers() {
 template <int COUNT>
 INLINE void have_more_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
-}
-
-// Bytes, a multiple of 16, to this workgroup's shared memory.
-INLINE void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-               "l"(from), "r"(bytes), "r"(barrier) : "memory");
 }
 
 // Sums in this workgroup's shared memory, or at the same place of another one's of the cluster.
