@@ -66,13 +66,7 @@ extern "C" long run(const void* packed, long size, int grid, int threads, const 
   lanes.resize(static_cast<size_t>(SPLITS * threads));
   for (int first = 0; first < grid; first += SPLITS) {
     of_workgroups.assign(SPLITS, {std::vector<float>(SHARED_WORDS, float_of(0xFFFFFFFFu)), 0, 0});
-    for (Lane& lane : lanes) {
-      lane.copies.clear(), lane.arrived = 0;
-      getcontext(&lane.context);
-      lane.context.uc_stack.ss_sp = lane.stack.data();
-      lane.context.uc_stack.ss_size = lane.stack.size();
-      makecontext(&lane.context, lane_main, 0);
-    }
+    lanes_begin(lane_main);
     clusters_met = 0;
     for (int i = 0; i <= BARRIERS; i++) {
       Operation at = NOTHING;

@@ -27,12 +27,7 @@ extern "C" long run(const void* packed, long size, int grid, int threads, const 
   lanes.resize(static_cast<size_t>(threads));
   for (blockIdx.x = 0; blockIdx.x < static_cast<u32>(grid); blockIdx.x++) {
     std::memset(sums, 255, sizeof sums);
-    for (Lane& lane : lanes) {
-      getcontext(&lane.context);
-      lane.context.uc_stack.ss_sp = lane.stack.data();
-      lane.context.uc_stack.ss_size = lane.stack.size();
-      makecontext(&lane.context, lane_main, 0);
-    }
+    lanes_begin(lane_main);
     for (Operation at = BARRIER; at != DONE;) {
       at = run_warp(0);
       for (int w = 1; w < threads / 32; w++)

@@ -18,15 +18,6 @@ struct Workgroup {
 };
 static std::vector<Workgroup> workgroups;
 
-static bool all_at(size_t from, size_t count, Operation at) {
-  for (size_t l = from; l < from + count; l++)
-    if (lanes[l].at != at) return false;
-  return true;
-}
-static void go_on(size_t from, size_t count) {
-  for (size_t l = from; l < from + count; l++) lanes[l].at = NOTHING;
-}
-
 // What a warp's lanes have met at is done; true if there was something.
 static bool warp_goes_on(size_t from) {
   Lane* warp = &lanes[from];
@@ -59,13 +50,7 @@ static bool some_meet(size_t from, size_t each) {
 
 static void run_together(u32 start, size_t count, size_t each, long shared) {
   workgroups.assign(count, {std::vector<u8>(sizeof sums, 255), {}, {}});
-  for (Lane& lane : lanes) {
-    getcontext(&lane.context);
-    lane.context.uc_stack.ss_sp = lane.stack.data();
-    lane.context.uc_stack.ss_size = lane.stack.size();
-    makecontext(&lane.context, lane_main, 0);
-    lane.at = NOTHING;
-  }
+  lanes_begin(lane_main);
   while (!all_at(0, count * each, DONE)) {
     bool moved = false;
     for (size_t w = 0; w < count; w++) {

@@ -21,13 +21,7 @@ extern "C" long run(const void* packed, long size, int grid, int threads, const 
   lanes.resize(static_cast<size_t>(1 * threads));
   for (blockIdx.x = 0; blockIdx.x < static_cast<u32>(grid); blockIdx.x += 1) {
     workgroups.assign(1, {std::vector<u8>(static_cast<size_t>(shared), 255), {}});
-    for (Lane& lane : lanes) {
-      getcontext(&lane.context);
-      lane.context.uc_stack.ss_sp = lane.stack.data();
-      lane.context.uc_stack.ss_size = lane.stack.size();
-      makecontext(&lane.context, lane_main, 0);
-      lane.at = NOTHING;
-    }
+    lanes_begin(lane_main);
     run_cluster(1);
   }
   return counts[MULTIPLY];

@@ -19,13 +19,7 @@ extern "C" long run(const void* packed, long size, int grid, int threads, const 
   lanes.resize(static_cast<size_t>(SPLITS * threads));
   for (blockIdx.x = 0; blockIdx.x < static_cast<u32>(grid); blockIdx.x += SPLITS) {
     workgroups.assign(SPLITS, {std::vector<u8>(static_cast<size_t>(shared), 255), {}});
-    for (Lane& lane : lanes) {
-      getcontext(&lane.context);
-      lane.context.uc_stack.ss_sp = lane.stack.data();
-      lane.context.uc_stack.ss_size = lane.stack.size();
-      makecontext(&lane.context, lane_main, 0);
-      lane.at = NOTHING, lane.copies.clear();
-    }
+    lanes_begin(lane_main);
     products.clear();
     run_cluster(SPLITS);
   }

@@ -183,6 +183,24 @@ struct Lane {
   int arrived = 0;                        // at the barrier of its cluster, so often
 };
 static std::vector<Lane> lanes;
+// Every lane is where the kernel begins.
+static void lanes_begin(void (*kernel)()) {
+  for (Lane& lane : lanes) {
+    getcontext(&lane.context);
+    lane.context.uc_stack.ss_sp = lane.stack.data();
+    lane.context.uc_stack.ss_size = lane.stack.size();
+    makecontext(&lane.context, kernel, 0);
+    lane.at = NOTHING, lane.copies.clear(), lane.arrived = 0;
+  }
+}
+static bool all_at(size_t from, size_t count, Operation at) {
+  for (size_t l = from; l < from + count; l++)
+    if (lanes[l].at != at) return false;
+  return true;
+}
+static void go_on(size_t from, size_t count) {
+  for (size_t l = from; l < from + count; l++) lanes[l].at = NOTHING;
+}
 static ucontext_t scheduler;
 static u32 running, first_lane;  // of the workgroup that runs
 static long counts[DONE + 1];

@@ -7,15 +7,6 @@ static void lane_main() {
   stop(DONE);
 }
 
-static bool all_at(size_t from, size_t count, Operation at) {
-  for (size_t l = from; l < from + count; l++)
-    if (lanes[l].at != at) return false;
-  return true;
-}
-static void go_on(size_t from, size_t count) {
-  for (size_t l = from; l < from + count; l++) lanes[l].at = NOTHING;
-}
-
 // What a warp's lanes have met at is done; true if there was something.
 static bool warp_goes_on(size_t from, const Workgroup& workgroup) {
   Lane* warp = &lanes[from];
