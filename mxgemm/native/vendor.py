@@ -1,4 +1,4 @@
-"""Products of e4m3 with a base a row, and of bf16, asked of cublasLt directly: its choice is made once.
+"""Products of e4m3, with a base a row or without, and of bf16, asked of cublasLt directly: its choice is made once.
 
 torch describes operands and asks the library for an algorithm at every call, which takes longer than the launch. Here
 both are done when a plan is made.
@@ -141,12 +141,12 @@ class _Descriptions:
 class VendorProduct:
     """``out[m, n] = a[m, k] @ weight[n, k].T + bias``, all contiguous, sums in fp32.
 
-    Of e4m3, each operand is times a base of its row; of bf16 there are none.
+    Of e4m3, each operand may be times a base of its row; of bf16 there are none.
     """
 
     def __init__(
         self, m: int, n: int, k: int, dtype: torch.dtype, out_dtype: torch.dtype, bias_dtype: torch.dtype | None,
-        *, fast: bool = False, alignment: int = 16,
+        *, fast: bool = False, alignment: int = 16, bases: bool = True, place: int = 0,
     ) -> None:  # fmt: skip
         """Note what is multiplied.
 
@@ -159,9 +159,13 @@ class VendorProduct:
             bias_dtype: of the bias, None for none.
             fast: let the tensor cores keep the sums of e4m3 for all of K.
             alignment: bytes that operands and result in bf16 begin at a multiple of; those in e4m3 at 16.
+            bases: operands in e4m3 have a base a row.
+            place: of the algorithms that the library names, the quickest by its own estimate first, the one to take;
+                of fewer, the last.
         """
         self.m, self.n, self.k, self.dtype, self.out_dtype, self.alignment = m, n, k, dtype, out_dtype, alignment
-        self.bias_dtype, self.fast, self.scaled = bias_dtype, fast, dtype == torch.float8_e4m3fn
+        self.bias_dtype, self.fast, self.place = bias_dtype, fast, place
+        self.scaled = bases and dtype == torch.float8_e4m3fn
         self._chosen: tuple[bytes, int] | None = None
         self.pattern: Any = None
         """What ``mxgemm.native.vendor_kernel`` has understood of it: None before it looked, False for nothing."""
@@ -187,7 +191,7 @@ class VendorProduct:
         """
         made = _Descriptions(self, weight_base)
         if self._chosen is None:
-            self._chosen = _choose(device, made, None if self.scaled else self.alignment)
+            self._chosen = _choose(device, made, None if self.scaled else self.alignment, self.place)
         algorithm, memory_bytes = self._chosen
         return ProductStep(
             handle=_handle(device).value,
@@ -231,10 +235,10 @@ def run(step: ProductStep, weight: int, a: int, base: int, bias: int, out: int, 
         made.free.append(description)
 
 
-def _choose(device: torch.device, made: _Descriptions, alignment: int | None) -> tuple[bytes, int]:
-    """Ask for an algorithm; with an alignment for operands that lie so, whose partial sums are added in fp32 alone.
+def _choose(device: torch.device, made: _Descriptions, alignment: int | None, place: int) -> tuple[bytes, int]:
+    """Ask for algorithms; with an alignment for operands that lie so, whose partial sums are added in fp32 alone.
 
-    Without, as torch asks for e4m3: of the library's own alignment, and of any way to add sums.
+    Without, as torch asks for e4m3 with a scale a row: of the library's own alignment, and of any way to add sums.
     """
     preference, most = _POINTER(), ctypes.c_size_t(MAX_MEMORY_BYTES)
     ask = library()
@@ -247,15 +251,17 @@ def _choose(device: torch.device, made: _Descriptions, alignment: int | None) ->
         for attribute, value in wanted.items():
             number = ctypes.c_uint32(value)
             ask("MatmulPreferenceSetAttribute", preference, attribute, ctypes.byref(number), ctypes.c_size_t(4))
-        chosen, count = _Chosen(), ctypes.c_int()
+        named, count = (_Chosen * (place + 1))(), ctypes.c_int()
         ask(
             "MatmulAlgoGetHeuristic", _handle(device), made.products[0], made.a, made.b, made.out, made.out, preference,
-            1, ctypes.byref(chosen), ctypes.byref(count),
+            place + 1, named, ctypes.byref(count),
         )  # fmt: skip
     finally:
         ask("MatmulPreferenceDestroy", preference)
-    if not count.value or chosen.state:
+    usable = [one for one in named[: count.value] if not one.state]
+    if not usable:
         raise VendorError("cublasLt: it has no algorithm for this product")
+    chosen = usable[-1]
     return bytes(chosen.algorithm), int(chosen.memory_bytes)
 
 
@@ -274,8 +280,9 @@ def _description(product: VendorProduct) -> Any:
     description = _POINTER()
     library()("MatmulDescCreate", ctypes.byref(description), _COMPUTE_FLOAT, _FLOAT)
     _set(description, _TRANSPOSE_A, ctypes.c_int(_TRANSPOSED))
-    if product.scaled:
+    if product.dtype == torch.float8_e4m3fn:
         _set(description, _FAST, ctypes.c_int8(product.fast))
+    if product.scaled:
         _set(description, _A_SCALE_MODE, ctypes.c_int(_ROW_SCALES))
         _set(description, _B_SCALE_MODE, ctypes.c_int(_ROW_SCALES))
     if product.bias_dtype is not None:

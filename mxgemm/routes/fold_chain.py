@@ -1,4 +1,7 @@
-"""The launches of route ``fp8_fold``: quantise and decode a compact weight, multiply, finish, recompute rows."""
+"""The launches of route ``fp8_fold``: quantise and decode a compact weight, multiply, finish, recompute rows.
+
+The vendor's product applies the bases of rows. Another chain, where it does not, is ``mxgemm.routes.fold_plain``.
+"""
 
 from __future__ import annotations
 

@@ -13,11 +13,12 @@ from typing import Final
 
 import torch
 
+from mxgemm.cuda.operands import ARCH, DTYPES
 from mxgemm.device import Machine
 from mxgemm.errors import Refusal
 from mxgemm.problem import Config, Problem, contiguity_refusal
 from mxgemm.routes.base import Launch, Route
-from mxgemm.routes.decode import decode_refusal
+from mxgemm.routes.decode import decode_refusal, weight_slices
 from mxgemm.routes.fold_chain import FoldChain
 from mxgemm.routes.fold_forms import FP8_FOLD, FP8_FOLD_COMPACT, FP8_FOLD_FNUZ
 from mxgemm.routes.torch_mx import torch_build, version_of
@@ -25,6 +26,10 @@ from mxgemm.triton.support import size_refusal, triton_missing
 
 MAX_K: Final = 32768
 """A program holds whole rows of A in registers."""
+PLACES: Final = 8
+"""Products without bases that cublasLt 13.1 names."""
+BASES_LAST_M: Final = 512
+"""Rows of A up to which they mostly pay, where no table says (docs/lab-notes.md)."""
 
 HIP_TORCH: Final = (2, 7)
 """The first torch whose scaled product takes a scale a row on gfx942 (pull request 144432)."""
@@ -36,9 +41,14 @@ class FoldConfig(Config):
 
     Attributes:
         fast_accumulation: let the tensor core keep its sums for all of K, in 14 bits. Refused; tables may still say it.
+        bases_last: the last launch applies the bases of rows, and the vendor's product has none. cublasLt has one
+            kernel with a base a row, and several without, most of them quicker.
+        place: of those that it names, its own favourite first, the one to take.
     """
 
     fast_accumulation: bool = False
+    bases_last: bool = False
+    place: int = 0
 
 
 class FP8Fold(Route):
@@ -73,16 +83,44 @@ class FP8Fold(Route):
 
     def configs(self, problem: Problem) -> Sequence[FoldConfig]:
         """Sums in fp32."""
-        del problem
-        return [FoldConfig()]
+        return [FoldConfig(bases_last=problem.m <= BASES_LAST_M and _plain_refusal(problem) is None)]
+
+    def candidates(self, problem: Problem) -> Sequence[FoldConfig]:
+        """Return what ``configs`` does, and the other ways."""
+        apart = [FoldConfig(bases_last=True, place=place) for place in range(PLACES)]
+        first = self.configs(problem)
+        others = [FoldConfig(), *apart] if _plain_refusal(problem) is None else []
+        return [*first, *(one for one in others if one not in first)]
 
     def check_config(self, problem: Problem, config: Config) -> Refusal | None:
         """Refuse fast accumulation: sums of terms of one sign would lose up to some per cent."""
-        del problem
         assert isinstance(config, FoldConfig)
-        return Refusal("fast_accumulation", True, "False: sums in fp32") if config.fast_accumulation else None
+        if config.fast_accumulation:
+            return Refusal("fast_accumulation", True, "False: sums in fp32")
+        refusal = _plain_refusal(problem) if config.bases_last else None
+        if refusal is not None:
+            return refusal
+        most = PLACES - 1 if config.bases_last else 0
+        return None if 0 <= config.place <= most else Refusal("place", config.place, f"0 to {most}")
 
     def bind(self, problem: Problem, config: Config) -> Launch:
         """Return the launcher."""
         assert isinstance(config, FoldConfig)
-        return FoldChain(problem)
+        if not config.bases_last:
+            return FoldChain(problem)
+        from mxgemm.routes.fold_plain import PlainFoldChain
+
+        return PlainFoldChain(problem, config.place)
+
+
+def _plain_refusal(problem: Problem) -> Refusal | None:
+    """Say why the last launch cannot apply the bases, or None."""
+    if problem.machine.arch != ARCH:
+        return Refusal("arch", problem.machine.arch, f"{ARCH}, for bases_last")
+    if problem.derived == FP8_FOLD_COMPACT.kind and len(weight_slices(problem, 1)) > 1:
+        return Refusal("n * k", problem.n * problem.k, "a weight that is decoded whole, for bases_last")
+    if problem.has_bias and problem.bias_dtype not in DTYPES:
+        return Refusal("bias.dtype", problem.bias_dtype, "bfloat16, float16 or float32, for bases_last")
+    from mxgemm.hip.build import compiler_missing
+
+    return compiler_missing(ARCH)
