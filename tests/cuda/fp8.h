@@ -19,6 +19,22 @@ INLINE u32 e4m3_of(float x) {
 }
 INLINE u32 e4m3x2_of(float low, float high) { return e4m3_of(low) | e4m3_of(high) << 8; }
 
+INLINE u32 fold_pair(u32 x, float reciprocal, u32 unit) {
+  u32 made = 0;
+  for (int h = 0; h < 2; h++) {
+    const double y = float_of_f16(f16_of(value_of_bf16(x >> (16 * h) & 0xFFFFu) * reciprocal));
+    const double m = std::fmin(std::fabs(y), 6), step = m >= 4 ? 2 : m >= 2 ? 1 : 0.5;
+    const double rounded = std::copysign(std::nearbyint(m / step) * step, y) * float_of_f16(unit & 0xFFFFu);
+    made |= e4m3_of(static_cast<float>(rounded)) << (8 * h);
+  }
+  return made;
+}
+INLINE u32 most_of_warp(u32 x) {
+  for (int i = 1; i < 32; i *= 2) x = max(x, from_lane_xor(x, i));
+  return x;
+}
+INLINE uint2 load_8_streamed(const void* p) { return load<uint2>(p); }
+
 #ifdef SHARED_OF_WORKGROUPS
 INLINE u32 multiply_high(u32 a, u32 b) { return static_cast<u32>(static_cast<u64>(a) * b >> 32); }
 INLINE u32 load_shared_1(u32 at) { return *in_shared(at, 1); }

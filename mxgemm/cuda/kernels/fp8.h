@@ -10,6 +10,34 @@ INLINE u32 e4m3x2_of(float low, float high) {
   return r;
 }
 
+// Two bf16 in a word to two e4m3 in half a word: times `reciprocal` (exact), in fp16 (exact where it matters: what fp16 drops
+// is far below half a step), at most 6, to whole steps of 0.5, 1 or 2 by adding and subtracting 1536 of them, times `unit`, a
+// power of two in both halves.
+INLINE u32 fold_pair(u32 x, float reciprocal, u32 unit) {
+  u16 r;
+  asm("{\n.reg .b32 low, high, y, m, above2, above4, magic, most, least, two, four, halves, wholes;\n.reg .f32 a, b;\n"
+      "mov.b32 most, 0x46004600;\nmov.b32 least, 0xC600C600;\nmov.b32 two, 0x40004000;\nmov.b32 four, 0x44004400;\n"
+      "mov.b32 halves, 0x62006200;\nmov.b32 wholes, 0x66006600;\n"
+      "shl.b32 low, %1, 16;\nand.b32 high, %1, 0xffff0000;\nmov.b32 a, low;\nmov.b32 b, high;\n"
+      "mul.f32 a, a, %2;\nmul.f32 b, b, %2;\ncvt.rn.f16x2.f32 y, b, a;\nmin.f16x2 y, y, most;\nmax.f16x2 y, y, least;\n"
+      "abs.f16x2 m, y;\nset.ge.f16x2.f16x2 above2, m, two;\nset.ge.f16x2.f16x2 above4, m, four;\n"
+      "fma.rn.f16x2 magic, above2, halves, halves;\nfma.rn.f16x2 magic, above4, wholes, magic;\n"
+      "add.rn.f16x2 y, y, magic;\nsub.rn.f16x2 y, y, magic;\nmul.rn.f16x2 y, y, %3;\ncvt.rn.satfinite.e4m3x2.f16x2 %0, y;\n}"
+      : "=h"(r) : "r"(x), "f"(reciprocal), "r"(unit));
+  return r;
+}
+INLINE u32 most_of_warp(u32 x) {
+  u32 r;
+  asm("redux.sync.max.u32 %0, %1, 0xFFFFFFFF;" : "=r"(r) : "r"(x));
+  return r;
+}
+// Weights pass once: they are kept out of L1.
+INLINE uint2 load_8_streamed(const void* p) {
+  uint2 v;
+  asm volatile("ld.global.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
+  return v;
+}
+
 INLINE u32 multiply_high(u32 a, u32 b) { return __umulhi(a, b); }
 INLINE u32 load_shared_1(u32 at) {
   u32 v;
