@@ -57,7 +57,7 @@ def planned(shape: Shape, a_format: str, form: str, width: int) -> Planned:
         if seen[once] > 1:  # with more of the weight in shared memory
             continue
         seen[division] += 1
-        if seen[division] <= (2 if len(found) < width // 2 else 1) and len(found) < width:
+        if seen[division] <= (3 if len(found) < width // 2 else 2) and len(found) < width:
             found.append(config)
     return Planned(problem, found, found[0])
 

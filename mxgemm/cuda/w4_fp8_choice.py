@@ -16,24 +16,30 @@ from mxgemm.cuda.warpgroups import COLUMNS, MAX_GROUPS, grid, norm, tiles_m
 from mxgemm.problem import Problem
 
 CLOCKS_A_US: Final = 1700.0
-MEMORY_BYTES_A_US: Final = 1.74e6
+MEMORY_BYTES_A_US: Final = 2.6e6
 """Of the weight, as these copies bring it."""
-L2_BYTES_A_US: Final = 6.2e6
-LAUNCHES_US: Final = 1.9
+L2_BYTES_A_US: Final = 11.2e6
+LAUNCHES_US: Final = 2.0
 BATCH_US: Final = 1.6
 """Of a workgroup, before its first step and after its last."""
-SUM_BYTES_A_CLOCK: Final = 12
+BESIDE: Final = 0.75
+"""Of that, what is left for later ones where another of the multiprocessor works meanwhile."""
+IN_TURN: Final = 0.73
+"""Of the last batch, where not all places of a multiprocessor are filled: what then is not waited for."""
+SUM_BYTES_A_CLOCK: Final = 11.5
 """Of sums, through shared memory and out."""
-SPLIT_US: Final = 2.3
+SPLIT_US: Final = 1.5
 """For a cluster's barriers."""
 IN_CLUSTERS: Final = 0.895
 """Of the multiprocessors: those that clusters of three or more found places on at once."""
 PART: Final = 64
 """Columns of a product."""
-ALONE: Final = 1860.0, 21.0
+ALONE: Final = 1920.0, 21.0
 """Clocks of a warpgroup's step, and of each part of it, where it has the multiprocessor for itself."""
-TOGETHER: Final = 283.0, 558.0
+TOGETHER: Final = 300.0, 511.0
 """The same of each of many."""
+AHEAD: Final = 0.937
+"""Of that, where the next chunk is decoded meanwhile."""
 MAX_USEFUL_STAGES: Final = 6
 _REGISTERS: Final = 1 << 16
 
@@ -73,11 +79,14 @@ def estimate_us(p: Problem, c: Fp8Config) -> float:
     batches = -(-of_unit // together)
     parts = c.columns // PART
     alone, of_all = ALONE[0] + ALONE[1] * parts, c.groups * together * (TOGETHER[0] + TOGETHER[1] * parts)
+    of_all *= AHEAD if c.ahead else 1.0
     clocks = norm((alone, of_all), 5.5)
     of_group = -(-steps(p) // (c.splits * c.groups_k))
     sums = together * 4 * c.groups_k * c.columns * c.rows / SUM_BYTES_A_CLOCK
     weight = p.n * p.k * 17 / 32
     passed = tiles_m(p, c) * (p.n / c.rows * c.columns * p.k * 1.06 + weight)
-    issue = batches * (of_group * clocks + sums) / CLOCKS_A_US + batches * BATCH_US
+    ends = BATCH_US * (1 + (batches - 1) * (1.0 if together == 1 else BESIDE))
+    filled = batches if together == 1 else batches - IN_TURN * (batches - max(1.0, of_unit / together))
+    issue = filled * (of_group * clocks + sums) / CLOCKS_A_US + ends
     bounds = issue, weight / MEMORY_BYTES_A_US, passed / L2_BYTES_A_US
-    return LAUNCHES_US + SPLIT_US * (c.splits > 1) + norm(bounds, 5.1)
+    return LAUNCHES_US + SPLIT_US * (c.splits > 1) + norm(bounds, 4.2)
