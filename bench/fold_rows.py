@@ -82,8 +82,8 @@ def measured(shape: tuple[int, int, int], device: torch.device, seconds: float) 
     heater = torch.randn(HEATER, HEATER, device=device, dtype=torch.bfloat16)
 
     def made() -> list[Tensor]:
-        sizes = ((m, k, torch.uint8), (m, 1, torch.float32), (m, 1, torch.int32))
-        sizes += ((round_up(n, 16), k, torch.uint8), (round_up(n, 16), 1, torch.float32))
+        of_a = (m, k, torch.uint8), (m, 1, torch.float32), (m, 1, torch.int32)
+        sizes = *of_a, (round_up(n, 16), k, torch.uint8), (round_up(n, 16), 1, torch.float32)
         return [torch.zeros(rows, columns, device=device, dtype=dtype) for rows, columns, dtype in sizes]
 
     def heated(calls: Sequence[Callable[[], object]]) -> float:

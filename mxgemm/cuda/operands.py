@@ -100,7 +100,7 @@ def macros_of_a(p: Problem) -> dict[str, int | str]:
 
 
 def weight_strides(p: Problem) -> tuple[int, ...]:
-    """Return the strides of the weight (16 rows, a row, a block, a byte) and of scales, as ``w4_operands.h`` has them."""
+    """Return strides of the weight (16 rows, a row, a block, a byte) and of scales, as ``w4_operands.h`` has them."""
     s = strides_of(p)
     row, column = s.b
     if p.weight_layout == "row_major":

@@ -1,16 +1,38 @@
-"""The first launch of route ``fp8_fold`` in CUDA C++, for who launches it as one of Triton's (``Launcher``)."""
+"""The first launch of route ``fp8_fold``: A is folded, and rows of a compact weight are decoded.
+
+On Hopper it is CUDA C++, a workgroup a row of A, where there is a compiler; elsewhere, and where rows are many, it is
+Triton's, of the same bytes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from mxgemm.cuda import fold_rows
 from mxgemm.cuda.lazy import Lazy
+from mxgemm.cuda.operands import ARCH
 from mxgemm.native.program import KernelStep, Place, fixed
 from mxgemm.problem import Problem
+from mxgemm.routes.fold_calls import fold_both_call, quantize_fold_call
+from mxgemm.triton.launch import Launcher
+
+MOST_ROWS: Final = 512
+"""Of A, up to which this was measured to be the quicker one."""
+
+
+def first_launch(problem: Problem, rows: int) -> FoldRows | Launcher:
+    """Return the launch; it decodes so many rows of a compact weight, 0 for one that is in e4m3."""
+    p = problem
+    if p.arch == ARCH and p.m <= MOST_ROWS and not fold_rows.refused(p, rows):
+        from mxgemm.hip.build import compiler_missing
+
+        if compiler_missing(p.arch) is None:
+            return FoldRows(p, rows)
+    return Launcher(fold_both_call(p, rows) if rows else quantize_fold_call(p))
 
 
 class FoldRows:

@@ -96,7 +96,9 @@ def test_bytes_are_those_of_the_definition(case: Case, rows: int) -> None:
         assert bool((decoded == 255).all())
 
 
-@pytest.mark.parametrize("more", [{"k": 2880}, pytest.param({"k": 8192}, marks=SLOW), pytest.param({"k": 28672}, marks=SLOW)])
+@pytest.mark.parametrize(
+    "more", [{"k": 2880}, pytest.param({"k": 8192}, marks=SLOW), pytest.param({"k": 28672}, marks=SLOW)]
+)
 def test_machine_code(more: dict[str, Any], tmp_path: Path) -> None:
     """Nothing is spilled; loads and stores are wide; few registers, so that many lanes are there at once."""
     lacking = compiler_refusal("sm_90")
@@ -107,6 +109,7 @@ def test_machine_code(more: dict[str, Any], tmp_path: Path) -> None:
     image = build(fold_rows.SOURCE, arch="sm_90", defines=fold_rows.defines(problem, 4096), folder=KERNELS)
     code = disassemble(image, tmp_path)
     assert code.kernel["STG.E.128"] == fold_rows.TURNS + fold_rows.values(problem) // 16
-    assert sum(number for name, number in code.kernel.items() if name.startswith("LDG") and ".64" in name) == fold_rows.TURNS
+    loads = sum(number for name, number in code.kernel.items() if name.startswith("LDG") and ".64" in name)
+    assert loads == fold_rows.TURNS
     assert code.registers <= 64
     assert sum(code.kernel.values()) < 900
