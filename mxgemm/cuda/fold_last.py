@@ -1,4 +1,4 @@
-"""The last launch of ``fp8_fold`` where it applies the bases of rows, ``kernels/fold_last.cu``: macros, grid, pointers."""
+"""The last launch of ``fp8_fold`` where it applies the bases of rows, ``fold_last.cu``: macros, grid, arguments."""
 
 from __future__ import annotations
 

@@ -24,9 +24,9 @@ from mxgemm.native.vendor_kernel import product_kernel
 from mxgemm.notices import say_once
 from mxgemm.problem import Problem
 from mxgemm.routes.base import Operands
-from mxgemm.routes.fold_calls import fold_both_call, quantize_fold_call
 from mxgemm.routes.fold_forms import FP8_FOLD_COMPACT
-from mxgemm.triton.launch import Launcher, hooks
+from mxgemm.routes.fold_rows import first_launch
+from mxgemm.triton.launch import hooks
 
 _ALIGN: Final = 256
 _E4M3: Final = torch.float8_e4m3fn
@@ -48,7 +48,7 @@ class PlainFoldChain:
         p = self.problem = problem
         self.compact = p.derived == FP8_FOLD_COMPACT.kind
         self.columns = round_up(p.n, FOLD_ROWS)
-        self.quantize = Launcher(fold_both_call(p, p.n) if self.compact else quantize_fold_call(p))
+        self.quantize = first_launch(p, p.n if self.compact else 0)
         assert p.strides is not None
         # fp16 may not hold sums without their bases, and a bias is added to what was not rounded.
         wide = p.has_bias or p.out_dtype == torch.float16
