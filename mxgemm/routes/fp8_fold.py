@@ -28,8 +28,8 @@ MAX_K: Final = 32768
 """A program holds whole rows of A in registers."""
 PLACES: Final = 8
 """Products without bases that cublasLt 13.1 names."""
-BASES_LAST_M: Final = 512
-"""Rows of A up to which they mostly pay, where no table says (docs/lab-notes.md)."""
+BASES_LAST_RESULTS: Final = 1 << 24
+"""M N up to which they mostly pay, where no table says: the last launch passes over them (docs/lab-notes.md)."""
 
 HIP_TORCH: Final = (2, 7)
 """The first torch whose scaled product takes a scale a row on gfx942 (pull request 144432)."""
@@ -83,7 +83,8 @@ class FP8Fold(Route):
 
     def configs(self, problem: Problem) -> Sequence[FoldConfig]:
         """Sums in fp32."""
-        return [FoldConfig(bases_last=problem.m <= BASES_LAST_M and _plain_refusal(problem) is None)]
+        few = problem.m * problem.n <= BASES_LAST_RESULTS
+        return [FoldConfig(bases_last=few and _plain_refusal(problem) is None)]
 
     def candidates(self, problem: Problem) -> Sequence[FoldConfig]:
         """Return what ``configs`` does, and the other ways."""
