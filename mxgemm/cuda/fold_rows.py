@@ -19,6 +19,8 @@ LEAST_LANES: Final = 128
 MOST_LANES: Final = 1024
 TURNS: Final = 4
 """Of a lane that decodes 16 codes each time."""
+KEEPS: Final = 2
+"""What is said of L2 lines (``kernels/fold_rows.cu``)."""
 _TABLE_BYTES: Final = 512
 _MAX_PIECES: Final = 1 << 31
 
@@ -56,6 +58,8 @@ def defines(p: Problem, rows: int) -> dict[str, int | str]:
         "DECODES": int(rows > 0),
         "PLAIN": int(p.weight_layout == p.scale_layout == "row_major"),
         "W_BLOCK": 16 if p.weight_layout == "row_major" else 256,
+        "TURNS": TURNS,
+        "KEEPS": KEEPS,
     }
 
 

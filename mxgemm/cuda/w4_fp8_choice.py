@@ -16,29 +16,29 @@ from mxgemm.cuda.warpgroups import COLUMNS, MAX_GROUPS, grid, norm, tiles_m
 from mxgemm.problem import Problem
 
 CLOCKS_A_US: Final = 1700.0
-MEMORY_BYTES_A_US: Final = 2.6e6
+MEMORY_BYTES_A_US: Final = 4.2e6
 """Of the weight, as these copies bring it."""
-L2_BYTES_A_US: Final = 11.2e6
-LAUNCHES_US: Final = 2.0
-BATCH_US: Final = 1.6
+L2_BYTES_A_US: Final = 12.3e6
+LAUNCHES_US: Final = 1.83
+BATCH_US: Final = 1.27
 """Of a workgroup, before its first step and after its last."""
-BESIDE: Final = 0.75
+BESIDE: Final = 0.34
 """Of that, what is left for later ones where another of the multiprocessor works meanwhile."""
-IN_TURN: Final = 0.73
+IN_TURN: Final = 0.79
 """Of the last batch, where not all places of a multiprocessor are filled: what then is not waited for."""
-SUM_BYTES_A_CLOCK: Final = 11.5
+SUM_BYTES_A_CLOCK: Final = 9.8
 """Of sums, through shared memory and out."""
-SPLIT_US: Final = 1.5
+SPLIT_US: Final = 1.71
 """For a cluster's barriers."""
 IN_CLUSTERS: Final = 0.895
 """Of the multiprocessors: those that clusters of three or more found places on at once."""
 PART: Final = 64
 """Columns of a product."""
-ALONE: Final = 1920.0, 21.0
+ALONE: Final = 2000.0, 21.0
 """Clocks of a warpgroup's step, and of each part of it, where it has the multiprocessor for itself."""
-TOGETHER: Final = 300.0, 511.0
+TOGETHER: Final = 299.0, 488.0
 """The same of each of many."""
-AHEAD: Final = 0.937
+AHEAD: Final = 0.929
 """Of that, where the next chunk is decoded meanwhile."""
 MAX_USEFUL_STAGES: Final = 6
 _REGISTERS: Final = 1 << 16
@@ -89,4 +89,4 @@ def estimate_us(p: Problem, c: Fp8Config) -> float:
     filled = batches if together == 1 else batches - IN_TURN * (batches - max(1.0, of_unit / together))
     issue = filled * (of_group * clocks + sums) / CLOCKS_A_US + ends
     bounds = issue, weight / MEMORY_BYTES_A_US, passed / L2_BYTES_A_US
-    return LAUNCHES_US + SPLIT_US * (c.splits > 1) + norm(bounds, 4.2)
+    return LAUNCHES_US + SPLIT_US * (c.splits > 1) + norm(bounds, 2.69)

@@ -4,11 +4,11 @@
 // A workgroup has a row of A, VALUES of it a lane; those behind them decode, CODES of 16 each a lane and turn.
 //
 // Macros: those of load_values.h; LANES of a workgroup; VALUES, 16 or 32; DECODES, there is a weight; PLAIN, it and its
-// scales are row-major; W_BLOCK, bytes from a block's codes to the next one's.
+// scales are row-major; W_BLOCK, bytes from a block's codes to the next one's; TURNS; KEEPS, 1: the weight leaves
+// L2 first, 2: and what it is decoded to stays there.
 #include "fold_pairs.h"
 #include "w4_fp8_weights.h"
 
-constexpr int TURNS = 4;
 constexpr u32 TABLE = 0, RANGES = TABLE_BYTES;  // in shared memory: magnitudes by scale; of each warp, its exponents
 
 // Strides of A in elements, others in bytes.
@@ -78,16 +78,18 @@ INLINE void decode_rows(const Arguments& p, u32 table, u32 workgroup) {
   u32 row = first / of_row, at = first - row * of_row;
   uint2 codes[TURNS];
   u32 scales[TURNS], bases[TURNS];
+  const u64 first_out = leaves_first(), last_out = stays();
+  auto load_codes = [&](const u8* from) { return KEEPS > 0 ? load_8(from, first_out) : load_8(from); };
   wait_for_earlier_launches();
 #pragma unroll
   for (int i = 0; i < TURNS; i++) {
     if (row < static_cast<u32>(p.n)) {
       const u32 block = at >> 1;
       if (PLAIN) {
-        codes[i] = load_8_streamed(p.w + (row * p.w_row + at * 8));
+        codes[i] = load_codes(p.w + (row * p.w_row + at * 8));
         scales[i] = load_u8(p.s + (row * p.s_row + block));
       } else {
-        codes[i] = load_8_streamed(p.w + ((row >> 4) * p.w_tile + (row & 15) * p.w_row + block * W_BLOCK + (at & 1) * 8));
+        codes[i] = load_codes(p.w + ((row >> 4) * p.w_tile + (row & 15) * p.w_row + block * W_BLOCK + (at & 1) * 8));
         scales[i] = load_u8(p.s + ((row >> 5) * p.s_tile + (row >> 4 & 1) * p.s_half + (row & 15) * p.s_row +
                                    (block >> 3) * p.s_eighth + (block >> 2 & 1) * p.s_fourth + (block & 3) * p.s_block));
       }
@@ -105,9 +107,13 @@ INLINE void decode_rows(const Arguments& p, u32 table, u32 workgroup) {
       const uint2 magnitude =
           load_shared_8(outside(table, place, place) ? place_after_all(table, place, scales[i]) : place);
       const uint2 q = codes[i];
-      store_16(p.decoded + static_cast<i64>(first + i * LANES) * 16,
-               make_uint4(decode_in_order(q.x, magnitude), decode_in_order(q.x >> 16, magnitude),
-                          decode_in_order(q.y, magnitude), decode_in_order(q.y >> 16, magnitude)));
+      const uint4 made = make_uint4(decode_in_order(q.x, magnitude), decode_in_order(q.x >> 16, magnitude),
+                                    decode_in_order(q.y, magnitude), decode_in_order(q.y >> 16, magnitude));
+      u8* const to = p.decoded + static_cast<i64>(first + i * LANES) * 16;
+      if (KEEPS > 1)
+        store_16(to, made, last_out);
+      else
+        store_16(to, made);
     }
   if (workgroup == 0 && threadIdx.x < (-static_cast<u32>(p.n) & 15))
     store_u32(p.factors + 4 * (p.n + threadIdx.x), 127u << 23);
