@@ -1,14 +1,17 @@
 """The first launch of route fp8_fold, by Triton and in CUDA C++: the same bytes, and how long each takes.
 
-    PYTHONPATH=. python bench/fold_rows.py [--m 64 128 256 512] [--build-only] [-o fold_rows.json]
+    PYTHONPATH=. python bench/fold_rows.py [--m 64 128 256 512] [--weights 6] [--build-only] [-o fold_rows.json]
 
-Device microseconds of a launch by graph replay over rotating compact weights (mxgemm.measure.timing), heated: A alone
-("fold"), and with the decoding of a compact weight ("both"). Exit status 1 if bytes differ.
+Device microseconds of a launch by graph replay over rotating weights (mxgemm.measure.timing), heated: A alone ("fold"),
+and with the decoding of a compact weight ("both"), in CUDA C++ by some numbers of turns and by what is said of lines in
+L2 (mxgemm/cuda/fold_rows.py). Then whole calls of the route with each, of a weight in e4m3 ("fast") and of a compact one.
+Exit status 1 if bytes differ.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -32,27 +35,35 @@ from mxgemm.measure.spread import Effort
 from mxgemm.measure.timing import graph_us
 from mxgemm.mx.fold import row_bases
 from mxgemm.mx.layouts import round_up
+from mxgemm.problem import Problem
+from mxgemm.routes import Operands
 from mxgemm.routes.fold_calls import fold_both_call, quantize_fold_call
+from mxgemm.routes.fold_chain import FoldChain
+from mxgemm.routes.fold_forms import FP8_FOLD
 from mxgemm.routes.fold_rows import FoldRows
 from mxgemm.triton.launch import Launcher
 
 KIND: Final = "mxgemm-fold-rows"
 MOST_DECODED: Final = 1 << 28
+KINDS: Final = tuple({"TURNS": turns, "KEEPS": keeps} for turns, keeps in ((4, 0), (4, 1), (4, 2), (8, 0), (8, 2)))
 
 
 def main() -> int:
     """Measure; 1 where bytes differ."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--m", type=int, nargs="+", default=[64, 128, 256, 512])
+    parser.add_argument("--weights", type=int, default=len(WEIGHTS), help="of them, the first so many")
     parser.add_argument("--seconds", type=float, default=0.02, help="of one measurement")
     parser.add_argument("--build-only", action="store_true", help="build what is measured, without a GPU")
     output.add_options(parser)
     arguments = parser.parse_args()
     keep = output.json_file(arguments, KIND)
-    shapes = [(m, n, k) for n, k in WEIGHTS if n * k <= MOST_DECODED for m in arguments.m]
+    shapes = [(m, n, k) for n, k in WEIGHTS[: arguments.weights] if n * k <= MOST_DECODED for m in arguments.m]
     problems = [problem_of(shape, "e2m1", "compact") for shape in shapes]
     build_all(
-        (fold_rows.SOURCE, tuple(sorted(fold_rows.defines(p, rows).items()))) for p in problems for rows in (0, p.n)
+        (fold_rows.SOURCE, tuple(sorted({**fold_rows.defines(p, rows), **kind}.items())))
+        for p, kind in itertools.product(problems, KINDS)
+        for rows in (0, p.n)
     )
     if arguments.build_only:
         return 0
@@ -100,7 +111,7 @@ def measured(shape: tuple[int, int, int], device: torch.device, seconds: float) 
         "fold": (Launcher(quantize_fold_call(problem)), False),
         "fold_cuda": (FoldRows(problem, 0), False),
         "both": (Launcher(fold_both_call(problem, n)), True),
-        "both_cuda": (FoldRows(problem, n), True),
+        **{name: (launch, True) for name, launch in kinds(problem).items()},
     }
     results, times = {}, {}
     for name, (launch, both) in launches.items():
@@ -108,8 +119,38 @@ def measured(shape: tuple[int, int, int], device: torch.device, seconds: float) 
         each = calls(launch, results[name], both)
         each[0]()
         times[name] = heated(each)
-    alike = all(same(results[name], results[f"{name}_cuda"]) for name in ("fold", "both"))
+    alike = all(same(results[name], results[name.split("_")[0]]) for name in results)
+
+    out = torch.empty(m, n, device=device, dtype=torch.bfloat16)
+    compact = [Operands(a, None, *pair, None, out, (bases,)) for pair in weights]
+    for name, launch in (("", launches["both"][0]), *kinds(problem).items()):
+        chain = chain_with(problem, launch)
+        times[f"compact {name}".strip()] = heated([partial(chain, one) for one in compact])
+    form = FP8_FOLD.make(weight)
+    assert form is not None
+    forms = [tuple(part.clone() for part in form) for _ in range(copies_needed(n * k, cache_bytes(device)))]
+    fast = [Operands(a, None, *weights[0], None, out, one) for one in forms]
+    problem = replace(problem_of(shape, "e2m1", "prepared"), machine=machine_of(device))
+    for name in ("fold", "fold_cuda"):
+        chain = chain_with(problem, launches[name][0])
+        times[f"fast {name}"] = heated([partial(chain, one) for one in fast])
     return {"m": m, "n": n, "k": k, "alike": alike, **times}
+
+
+def kinds(problem: Problem) -> dict[str, FoldRows]:
+    """Return the launch of both in CUDA C++, by its kinds."""
+    found = {}
+    for kind in KINDS:
+        fold_rows.TURNS, fold_rows.KEEPS = kind["TURNS"], kind["KEEPS"]  # type: ignore[misc]
+        found[f"both_cuda_{kind['TURNS']}_{kind['KEEPS']}"] = FoldRows(problem, problem.n)
+    return found
+
+
+def chain_with(problem: Problem, first: Any) -> FoldChain:
+    """Return the route's launches with another first one."""
+    chain = FoldChain(problem)
+    chain.quantize = first
+    return chain
 
 
 def same(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> bool:
