@@ -4,7 +4,7 @@
 
 Device microseconds of a launch by graph replay over rotating weights (mxgemm.measure.timing), heated: A alone ("fold"),
 and with the decoding of a compact weight ("both"), in CUDA C++ by some numbers of turns and by what is said of lines in
-L2 (mxgemm/cuda/fold_rows.py). Then whole calls of the route with each, of a weight in e4m3 ("fast") and of a compact one.
+L2 (mxgemm/cuda/fold_rows.py). Then whole calls of the route with each, of a weight in e4m3 ("fast") and a compact one.
 Exit status 1 if bytes differ.
 """
 
@@ -114,18 +114,18 @@ def measured(shape: tuple[int, int, int], device: torch.device, seconds: float) 
         **{name: (launch, True) for name, launch in kinds(problem).items()},
     }
     results, times = {}, {}
-    for name, (launch, both) in launches.items():
+    for name, (launch, decodes) in launches.items():
         results[name] = made()
-        each = calls(launch, results[name], both)
+        each = calls(launch, results[name], decodes)
         each[0]()
         times[name] = heated(each)
     alike = all(same(results[name], results[name.split("_")[0]]) for name in results)
 
     out = torch.empty(m, n, device=device, dtype=torch.bfloat16)
     compact = [Operands(a, None, *pair, None, out, (bases,)) for pair in weights]
-    for name, launch in (("", launches["both"][0]), *kinds(problem).items()):
-        chain = chain_with(problem, launch)
-        times[f"compact {name}".strip()] = heated([partial(chain, one) for one in compact])
+    for name in (name for name, (_, decodes) in launches.items() if decodes):
+        chain = chain_with(problem, launches[name][0])
+        times[f"compact {name}"] = heated([partial(chain, one) for one in compact])
     form = FP8_FOLD.make(weight)
     assert form is not None
     forms = [tuple(part.clone() for part in form) for _ in range(copies_needed(n * k, cache_bytes(device)))]
