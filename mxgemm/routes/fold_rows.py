@@ -1,6 +1,6 @@
 """The first launch of route ``fp8_fold``: A is folded, and rows of a compact weight are decoded.
 
-On Hopper it is CUDA C++, a workgroup a row of A, where there is a compiler; elsewhere, and where rows are many, it is
+On Hopper it is CUDA C++, a workgroup a row of A, where there is a compiler; elsewhere, and where A is large, it is
 Triton's, of the same bytes.
 """
 
@@ -20,14 +20,16 @@ from mxgemm.problem import Problem
 from mxgemm.routes.fold_calls import fold_both_call, quantize_fold_call
 from mxgemm.triton.launch import Launcher
 
-MOST_ROWS: Final = 512
-"""Of A, up to which this was measured to be the quicker one."""
+MOST_K: Final = 16384
+MOST_VALUES: Final = 1 << 24
+"""Of A, up to which, and to that K, this was measured to be the quicker one (docs/lab-notes.md)."""
 
 
 def first_launch(problem: Problem, rows: int) -> FoldRows | Launcher:
     """Return the launch; it decodes so many rows of a compact weight, 0 for one that is in e4m3."""
     p = problem
-    if p.arch == ARCH and p.m <= MOST_ROWS and not fold_rows.refused(p, rows):
+    quicker = p.k <= MOST_K and p.m * p.k <= MOST_VALUES
+    if p.arch == ARCH and quicker and not fold_rows.refused(p, rows):
         from mxgemm.hip.build import compiler_missing
 
         if compiler_missing(p.arch) is None:
