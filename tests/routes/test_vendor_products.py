@@ -12,16 +12,20 @@ import torch
 from torch import Tensor
 
 import mxgemm
+from mxgemm.cuda import fold_last
+from mxgemm.cuda import fold_rows as cuda_fold_rows
 from mxgemm.device import KNOWN_MACHINES
 from mxgemm.memory import extent
 from mxgemm.mx.accuracy import judge
 from mxgemm.mx.formats import BLOCK, E2M1
+from mxgemm.mx.layouts import round_up
 from mxgemm.native.program import BIAS, FIXED, OUT, SCRATCH, A, KernelStep, Place, ProductStep, Program
 from mxgemm.native.vendor import VendorError
 from mxgemm.problem import Problem, contiguous_strides
-from mxgemm.routes import Operands, dequant_mm, fold_chain
+from mxgemm.routes import Operands, dequant_mm, fold_chain, fold_plain
 from mxgemm.triton.launch import Launcher
 from tests.cases import skip_without_kernels
+from tests.cuda import lanes
 
 M, N, K = 5, 48, 96
 MEMORY_BYTES = 640
@@ -34,9 +38,10 @@ class Vendor:
 
     def __init__(
         self, m: int, n: int, k: int, dtype: torch.dtype, out_dtype: torch.dtype, bias_dtype: Any, *,
-        fast: bool = False, alignment: int = 16,
+        fast: bool = False, alignment: int = 16, bases: bool = True, place: int = 0,
     ) -> None:  # fmt: skip
         assert alignment == 16
+        self.bases, self.place = bases and dtype == torch.float8_e4m3fn, place
         self.sizes, self.dtypes, self.fast = (m, n, k), (dtype, out_dtype, bias_dtype), fast
         self.bias_dtype = bias_dtype
 
@@ -57,7 +62,7 @@ def multiply(step: ProductStep, weight: int, a: int, base: int, bias: int, out: 
     left, right, result = at(a, (m, k), dtype), at(weight, (n, k), dtype), at(out, (m, n), out_dtype)
     added = None if bias_dtype is None else at(bias, (n,), bias_dtype)
     at(memory, (MEMORY_BYTES,), torch.uint8).fill_(255)  # which is nobody else's
-    if dtype == torch.bfloat16:
+    if not vendor.bases:
         assert (base, weight_base) == (0, 0)
         sums = left.float() @ right.float().T
         result.copy_(sums if added is None else sums + added.float())
@@ -73,14 +78,45 @@ def at(address: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     return torch.frombuffer((ctypes.c_uint8 * nbytes).from_address(address), dtype=dtype).view(shape)
 
 
+class Last:
+    """The last launch where it applies bases, lane by lane on what lies at addresses."""
+
+    def __init__(self, problem: Problem, product_dtype: torch.dtype, product_row: int) -> None:
+        self.problem, self.dtype, self.row, self.loaded = problem, product_dtype, product_row, False
+        macros = tuple(sorted(fold_last.macros(problem, product_dtype).items()))
+        self.library = lanes._built(macros, (fold_last.SOURCE, fold_last.KERNEL, "Arguments", 0))
+
+    def build(self, machine: Any) -> Last:
+        assert machine.arch == "sm_90"
+        return self
+
+    def __call__(self, device: torch.device | None, *addresses: int) -> None:
+        del device
+        p, self.loaded = self.problem, True
+        unfolded, product, base, a, w, w_base, bias, out = addresses
+        row, column = p.strides.out  # type: ignore[union-attr]
+        given = (
+            at(unfolded, (round_up(p.m, 4),), torch.int32), at(product, (p.m, self.row), self.dtype),
+            at(base, (p.m,), torch.float32), at(a, (p.m, p.k), p.a_dtype), at(w, (self.row, p.k), torch.uint8),
+            at(w_base, (self.row,), torch.float32), at(bias, (p.n,), p.bias_dtype) if bias else None,
+            at(out, ((p.m - 1) * row + (p.n - 1) * column + 1,), p.out_dtype),
+        )  # fmt: skip
+        packed = fold_last.POINTERS.pack(*addresses) + fold_last.constants(p, self.row)
+        lanes._run(self.library, packed, fold_last.grid(p), (fold_last.THREADS, 1, 1), given, 0)
+
+
 @pytest.fixture(autouse=True)
 def library(monkeypatch: pytest.MonkeyPatch) -> None:
     skip_without_kernels("cpu")
-    for chain in (dequant_mm, fold_chain):
+    monkeypatch.setattr(cuda_fold_rows, "refused", lambda problem, rows: True)  # the interpreter is there, no GPU
+    for chain in (dequant_mm, fold_chain, fold_plain):
         monkeypatch.setattr(chain, "VendorProduct", Vendor)
         monkeypatch.setattr(chain, "run", multiply)
         monkeypatch.setattr(chain, "product_kernel", lambda *arguments: None)
-    monkeypatch.setattr(dequant_mm, "relaxed", nullcontext)
+        if hasattr(chain, "relaxed"):
+            monkeypatch.setattr(chain, "relaxed", nullcontext)
+    monkeypatch.setattr(fold_plain, "fold_last", Last)
+    monkeypatch.setattr(fold_plain.workspace, "raw_stream", lambda device: 0)
 
 
 def case(a_format: str, bias_dtype: torch.dtype | None, out_dtype: torch.dtype, prepared: bool) -> tuple[Any, Any, Any]:
@@ -140,8 +176,15 @@ class Replayed:
     """Programs as C runs them: kernels by Triton's interpreter and products, on what lies at the addresses."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.launches: list[tuple[Launcher, tuple[Tensor, ...]]] = []
+        self.launches: list[tuple[Any, tuple[Tensor, ...]]] = []
         replayed = self
+
+        def last_step(self: Last, device: torch.device, *places: Place) -> KernelStep:
+            replayed.launches.append((self, ()))
+            patches = tuple((8 * i, place) for i, place in enumerate(places))
+            return KernelStep(len(replayed.launches), (1, 1, 1), (32, 1, 1), 0, bytes(128), patches)
+
+        monkeypatch.setattr(Last, "step", last_step, raising=False)
 
         def step(self: Launcher, tensors: tuple[Tensor, ...], places: tuple[Place, ...]) -> KernelStep:
             assert len(tensors) == len(places)
@@ -167,6 +210,9 @@ class Replayed:
                 multiply(step, *map(address, places), 0)
                 continue
             launcher, tensors = self.launches[step.function - 1]
+            if isinstance(launcher, Last):
+                launcher(None, *(address(place) for _, place in step.places))
+                continue
             moved = []
             for tensor, (_, place) in zip(tensors, step.places, strict=True):
                 memory = at(address(place), (extent(tensor)[1] - extent(tensor)[0],), torch.uint8)
@@ -270,3 +316,81 @@ def test_what_c_is_told_of_fp8_fold(
     again = again[:, :n] if strided else torch.full((M, n), torch.nan, dtype=out_dtype)
     replay(program, operands._replace(out=again))
     assert torch.equal(again, out)
+
+
+@pytest.mark.parametrize("memory", ["fast", "compact"])
+@pytest.mark.parametrize(
+    ("n", "bias_dtype", "out_dtype", "strided", "in_place"),
+    [
+        (48, None, torch.bfloat16, False, True),
+        (48, None, torch.float32, False, True),
+        (48, torch.bfloat16, torch.bfloat16, False, False),
+        (48, None, torch.float16, False, False),
+        (48, torch.float32, torch.bfloat16, True, False),
+        (40, None, torch.bfloat16, False, False),
+        (40, torch.bfloat16, torch.float32, True, False),
+    ],
+)
+def test_a_last_launch_that_applies_bases(
+    n: int, bias_dtype: torch.dtype | None, out_dtype: torch.dtype, strided: bool, in_place: bool, memory: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """The library is asked for a product without bases, by its place, from Python and for C."""
+    replay = Replayed(monkeypatch)
+    chain, operands, weight = plain(n, bias_dtype, out_dtype, strided, memory)
+    assert chain.program(operands) is None  # nothing has been launched yet
+    chain(operands)
+    assert chain.in_place is in_place
+    assert isinstance(chain.vendor, Vendor)
+    wide = out_dtype == torch.float16 or bias_dtype is not None
+    assert chain.vendor.dtypes == (torch.float8_e4m3fn, torch.float32 if wide else out_dtype, None)
+    assert (chain.vendor.bases, chain.vendor.place, chain.vendor.fast) == (False, 3, False)
+    assert judge(operands.out, operands.a, weight, bias=operands.bias).passed
+    program = chain.program(operands)
+    assert program is not None
+    assert program.fits()
+    assert len(program.steps) == 3
+    assert isinstance(program.steps[1], ProductStep)
+    again = operands._replace(out=torch.full_like(operands.out, torch.nan))
+    if strided:
+        again = operands._replace(out=torch.full((M, 2 * n), torch.nan, dtype=out_dtype)[:, :n])
+    replay(program, again)
+    assert torch.equal(again.out, operands.out)
+
+
+def test_torch_multiplies_without_bases_where_the_library_refuses(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Vendor, "refuses", True)
+    said: list[str] = []
+    monkeypatch.setattr(fold_plain, "say_once", said.append)
+    chain, operands, weight = plain(48, torch.bfloat16, torch.bfloat16, False, "fast")
+    for _ in range(2):
+        chain(operands)
+        assert judge(operands.out, operands.a, weight, bias=operands.bias).passed
+        operands.out.fill_(torch.nan)
+    assert said == ["fp8_fold multiplies through torch: cublasLt: it has no algorithm for this product"]
+    assert chain.vendor is None
+    assert chain.program(operands) is None
+
+
+def plain(
+    n: int, bias_dtype: torch.dtype | None, out_dtype: torch.dtype, strided: bool, memory: Any
+) -> tuple[fold_plain.PlainFoldChain, Operands, mxgemm.MXTensor]:
+    """Return the chain of a problem, its operands, of which one row does not fold, and the weight."""
+    weight = mxgemm.quantize(torch.randn(n, K))
+    _, _, _, kind, derived = weight.prepare("sm_90", memory=memory).operand()
+    strides = contiguous_strides(n, K, E2M1, K // BLOCK)
+    p = Problem.of(
+        M, n, K, KNOWN_MACHINES["sm_90"], out_dtype=out_dtype, derived=kind, has_bias=bias_dtype is not None,
+        bias_dtype=bias_dtype or torch.float32, a_dtype=torch.float32,
+        strides=replace(strides, out=(2 * n, 1)) if strided else strides,
+    )  # fmt: skip
+    bias = None if bias_dtype is None else torch.randn(n).to(bias_dtype)
+    a, out = torch.randn(M, K), torch.full((M, 2 * n if strided else n), torch.nan, dtype=out_dtype)
+    a[1, 32:] *= 2.0**-20
+    return (
+        fold_plain.PlainFoldChain(p, 3),
+        Operands(a, None, weight.data, weight.scales, bias, out[:, :n], derived),
+        weight,
+    )
