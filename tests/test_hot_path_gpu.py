@@ -18,6 +18,8 @@ from mxgemm import plan, steady, workspace
 from mxgemm.hip import loaded
 from mxgemm.mx.tensor import MXTensor
 from mxgemm.native import module
+from mxgemm.problem import Config
+from mxgemm.routes.fp8_fold import FoldConfig
 from mxgemm.routing import router
 from mxgemm.triton import launch
 from mxgemm.triton.tile_config import TileConfig
@@ -35,10 +37,13 @@ KINDS = {
     "w4_wgmma, a row-major weight": ("w4_wgmma", None, 65, False),
     "w4_fp8": ("w4_fp8", None, 48, True),
     "w4_fp8, compact": ("w4_fp8", None, 65, True),
-    "fp8_fold": ("fp8_fold", None, 65, True),
-    "fp8_fold, compact": ("fp8_fold", None, 65, True),
-    "fp8_fold, a bias in fp32": ("fp8_fold", None, 65, True),
-    "fp8_fold, a bias in fp32, many rows": ("fp8_fold", None, 1100, True),
+    "fp8_fold": ("fp8_fold", FoldConfig(), 65, True),
+    "fp8_fold, compact": ("fp8_fold", FoldConfig(), 65, True),
+    "fp8_fold, a bias in fp32": ("fp8_fold", FoldConfig(), 65, True),
+    "fp8_fold, a bias in fp32, many rows": ("fp8_fold", FoldConfig(), 1100, True),
+    "fp8_fold, bases last": ("fp8_fold", FoldConfig(bases_last=True), 65, True),
+    "fp8_fold, bases last, compact": ("fp8_fold", FoldConfig(bases_last=True, place=1), 65, True),
+    "fp8_fold, bases last, a bias in fp32": ("fp8_fold", FoldConfig(bases_last=True, place=7), 65, True),
     "dequant_mm, decoded at each call": ("dequant_mm", None, 65, False),
     "dequant_mm, A as it is": ("dequant_mm", None, 48, True),
 }
@@ -90,7 +95,7 @@ class Case:
         return steady.quick(self.w, self.a if a is None else a, self.bias, out, *named)
 
 
-def _configured(bind: Callable[..., Any], config: TileConfig, *arguments: Any, **options: Any) -> Any:
+def _configured(bind: Callable[..., Any], config: Config, *arguments: Any, **options: Any) -> Any:
     return dataclasses.replace(bind(*arguments, **options), config=config)
 
 

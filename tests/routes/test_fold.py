@@ -279,7 +279,7 @@ def test_nothing_to_multiply(device: str) -> None:
 @pytest.mark.parametrize("k", [512, 4096, 28672])
 def test_sums_leave_the_tensor_core(k: int) -> None:
     problem = Problem.of(64, 64, k, Machine("sm_90", 132, "H200"), derived="fp8_fold")
-    assert ROUTE.configs(problem) == [FoldConfig(fast_accumulation=False)]
+    assert not any(config.fast_accumulation for config in ROUTE.candidates(problem))
     assert ROUTE.check_config(problem, FoldConfig()) is None
     refusal = ROUTE.check_config(problem, FoldConfig(fast_accumulation=True))
     assert refusal is not None
