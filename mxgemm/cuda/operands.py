@@ -99,8 +99,8 @@ def macros_of_a(p: Problem) -> dict[str, int | str]:
     }
 
 
-def weight_strides(p: Problem) -> tuple[int, ...]:
-    """Return strides of the weight (16 rows, a row, a block, a byte) and of scales, as ``w4_operands.h`` has them."""
+def constants(p: Problem) -> tuple[int, ...]:
+    """Return what both kernels' ``Arguments`` end with: strides of weight, scales, bias and out, sizes, dtypes."""
     s = strides_of(p)
     row, column = s.b
     if p.weight_layout == "row_major":
@@ -112,14 +112,8 @@ def weight_strides(p: Problem) -> tuple[int, ...]:
         scales = 32 * row, 16 * row, row, 8 * column, 4 * column, column
     else:  # see mxgemm.mx.layouts
         scales = 32 * row, 1, 4, 256, 2, 64
-    return *weight, *scales
-
-
-def constants(p: Problem) -> tuple[int, ...]:
-    """Return what both kernels' ``Arguments`` end with: strides of weight, scales, bias and out, sizes, dtypes."""
-    s = strides_of(p)
     dtypes = DTYPES[p.bias_dtype] if p.has_bias else 0, DTYPES[p.out_dtype]
-    return (*weight_strides(p), s.bias, *s.out, p.m, p.n, p.k, *dtypes, 0)
+    return (*weight, *scales, s.bias, *s.out, p.m, p.n, p.k, *dtypes, 0)
 
 
 def round_constants(p: Problem) -> bytes:

@@ -33,11 +33,6 @@ INLINE u32 most_of_warp(u32 x) {
   for (int i = 1; i < 32; i *= 2) x = max(x, from_lane_xor(x, i));
   return x;
 }
-INLINE uint2 load_8(const void* p) { return load<uint2>(p); }
-INLINE u64 leaves_first() { return 1; }
-INLINE u64 stays() { return 2; }
-INLINE uint2 load_8(const void* p, u64) { return load_8(p); }
-INLINE void store_16(void* p, const uint4& v, u64) { store_16(p, v); }
 
 #ifdef SHARED_OF_WORKGROUPS
 INLINE u32 multiply_high(u32 a, u32 b) { return static_cast<u32>(static_cast<u64>(a) * b >> 32); }

@@ -31,32 +31,6 @@ INLINE u32 most_of_warp(u32 x) {
   asm("redux.sync.max.u32 %0, %1, 0xFFFFFFFF;" : "=r"(r) : "r"(x));
   return r;
 }
-// What is read once leaves L2 before all else, and what is written to be read by the next launch stays there.
-INLINE u64 leaves_first() {
-  u64 policy;
-  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
-INLINE u64 stays() {
-  u64 policy;
-  asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
-INLINE uint2 load_8(const void* p, u64 policy) {
-  uint2 v;
-  asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;"
-               : "=r"(v.x), "=r"(v.y) : "l"(p), "l"(policy));
-  return v;
-}
-INLINE void store_16(void* p, const uint4& v, u64 policy) {
-  asm volatile("st.global.L2::cache_hint.v4.u32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z),
-               "r"(v.w), "l"(policy) : "memory");
-}
-INLINE uint2 load_8(const void* p) {
-  uint2 v;
-  asm volatile("ld.global.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
-  return v;
-}
 
 INLINE u32 multiply_high(u32 a, u32 b) { return __umulhi(a, b); }
 INLINE u32 load_shared_1(u32 at) {
