@@ -1,7 +1,7 @@
 """The first launch of route ``fp8_fold``: A is folded, and rows of a compact weight are decoded.
 
-Without a weight to decode it is CUDA C++ on Hopper, a workgroup a row of A, where there is a compiler and A is not large;
-else it is Triton's, of the same bytes.
+Without a weight to decode it is CUDA C++ on Hopper, a workgroup a row of A, where there is a compiler and A is not
+large; else it is Triton's, of the same bytes.
 """
 
 from __future__ import annotations
