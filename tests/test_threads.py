@@ -124,9 +124,9 @@ ONE_LAUNCH_ROUTES = {"reference", "hip_fused", "hip_mx"}
 ON_A_GPU_ALONE = {"w4_mma", "w4_wgmma", "w4_fp8"}
 """Nothing here runs them: bench/w4_mma.py calls the first from threads, on an H200; the others take scratch alike."""
 LAYERS = {f"experts/{name}" for name in ("known", "launches", "program", "w4_mma", "w4_wgmma")}
-ELSEWHERE = {"workspace", "cpu/elements", "native/module", "scaled/triton_gemm", *LAYERS}
-"""The pool; conversions on a CPU and mxgemm.quant_gemm, one launch each; on a GPU alone the steady calls in C and
-layers of experts by the kernels before."""
+ELSEWHERE = {"workspace", "cpu/elements", "native/module", "scaled/triton_gemm", "routes/fold_plain", *LAYERS}
+"""The pool; conversions on a CPU and mxgemm.quant_gemm, one launch each; on a GPU alone the steady calls in C, fp8_fold
+where its last launch applies bases, and layers of experts by the kernels before."""
 COMPUTING = {
     getattr(torch.ops.aten, name)
     for name in ("empty", "mm", "_scaled_mm", "copy_", "_to_copy", "add_", "ones", "constant_pad_nd")
