@@ -157,9 +157,14 @@ class TestOnAGPU:
         test_fold.test_huge_outlier_where_the_other_operand_is_zero("cuda")
 
     @pytest.mark.parametrize("memory", ["fast", "compact"])
-    def test_a_first_call_may_be_captured(self, memory: str) -> None:
+    def test_captured(self, memory: str, configured: FoldConfig) -> None:
+        """The first call too, where none of the launches is Triton's."""
         a = torch.randn(65, 288, device="cuda", dtype=torch.bfloat16)
         weight = mxgemm.quantize(torch.randn(272, 288, device="cuda")).prepare(memory=memory)  # type: ignore[arg-type]
+        if memory == "compact" or not configured.bases_last:
+            with pytest.raises(RuntimeError, match="before the capture"), torch.cuda.graph(torch.cuda.CUDAGraph()):
+                mxgemm.gemm(a, weight, route="fp8_fold")
+            mxgemm.gemm(a, weight, route="fp8_fold")
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             captured = mxgemm.gemm(a, weight, route="fp8_fold")
