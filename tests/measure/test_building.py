@@ -14,6 +14,7 @@ import torch
 
 from mxgemm.cli import tune as cli_tune
 from mxgemm.device import KNOWN_MACHINES
+from mxgemm.errors import Refusal
 from mxgemm.measure import building, trial, tuner, unfinished
 from mxgemm.measure.forms import FORMS, Form, form_of_kind, problem_in_form
 from mxgemm.measure.held import Held
@@ -191,6 +192,8 @@ def test_what_triton_compiles_at_a_first_launch_is_compiled_ahead(monkeypatch: p
     monkeypatch.setattr(building, "triton_missing", lambda machine: None)
     monkeypatch.setattr(building, "compile_call", lambda call, arch: made.append((call.kernel.__name__, arch)))
     machine = KNOWN_MACHINES["sm_90"]
+    nothing = Refusal("compiler", "missing", "a compiler", "installation")  # with one some launches are not Triton's
+    monkeypatch.setattr("mxgemm.hip.build.compiler_missing", lambda arch: nothing)
     monkeypatch.setattr(building, "serves_launches", lambda arch: False)
     building.build_one(Task((64, 2880, 512)), machine, ["fp8_fold"], 1)
     assert made == []
