@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from mxgemm.cuda import w4_mma
+from mxgemm.cuda.lazy import Lazy
 from mxgemm.device import KNOWN_MACHINES
 from mxgemm.mx.formats import BLOCK, E2M1
 from mxgemm.problem import Options, Problem, contiguous_strides
 from mxgemm.routes.fold_chain import FoldChain
 from mxgemm.routing.router import choose
-from mxgemm.triton.launch import KernelCall
+from mxgemm.triton.launch import KernelCall, Launcher
 from mxgemm.triton.support import INT32_MAX
 from mxgemm.warmup import SIZES
 
@@ -43,9 +44,14 @@ def kernels(problem: Problem) -> Iterator[object]:
         if config.a_before:
             yield tuple(sorted(w4_mma.round_defines(problem, config).items()))
     elif route.name == "fp8_fold":
-        chain = FoldChain(problem)
-        for launcher in (chain.quantize, *chain.decode.values(), *chain.finish.values(), chain.last):
-            yield specialisation(launcher._call)
+        chain: Any = route.bind(problem, config)
+        of_slices = (*chain.decode.values(), *chain.finish.values()) if isinstance(chain, FoldChain) else ()
+        for launch in (chain.quantize, chain.last, *of_slices):
+            if isinstance(launch, Launcher):
+                yield specialisation(launch._call)
+            else:
+                built: Lazy = getattr(launch, "_launch", launch)
+                yield built._kernel, *sorted(built._defines.items())
     elif builds := getattr(sys.modules[type(route).__module__], "instances", None):
         yield from ((source, *sorted(macros.items())) for source, macros in builds(problem, config))
     elif hasattr(route, "calls"):
@@ -68,7 +74,10 @@ def kernels(problem: Problem) -> Iterator[object]:
         (64, 96, "e4m3", ""),
     ],
 )
-def test_no_m_has_a_kernel_that_the_warm_sizes_have_not(n: int, k: int, a_format: str, form: str) -> None:
+def test_no_m_has_a_kernel_that_the_warm_sizes_have_not(
+    n: int, k: int, a_format: str, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Lazy, "build", lambda self, machine: self)
     machine, strides = KNOWN_MACHINES["sm_90"], contiguous_strides(n, k, E2M1, k // BLOCK)
     options = Options(a_format=a_format, derived=form)
 
