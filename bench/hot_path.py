@@ -40,7 +40,7 @@ from mxgemm.measure.timing import host_us
 from mxgemm.mx.tensor import MXTensor
 from mxgemm.native import module
 from mxgemm.native.program import ProductStep
-from mxgemm.routes import dequant_mm, fold_chain
+from mxgemm.routes import dequant_mm, fold_chain, fold_plain
 
 KIND = "mxgemm-hot-path"
 SIZES: tuple[tuple[int, int, int, Form, str | None], ...] = (
@@ -245,7 +245,7 @@ def python_only() -> Iterator[None]:
 def library_products() -> Iterator[None]:
     """Have the vendor's products of plans that C is told of launched by the vendor's library."""
     with ExitStack() as patches:
-        for chain in (fold_chain, dequant_mm):
+        for chain in (fold_chain, fold_plain, dequant_mm):
             patches.enter_context(mock.patch.object(chain, "product_kernel", return_value=None))
         yield
 
