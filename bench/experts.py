@@ -98,7 +98,10 @@ class Whole(GroupedMMA):
         """Change the route's own configuration, of layers of any size."""
         found = whole.config_for(problems)
         can = found is not None and whole.takes(problems, routing, tokens, least_units=0)
-        return replace(found, **self.changes) if found is not None and can else None
+        if found is None or not can:
+            return None
+        changed = replace(found, **self.changes)
+        return changed if "slots" in self.changes else whole.filled(problems, changed)
 
 
 _SLOTS: dict[str, Any] = {"tiles_m": 1, "tiles": 1, "warps_n": 4, "slots": 2, "resident": 2}

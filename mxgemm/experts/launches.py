@@ -116,10 +116,11 @@ class Whole:
             left = (a.data_ptr(), 0 if a_scales is None else a_scales.data_ptr())
             table = 0 if expert_map is None else expert_map.data_ptr()
             made = (left[0], data, scales) if self.tokens is not None else (0, 0, 0)
-            self.begin(device, found, tiles, ids.data_ptr(), table, *made)
+            pairs_by = ids.data_ptr(), table
+            self.begin(device, found, tiles, *pairs_by, *made)
             one, two = (tuple(0 if t is None else t.data_ptr() for t in weight) for weight in (first, second))
             read = left if self.tokens is None else (data, scales)
-            self.main(device, *read, *one, inner, inner_scales, *two, y.data_ptr(), tiles, found)
+            self.main(device, *read, *one, inner, inner_scales, *two, y.data_ptr(), tiles, found, *pairs_by)
         return y
 
     def _places(self, scratch: Scratch) -> list[Place | None]:
@@ -145,7 +146,7 @@ class Whole:
         made = (a, data, scales) if quantises else (nothing, nothing, nothing)
         return [
             self.begin.step(device, found, tiles, ids, table, *made),
-            self.main.step(device, *read, w13, s13, b13, inner, inner_scales, w2, s2, b2, y, tiles, found),
+            self.main.step(device, *read, w13, s13, b13, inner, inner_scales, w2, s2, b2, y, tiles, found, ids, table),
         ]
 
 

@@ -23,10 +23,11 @@ Problems = tuple[GroupedProblem, GroupedProblem]
 
 SOURCE: Final = "grouped_layer.cu"
 KERNEL: Final = "grouped_layer"
-POINTERS: Final = Layout("P" * 13)
-"""Tokens, scales, w13, scales, b13, inner activations, scales, w2, scales, b2, pairs' results, tile list, places."""
+POINTERS: Final = Layout("P" * 15)
+"""Tokens, scales, w13, scales, b13, inner activations, scales, w2, scales, b2, pairs' results, tile list, places, ids, map
+or 0."""
 _HALF: Final = "q" * 8 + "i" * 14
-CONSTANTS: Final = Layout(2 * _HALF + "fff" + "i" * 5)
+CONSTANTS: Final = Layout(2 * _HALF + "fff" + "i" * 7 + "q")
 """The rest of the kernel's ``LayerArguments``."""
 
 BEGIN_SOURCE: Final = "grouped_begin.cu"
@@ -35,15 +36,10 @@ BEGIN_POINTERS: Final = Layout("P" * 7)
 """Places, tiles, ids, map or 0; tokens, bytes, scales, or 0."""
 BEGIN_CONSTANTS: Final = Layout("q" + "iiii" + "qq" + "iiii")
 
-TEAMS: Final = 2
-"""Places of 64 weight rows of a unit, each of which has warps of its own."""
-ALONG_N: Final = 2
-"""Warps along N of a team, of a pair of tiles of 16 weight rows each."""
-TILES: Final = 2
-STORING: Final = 2 * TEAMS
-"""Warps that add up and store."""
-DECODING: Final = 3
-"""Warps that bring rows of A."""
+PLACE: Final = 4
+"""Tiles of 16 weight rows of a place."""
+STORING: Final = 2
+"""Warps that add up and store, of each place of a unit."""
 QUEUE: Final = 4
 """Tiles of rows that are asked for."""
 SHARES: Final = (2, 0), (1, 2)
@@ -71,6 +67,9 @@ class WholeConfig:
         warps_k: warps that share K, the order of sums: see :class:`mxgemm.experts.mma.GroupedConfig`.
         shares: see :data:`SHARES`.
         buffers: tiles of A in shared memory.
+        teams: places of 64 weight rows of a unit, each of which has warps of its own.
+        tiles: tiles of 16 weight rows of a warp, 1 or 2.
+        decoding: warps that bring rows of A.
     """
 
     rows: int
@@ -78,21 +77,24 @@ class WholeConfig:
     warps_k: int = WARPS_K
     shares: tuple[tuple[int, int], tuple[int, int]] = SHARES
     buffers: int = 2
+    teams: int = 2
+    tiles: int = 2
+    decoding: int = 3
 
     @property
     def multiplying(self) -> int:
         """Warps that multiply."""
-        return TEAMS * ALONG_N * self.warps_k
+        return self.teams * PLACE // self.tiles * self.warps_k
 
     @property
     def threads(self) -> int:
         """Threads of a workgroup."""
-        return LANES * (self.multiplying + STORING + DECODING + 1)
+        return LANES * (self.multiplying + STORING * self.teams + self.decoding + 1)
 
     @property
     def stage_bytes(self) -> int:
         """Bytes of a round of chunks of a unit: codes and scales."""
-        return self.warps_k * TEAMS * ALONG_N * (TILES * TILE_N * CHUNK // 2 + LANES * 4)
+        return self.warps_k * self.teams * PLACE // 2 * (2 * TILE_N * CHUNK // 2 + LANES * 4)
 
 
 def config_for(problems: Problems, warps_k: int = WARPS_K) -> WholeConfig | None:
@@ -106,13 +108,18 @@ def config_for(problems: Problems, warps_k: int = WARPS_K) -> WholeConfig | None
     rows = min(most, 1 << (tokens - 1).bit_length())
     shares = FINE_SHARES if problems[0].a_format != "bf16" and tokens <= TILE_M // 2 else SHARES
     while rows:
-        least = WholeConfig(rows, 0, warps_k)
-        each = least.stage_bytes + 16 + 32
-        slots = min(MOST_SLOTS, (MAX_SHARED_BYTES - shared_bytes(problems, least)) // each)
-        if slots >= LEAST_SLOTS:
-            return replace(least, slots=slots, shares=shares)
+        found = filled(problems, WholeConfig(rows, 0, warps_k, shares))
+        if found is not None:
+            return found
         rows //= 2
     return None
+
+
+def filled(problems: Problems, c: WholeConfig) -> WholeConfig | None:
+    """Return a configuration with as many slots as there is room for; None where that is too little."""
+    empty = replace(c, slots=0)
+    slots = min(MOST_SLOTS, (MAX_SHARED_BYTES - shared_bytes(problems, empty)) // (c.stage_bytes + 16 + 32))
+    return replace(c, slots=slots) if slots >= LEAST_SLOTS else None
 
 
 def tokens_of(problems: Problems) -> int:
@@ -140,7 +147,7 @@ def _is_vector(t: Tokens) -> bool:
 
 def shared_bytes(problems: Problems, c: WholeConfig) -> int:
     """Return the shared memory of a workgroup."""
-    of_sums = c.multiplying * TILE_M * (TILES * TILE_N + 4) * 4
+    of_sums = c.multiplying * TILE_M * (c.tiles * TILE_N + 4) * 4
     barriers = 16 * c.slots + 48 + 16 * QUEUE
     small = of_sums + barriers + 32 * (c.slots + 1 + QUEUE) + c.buffers * 4 * LANES * c.warps_k
     return -(-small // 128) * 128 + c.slots * c.stage_bytes + c.buffers * rows_bytes(problems, c)
@@ -159,17 +166,17 @@ def programs(problems: Problems, c: WholeConfig) -> int:
 def most_units(p: GroupedProblem, c: WholeConfig) -> int:
     """Return how many units a product has at most."""
     groups = min(p.experts, p.rows)
-    return units(p) * (groups + (p.rows - groups) // c.rows)
+    return units(p, c) * (groups + (p.rows - groups) // c.rows)
 
 
 def places(p: GroupedProblem) -> int:
     """Return the places of a product's weight."""
-    return -(-p.n // (ALONG_N * TILES * TILE_N))
+    return -(-p.n // (PLACE * TILE_N))
 
 
-def units(p: GroupedProblem) -> int:
+def units(p: GroupedProblem, c: WholeConfig) -> int:
     """Return the units of a tile of rows."""
-    return -(-places(p) // TEAMS)
+    return -(-places(p) // c.teams)
 
 
 def listed_words(c: WholeConfig, r: Routing) -> int:
@@ -193,11 +200,14 @@ def sizes(problems: Problems, c: WholeConfig, r: Routing) -> tuple[int, int, int
 def defines(problems: Problems, c: WholeConfig) -> dict[str, int | str]:
     """Return the macros of a class of layers."""
     one, two = problems
-    shape = GroupedConfig(1, TILES, ALONG_N, resident=1, warps_k=c.warps_k, slots=c.slots)
+    shape = GroupedConfig(1, c.tiles, PLACE // c.tiles, resident=1, warps_k=c.warps_k, slots=c.slots)
     return {
         **mma.defines(one, shape, by_ids=False, early=False),
         "A_ROWS": c.rows,
         "A_BUFFERS": c.buffers,
+        "TEAMS": c.teams,
+        "BRINGING": c.decoding,
+        "FEW": int(one.rows <= mma.FEW_PAIRS),
         "TAIL": int(one.k % CHUNK != 0 or two.k % CHUNK != 0),
         "ROUNDS": 0,
         "A_VECTOR": 1,
@@ -214,19 +224,20 @@ def constants(problems: Problems, c: WholeConfig, r: Routing) -> bytes:
     halves = (
         value
         for p, shares in zip(problems, c.shares, strict=True)
-        for value in (*_half(p), *(programs(problems, c) * share for share in shares))
+        for value in (*_half(p, c), *(programs(problems, c) * share for share in shares))
     )
-    found = one.rows, one.experts, listed_words(c, r), rows_bytes(problems, c), 0
+    listed = one.rows, one.experts, listed_words(c, r), rows_bytes(problems, c)
+    found = *listed, r.id_dtype.itemsize, r.mapped, 0, r.first
     return CONSTANTS.pack(*halves, *gate, *found)
 
 
-def _half(p: GroupedProblem) -> tuple[int, ...]:
+def _half(p: GroupedProblem, c: WholeConfig) -> tuple[int, ...]:
     s = p.strides
     return (
         *(s.a[0], s.a_scales[0], s.w[0], s.w_scales[0], *s.bias, *s.out),
         *(p.n, p.k, 0 if p.bias_dtype is None else DTYPES[p.bias_dtype], DTYPES.get(p.out_dtype, 0)),
         *(p.a_rows, p.divisor, int(p.reads_index), int(p.writes_index)),
-        *(-(-p.k // CHUNK), places(p), -(-p.n // (2 * TILE_N)) * 2, units(p)),
+        *(-(-p.k // CHUNK), places(p), -(-p.n // (2 * TILE_N)) * 2, units(p, c)),
     )
 
 

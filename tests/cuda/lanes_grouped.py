@@ -86,7 +86,7 @@ def multiply_whole(
     inner = torch.full((pairs, row), 255, dtype=torch.uint8)
     inner_scales = torch.full((pairs, of_scales), 254, dtype=torch.uint8) if of_scales else None
     y = torch.full((pairs, columns), float("nan"))
-    tensors = (*read, *weights[0], inner, inner_scales, *weights[1], y, tiles, places)
+    tensors = (*read, *weights[0], inner, inner_scales, *weights[1], y, tiles, places, ids, expert_map)
     shares, whole.programs = whole.programs, lambda *_: workgroups
     try:
         packed = whole.POINTERS.pack(*addresses(*tensors)) + whole.constants(problems, c, routing)

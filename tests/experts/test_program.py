@@ -108,7 +108,7 @@ def test_one_launch_reads_what_the_one_before_it_makes(route: ByLanes, a_format:
     assert len(begin) == len(whole.BEGIN_POINTERS.offsets)
     assert len(main) == len(whole.POINTERS.offsets)
     found, tiles, ids, table, x, data, scales = begin
-    assert main[11:] == [tiles, found]
+    assert main[11:] == [tiles, found, ids, table]
     assert main[:2] == ([data, scales] if quantised else [A, program.fixed(0)])
     assert x == (A if quantised else program.fixed(0))
     assert (ids, table) == (program._IDS, program.fixed(0))

@@ -9,6 +9,8 @@ INLINE u32 take_number(u8* count) {
   asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], 1;" : "=r"(v) : "l"(count) : "memory");
   return v;
 }
+// What this lane has written is there for later launches, before they have waited.
+INLINE void publish() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 INLINE void add_to_count(u8* count) {
   asm volatile("fence.acq_rel.gpu;\nred.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(count) : "memory");
 }

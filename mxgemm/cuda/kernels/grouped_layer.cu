@@ -4,7 +4,7 @@
 // A unit is a tile of up to A_ROWS rows of A (grouped_tile.h) by two places of 64 weight rows, WARPS_K chunks a round. Of a
 // workgroup's warps the last one calls for weights, by bulk copies to SLOTS stages of shared memory, unit after unit, of the
 // second product too, which depend on nobody; the first ones, a team of WARPS for each place, multiply; STORING warps add
-// their sums and store; DECODING warps bring a tile's rows of A, one tile ahead if there is room. So memory is waited for
+// their sums and store; BRINGING warps bring a tile's rows of A, one tile ahead if there is room. So memory is waited for
 // once, whatever warps that multiply wait for. Rows of the second product are read when all units of the first that make
 // them have been counted.
 //
@@ -16,34 +16,82 @@
 // A_BUFFERS, tiles of A that there is room for.
 #include "grouped_layer.h"
 
+// The tiles of rows, one a lane.
+struct Listed {
+  int tiles, expert, first, end;
+};
+#if FEW
+// Of up to 32 pairs, one a lane: by their ids, in the list's order, without waiting for it.
+INLINE Listed listed_by_ids(const LayerArguments& p) {
+  const int lane = threadIdx.x & 31;
+  Routing routing = {p.ids, p.map, p.first_id, p.rows, p.experts, 0, 0, 0, 0, 0, p.id_bytes, p.map_length, 0};
+  const int own = lane < p.rows ? local_expert(routing, lane) : -1;
+  const u32 same = lanes_with(static_cast<u32>(own));
+  const int count = own < 0 ? 0 : count_bits(same), leads = own >= 0 && lowest_bit(same) == lane;
+  const int some = leads ? (count + A_ROWS - 1) / A_ROWS : 0;
+  int pairs = 0, before = 0, all = 0;  // of experts before this one
+#pragma unroll 1
+  for (int i = 0; i < p.rows; i++) {
+    const u32 both = from_lane(static_cast<u32>(own) << 8 | static_cast<u32>(some), i);
+    const int of = static_cast<int>(both & 255), is_before = static_cast<int>(both) >> 8 < own;
+    const bool there = static_cast<int>(both) >= 0;
+    pairs += there && is_before, before += there && is_before ? of : 0, all += of;
+  }
+  Listed listed = {all, 0, 0, 0};
+#pragma unroll 1
+  for (int i = 0; i < p.rows; i++) {  // a tile's lane finds who leads it
+    const int expert = static_cast<int>(from_lane(static_cast<u32>(own), i));
+    const int begin = static_cast<int>(from_lane(static_cast<u32>(before), i));
+    const int of = static_cast<int>(from_lane(static_cast<u32>(some), i));
+    const int start = static_cast<int>(from_lane(static_cast<u32>(pairs), i));
+    const int end = start + static_cast<int>(from_lane(static_cast<u32>(count), i));
+    if (lane >= begin && lane < begin + of) {
+      listed.expert = expert, listed.first = start + (lane - begin) * A_ROWS;
+      listed.end = min(listed.first + A_ROWS, end);
+    }
+  }
+  return listed;
+}
+#endif
+// As the launch before has listed them; those behind the 32nd are loaded when they are wanted.
+INLINE Listed listed_before(const LayerArguments& p) {
+  const int own = 3 * min(static_cast<int>(threadIdx.x & 31), p.counts_at / 3 - 2) + 3;
+  return Listed{load_int(p.tiles, 0), load_int(p.tiles, own), load_int(p.tiles, own + 1), load_int(p.tiles, own + 2)};
+}
+INLINE Group group_listed(const LayerArguments& p, const Listed& listed, int y) {
+  if (!FEW && y >= 32) return group_of(Routing{p.tiles}, Tiles{listed.tiles}, y);
+  Group group;
+  group.expert = static_cast<int>(from_lane(static_cast<u32>(listed.expert), y));
+  group.first = static_cast<int>(from_lane(static_cast<u32>(listed.first), y));
+  group.count = static_cast<int>(from_lane(static_cast<u32>(listed.end), y)) - group.first;
+  return group;
+}
+
 // The warp that calls for weights.
 INLINE void call_for_weights(const LayerArguments& p, u32 shared) {
   const int lane = threadIdx.x & 31;
-  // A lane has an entry of the list; those behind the 32nd are loaded when they are wanted.
-  const int tiles = load_int(p.tiles, 0), own = 3 * min(lane, p.counts_at / 3 - 2) + 3;
-  const int own_expert = load_int(p.tiles, own), own_first = load_int(p.tiles, own + 1);
-  const int own_end = load_int(p.tiles, own + 2);
-  auto group_at = [&](int y) {
-    if (y >= 32) return group_of(Routing{p.tiles}, Tiles{tiles}, y);
-    Group group;
-    group.expert = static_cast<int>(from_lane(static_cast<u32>(own_expert), y));
-    group.first = static_cast<int>(from_lane(static_cast<u32>(own_first), y));
-    group.count = static_cast<int>(from_lane(static_cast<u32>(own_end), y)) - group.first;
-    return group;
-  };
-  // Of so many units the last ones are shares of their own, those before in so many shares.
-  auto singles_of = [&](const Half& half) { return min(half.singles, tiles * half.units); };
-  auto shares_of = [&](const Half& half) { return min(half.shares, tiles * half.units - singles_of(half)); };
-  const int of_first = shares_of(p.first) + singles_of(p.first);
-  const int of_second = shares_of(p.second) + singles_of(p.second);
   auto take_share = [&] {
     u32 number = 0;
     if (lane == 0) number = take_number(p.tiles + 4ll * p.counts_at);
     return number;  // of lane 0, which is not waited for here
   };
-
+#if FEW
+  u32 next = take_share();
+  const Listed listed = listed_by_ids(p);
+#else
+  wait_for_earlier_launches();
+  u32 next = take_share();
+  const Listed listed = listed_before(p);
+#endif
+  const int tiles = listed.tiles;
+  auto group_at = [&](int y) { return group_listed(p, listed, y); };
+  // Of so many units the last ones are shares of their own, those before in so many shares.
+  auto singles_of = [&](const Half& half) { return min(half.singles, tiles * half.units); };
+  auto shares_of = [&](const Half& half) { return min(half.shares, tiles * half.units - singles_of(half)); };
+  const int of_first = shares_of(p.first) + singles_of(p.first);
+  const int of_second = shares_of(p.second) + singles_of(p.second);
   Turn turn = {0, 0, 0};
-  u32 asked = 0, asked_parity = 1, next = take_share();
+  u32 asked = 0, asked_parity = 1;
   Unit unit = {2, 0, -1, {0, 0, 0}};
   auto ask = [&] {  // for a tile's rows of A
     barrier_wait(shared + TAKEN_AT + 8 * asked, asked_parity);
@@ -118,6 +166,7 @@ INLINE void call_for_weights(const LayerArguments& p, u32 shared) {
 // Warps that bring a tile's rows of A, to A_BUFFERS places in turn.
 INLINE void bring_rows(const LayerArguments& p, u32 shared) {
   const u32 lane = threadIdx.x & 31;
+  wait_for_earlier_launches();
   u32 asked = 0, parity = 0;
 #pragma unroll 1
   for (u32 number = 0;; number++) {
@@ -133,7 +182,7 @@ INLINE void bring_rows(const LayerArguments& p, u32 shared) {
     const u32 half = number % A_BUFFERS;
     const Arguments q = arguments_of(p, unit.product);
     barrier_wait(shared + A_EMPTY_AT + 8 * half, (number / A_BUFFERS & 1) ^ 1);
-    decode_a<DECODING, AHEAD_OF_A>(q, unit.group, threadIdx.x - 32 * (MULTIPLYING + STORING),
+    decode_a<BRINGING, AHEAD_OF_A>(q, unit.group, threadIdx.x - 32 * (MULTIPLYING + STORING),
                                    shared + FLAGS_AT + half * OF_FLAGS, shared + ROWS_AT + half * p.rows_bytes);
     warp_barrier();
     if (lane == 0) barrier_arrive(shared + A_FULL_AT + 8 * half);
@@ -154,15 +203,16 @@ INLINE bool is_left(const Weights& weights) {
   return any_lane(odd);
 }
 
-// Warps that multiply: a pair of tiles of 16 weight rows each, and chunks warp % WARPS_K, WARPS_K more, ...
+// Warps that multiply: TILES tiles of 16 weight rows each, and chunks warp % WARPS_K, WARPS_K more, ...
 INLINE void multiply_units(const LayerArguments& p, u32 shared) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  const int along_k = warp % WARPS_K, pair = warp / WARPS_K;  // of a unit
-  u32 codes_at = shared + RING_AT + 2 * pair * OF_TILE + along_k * 1024 + 16 * lane;
-  u32 scales_at = shared + RING_AT + SCALES_OF_STAGE + pair * OF_PAIR + along_k * 128 + 4 * lane;
+  const int along_k = warp % WARPS_K, first = warp / WARPS_K * TILES;  // of a unit's tiles
+  u32 codes_at = shared + RING_AT + first * OF_TILE + along_k * 1024 + 16 * lane;
+  u32 scales_at = shared + RING_AT + SCALES_OF_STAGE + first / 2 * OF_PAIR + along_k * 128 + 4 * lane + first % 2 * 2;
   keep_as_it_is(codes_at), keep_as_it_is(scales_at);  // not computed anew for each chunk
   const u32 sums_full = shared + SUMS_FULL_AT, sums_empty = shared + SUMS_EMPTY_AT;
   Turn turn = {0, 0, 0};
+  wait_for_earlier_launches();
   u32 at_product = 2, rows_at = 0, a_lane = 0, of_a = 0, tiles = 0;
   int at_y = -1;
 #pragma unroll 1
@@ -200,7 +250,7 @@ INLINE void multiply_units(const LayerArguments& p, u32 shared) {
     for (u32 i = 0; own;) {
       const u32 empty = shared + EMPTY_AT + turn.barrier;
       Weights weights;
-      weights.scales[0] = load_shared_4(scales_at + turn.bytes);
+      weights.scales[0] = TILES == 1 ? load_shared_2(scales_at + turn.bytes) : load_shared_4(scales_at + turn.bytes);
 #pragma unroll
       for (int r = 0; r < TILES; r++)
 #pragma unroll
@@ -252,8 +302,8 @@ INLINE void multiply_units(const LayerArguments& p, u32 shared) {
       for (int j = 0; j < 4; j++) mine[(j & 1) * PITCH + 16 * r + 8 * (j >> 1)] = acc[r][j] * UP;
     if (left | of_a) {
       const Arguments q = arguments_of(p, unit.product);
-      const int place = min(unit.place + pair / 2, q.places - 1);
-      const int tile = min(row_of_unit(q.n, unit.product, place, 32 * (pair & 1)) >> 4, q.tiles - 2);
+      const int place = min(unit.place + first / 4, q.places - 1), odd = first & 1;
+      const int tile = min(row_of_unit(q.n, unit.product, place, 16 * (first & 2)) >> 4, q.tiles - 2) + odd;
       add_left(q, unit.group, tile, left, of_a, mine, threadIdx.x, rows_at);
     }
     if (threadIdx.x == 0) keep_unit(shared + UNIT_OF_SUMS_AT, unit);
@@ -266,6 +316,7 @@ INLINE void multiply_units(const LayerArguments& p, u32 shared) {
 INLINE void store_units(const LayerArguments& p, u32 shared) {
   const u32 thread = threadIdx.x - 32 * MULTIPLYING, team = thread / 64, own = thread % 64;
   const float* const of_warps = sums + team * (WARPS * SHARED);
+  wait_for_earlier_launches();
 #pragma unroll 1
   for (u32 number = 0;; number++) {
     barrier_wait(shared + SUMS_FULL_AT, number & 1);
@@ -303,22 +354,21 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, RESIDENT)
       barrier_init(shared + FULL_AT + 8 * i, 1), barrier_init(shared + EMPTY_AT + 8 * i, MULTIPLYING);
 #pragma unroll 1
     for (int i = 0; i < 2; i++)
-      barrier_init(shared + A_FULL_AT + 8 * i, DECODING), barrier_init(shared + A_EMPTY_AT + 8 * i, MULTIPLYING);
+      barrier_init(shared + A_FULL_AT + 8 * i, BRINGING), barrier_init(shared + A_EMPTY_AT + 8 * i, MULTIPLYING);
     barrier_init(shared + SUMS_FULL_AT, MULTIPLYING), barrier_init(shared + SUMS_EMPTY_AT, STORING);
 #pragma unroll 1
     for (int i = 0; i < QUEUE; i++)
-      barrier_init(shared + ASKED_AT + 8 * i, 1), barrier_init(shared + TAKEN_AT + 8 * i, DECODING);
+      barrier_init(shared + ASKED_AT + 8 * i, 1), barrier_init(shared + TAKEN_AT + 8 * i, BRINGING);
     barriers_are_ready();
   }
   workgroup_barrier();
-  wait_for_earlier_launches();
   let_later_launches_begin();
   const int warp = threadIdx.x >> 5;
   if (warp < MULTIPLYING)
     multiply_units(p, shared);
   else if (warp < MULTIPLYING + STORING)
     store_units(p, shared);
-  else if (warp < MULTIPLYING + STORING + DECODING)
+  else if (warp < MULTIPLYING + STORING + BRINGING)
     bring_rows(p, shared);
   else
     call_for_weights(p, shared);

@@ -3,11 +3,11 @@
 #include "grouped_a.h"
 #include "grouped_bulk.h"
 
-constexpr int TEAMS = 2, MULTIPLYING = TEAMS * WARPS, STORING = 2 * TEAMS, DECODING = 3;
+constexpr int MULTIPLYING = TEAMS * WARPS, STORING = 2 * TEAMS;
 constexpr int AHEAD_OF_A = A_FORMAT == E2M1 ? 4 : 2;
-constexpr int ALL_THREADS = 32 * (MULTIPLYING + STORING + DECODING + 1);
+constexpr int ALL_THREADS = 32 * (MULTIPLYING + STORING + BRINGING + 1);
 constexpr int QUEUE = 4;  // tiles that are asked for
-static_assert(TILES == 2 && ROWS_OF_ALL == 64 && GATED, "two pairs of tiles a place");
+static_assert((TILES == 1 || TILES == 2) && ROWS_OF_ALL == 64 && GATED, "a place is four tiles");
 
 constexpr u32 OF_TILE = WARPS_K * 1024, OF_PAIR = WARPS_K * 128;  // bytes of a round: codes, scales
 constexpr u32 SCALES_OF_STAGE = 4 * TEAMS * OF_TILE, STAGE_BYTES = SCALES_OF_STAGE + 2 * TEAMS * OF_PAIR;
@@ -35,13 +35,14 @@ struct LayerArguments {
   u8 *inner, *inner_scales;
   const u8 *w2, *s2, *b2;
   u8 *y, *tiles;  // counts lie behind the list
-  const u8* index;
+  const u8 *index, *ids, *map;
   Half first, second;
   float alpha, limit, offset;
   int rows, experts;
   int counts_at;   // words: of shares taken, then of each tile's units of the first product that are done
   int rows_bytes;  // of A's chunks in shared memory, of a tile
-  int unused;
+  int id_bytes, map_length, unused;
+  i64 first_id;
 };
 
 // A unit's product, 2 for none any more; its first place, its tile's number, its group.
