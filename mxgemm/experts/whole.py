@@ -70,6 +70,7 @@ class WholeConfig:
         teams: places of 64 weight rows of a unit, each of which has warps of its own.
         tiles: tiles of 16 weight rows of a warp, 1 or 2.
         decoding: warps that bring rows of A.
+        each_arrives: all lanes of a warp arrive at barriers, as a sanitizer wants it.
     """
 
     rows: int
@@ -80,6 +81,7 @@ class WholeConfig:
     teams: int = 2
     tiles: int = 2
     decoding: int = 3
+    each_arrives: bool = False
 
     @property
     def multiplying(self) -> int:
@@ -207,6 +209,7 @@ def defines(problems: Problems, c: WholeConfig) -> dict[str, int | str]:
         "A_BUFFERS": c.buffers,
         "TEAMS": c.teams,
         "BRINGING": c.decoding,
+        "EACH_ARRIVES": int(c.each_arrives),
         "FEW": int(one.rows <= mma.FEW_PAIRS),
         "TAIL": int(one.k % CHUNK != 0 or two.k % CHUNK != 0),
         "ROUNDS": 0,

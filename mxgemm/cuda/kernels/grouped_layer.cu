@@ -173,7 +173,7 @@ INLINE void bring_rows(const LayerArguments& p, u32 shared) {
     barrier_wait(shared + ASKED_AT + 8 * asked, parity);
     const Unit unit = kept_unit(shared + UNITS_ASKED_AT + 32 * asked);
     warp_barrier();
-    if (lane == 0) barrier_arrive(shared + TAKEN_AT + 8 * asked);
+    arrive_met(shared + TAKEN_AT + 8 * asked);
     if (unit.product == 2) return;
     asked = asked == QUEUE - 1 ? 0 : asked + 1;
     parity ^= asked == 0;
@@ -185,7 +185,7 @@ INLINE void bring_rows(const LayerArguments& p, u32 shared) {
     decode_a<BRINGING, AHEAD_OF_A>(q, unit.group, threadIdx.x - 32 * (MULTIPLYING + STORING),
                                    shared + FLAGS_AT + half * OF_FLAGS, shared + ROWS_AT + half * p.rows_bytes);
     warp_barrier();
-    if (lane == 0) barrier_arrive(shared + A_FULL_AT + 8 * half);
+    arrive_met(shared + A_FULL_AT + 8 * half);
   }
 }
 
@@ -224,15 +224,14 @@ INLINE void multiply_units(const LayerArguments& p, u32 shared) {
       barrier_wait(sums_empty, sums_parity);
       if (threadIdx.x == 0) keep_unit(shared + UNIT_OF_SUMS_AT, unit);
       warp_barrier();
-      if (lane == 0) barrier_arrive(sums_full);
+      arrive_met(sums_full);
       return;
     }
     u32 chunks = unit.product ? p.second.chunks : p.first.chunks;
     keep_as_it_is(chunks);
     if (unit.product != at_product || unit.y != at_y) {
       at_product = unit.product, at_y = unit.y;
-      if (tiles > 0 && lane == 0)  // all lanes have met since
-        barrier_arrive(shared + A_EMPTY_AT + 8 * ((tiles - 1) % A_BUFFERS));
+      if (tiles > 0) arrive_met(shared + A_EMPTY_AT + 8 * ((tiles - 1) % A_BUFFERS));
       const u32 half_of_a = tiles % A_BUFFERS, flags_at = shared + FLAGS_AT + half_of_a * OF_FLAGS;
       barrier_wait(shared + A_FULL_AT + 8 * half_of_a, tiles / A_BUFFERS & 1);
       tiles++;
@@ -257,7 +256,7 @@ INLINE void multiply_units(const LayerArguments& p, u32 shared) {
         for (int h = 0; h < 2; h++) weights.codes[r][h] = load_shared_16(codes_at + turn.bytes + r * OF_TILE + 512 * h);
       pass(turn);
       const bool slow = any_lane(slow_scales(weights));  // all lanes have loaded
-      if (lane == 0) barrier_arrive(empty);
+      arrive_met(empty);
       if (slow && is_left(weights)) {
         left |= 1u << i;
       } else {
@@ -290,7 +289,7 @@ INLINE void multiply_units(const LayerArguments& p, u32 shared) {
     if (along_k > static_cast<int>((chunks - 1) % WARPS_K)) {
       if (own) barrier_wait(shared + FULL_AT + turn.barrier, turn.parity);  // a round that has none of this warp's
       warp_barrier();
-      if (lane == 0) barrier_arrive(shared + EMPTY_AT + turn.barrier);
+      arrive_met(shared + EMPTY_AT + turn.barrier);
       pass(turn);
     }
 
@@ -308,7 +307,7 @@ INLINE void multiply_units(const LayerArguments& p, u32 shared) {
     }
     if (threadIdx.x == 0) keep_unit(shared + UNIT_OF_SUMS_AT, unit);
     warp_barrier();
-    if (lane == 0) barrier_arrive(sums_full);
+    arrive_met(sums_full);
   }
 }
 
@@ -337,7 +336,7 @@ INLINE void store_units(const LayerArguments& p, u32 shared) {
       store_results<2>(q, of_warps, place, unit.group, biases, own);
     }
     warp_barrier();
-    if (thread % 32 == 0) barrier_arrive(shared + SUMS_EMPTY_AT);
+    arrive_met(shared + SUMS_EMPTY_AT);
     if (unit.product == 0) {
       warps_barrier(1, 32 * STORING);
       if (thread == 0) add_to_count(count_of_tile(p, unit.y));
@@ -351,14 +350,15 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, RESIDENT)
   if (threadIdx.x == 0) {
 #pragma unroll 1
     for (int i = 0; i < SLOTS; i++)
-      barrier_init(shared + FULL_AT + 8 * i, 1), barrier_init(shared + EMPTY_AT + 8 * i, MULTIPLYING);
+      barrier_init(shared + FULL_AT + 8 * i, 1), barrier_init(shared + EMPTY_AT + 8 * i, MULTIPLYING * OF_WARP);
 #pragma unroll 1
     for (int i = 0; i < 2; i++)
-      barrier_init(shared + A_FULL_AT + 8 * i, BRINGING), barrier_init(shared + A_EMPTY_AT + 8 * i, MULTIPLYING);
-    barrier_init(shared + SUMS_FULL_AT, MULTIPLYING), barrier_init(shared + SUMS_EMPTY_AT, STORING);
+      barrier_init(shared + A_FULL_AT + 8 * i, BRINGING * OF_WARP),
+          barrier_init(shared + A_EMPTY_AT + 8 * i, MULTIPLYING * OF_WARP);
+    barrier_init(shared + SUMS_FULL_AT, MULTIPLYING * OF_WARP), barrier_init(shared + SUMS_EMPTY_AT, STORING * OF_WARP);
 #pragma unroll 1
     for (int i = 0; i < QUEUE; i++)
-      barrier_init(shared + ASKED_AT + 8 * i, 1), barrier_init(shared + TAKEN_AT + 8 * i, BRINGING);
+      barrier_init(shared + ASKED_AT + 8 * i, 1), barrier_init(shared + TAKEN_AT + 8 * i, BRINGING * OF_WARP);
     barriers_are_ready();
   }
   workgroup_barrier();

@@ -88,6 +88,13 @@ INLINE int row_of_unit(int n, u32 product, int place, int local) {
 }
 INLINE u8* count_of_tile(const LayerArguments& p, int y) { return p.tiles + 4ll * (p.counts_at + 1 + y); }
 
+// A warp, whose lanes have met, arrives at a barrier. A sanitizer does not know by warp_barrier() that they have: for it each
+// lane arrives.
+constexpr int OF_WARP = EACH_ARRIVES ? 32 : 1;
+INLINE void arrive_met(u32 barrier) {
+  if (EACH_ARRIVES || (threadIdx.x & 31) == 0) barrier_arrive(barrier);
+}
+
 struct Turn {  // through the places: of its barriers and of its bytes, from the first ones on
   u32 barrier, bytes, parity;
 };
