@@ -150,8 +150,9 @@ def _is_vector(t: Tokens) -> bool:
 def shared_bytes(problems: Problems, c: WholeConfig) -> int:
     """Return the shared memory of a workgroup."""
     of_sums = c.multiplying * TILE_M * (c.tiles * TILE_N + 4) * 4
-    barriers = 16 * c.slots + 48 + 16 * QUEUE
-    small = of_sums + barriers + 32 * (c.slots + 1 + QUEUE) + c.buffers * 4 * LANES * c.warps_k
+    barriers = 16 * c.slots + 64 + 16 * QUEUE
+    listed = 16 * LANES if problems[0].rows <= mma.FEW_PAIRS else 0
+    small = of_sums + barriers + 32 * (c.slots + 2 + QUEUE) + listed + c.buffers * 4 * LANES * c.warps_k
     return -(-small // 128) * 128 + c.slots * c.stage_bytes + c.buffers * rows_bytes(problems, c)
 
 

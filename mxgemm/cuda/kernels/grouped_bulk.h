@@ -3,6 +3,18 @@
 #pragma once
 #include "barriers.h"
 
+// A bulk copy of what is read once: in L2 it is the first to go.
+INLINE u64 read_once() {
+  u64 policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+INLINE void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier, u64 policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(barrier), "l"(policy) : "memory");
+}
+
 // Counts in memory. What its workgroup has written, and met since, others see who have waited for the count.
 INLINE u32 take_number(u8* count) {
   u32 v;

@@ -16,41 +16,61 @@
 // A_BUFFERS, tiles of A that there is room for.
 #include "grouped_layer.h"
 
+// What the warp that calls for weights begins with, before the workgroup has met: a share's number, of lane 0, and with FEW
+// a pair's expert.
+struct Begun {
+  u32 share;
+  int expert;
+};
+INLINE u32 take_share(const LayerArguments& p) {
+  u32 number = 0;
+  if ((threadIdx.x & 31) == 0) number = take_number(p.tiles + 4ll * p.counts_at);
+  return number;  // which is not waited for here
+}
+INLINE Begun begin_calling(const LayerArguments& p) {
+  const int lane = threadIdx.x & 31;
+  Begun begun = {0, -1};
+#if !FEW
+  wait_for_earlier_launches();
+#endif
+  begun.share = take_share(p);
+#if FEW
+  const Routing routing = {p.ids, p.map, p.first_id, p.rows, p.experts, 0, 0, 0, 0, 0, p.id_bytes, p.map_length, 0};
+  if (lane < p.rows) begun.expert = local_expert(routing, lane);
+#endif
+  return begun;
+}
+
 // The tiles of rows, one a lane.
 struct Listed {
   int tiles, expert, first, end;
 };
 #if FEW
 // Of up to 32 pairs, one a lane: by their ids, in the list's order, without waiting for it.
-INLINE Listed listed_by_ids(const LayerArguments& p) {
+INLINE Listed listed_by_ids(const LayerArguments& p, int own, u32 shared) {
   const int lane = threadIdx.x & 31;
-  Routing routing = {p.ids, p.map, p.first_id, p.rows, p.experts, 0, 0, 0, 0, 0, p.id_bytes, p.map_length, 0};
-  const int own = lane < p.rows ? local_expert(routing, lane) : -1;
   const u32 same = lanes_with(static_cast<u32>(own));
   const int count = own < 0 ? 0 : count_bits(same), leads = own >= 0 && lowest_bit(same) == lane;
   const int some = leads ? (count + A_ROWS - 1) / A_ROWS : 0;
   int pairs = 0, before = 0, all = 0;  // of experts before this one
 #pragma unroll 1
-  for (int i = 0; i < p.rows; i++) {
-    const u32 both = from_lane(static_cast<u32>(own) << 8 | static_cast<u32>(some), i);
-    const int of = static_cast<int>(both & 255), is_before = static_cast<int>(both) >> 8 < own;
-    const bool there = static_cast<int>(both) >= 0;
-    pairs += there && is_before, before += there && is_before ? of : 0, all += of;
-  }
-  Listed listed = {all, 0, 0, 0};
-#pragma unroll 1
-  for (int i = 0; i < p.rows; i++) {  // a tile's lane finds who leads it
-    const int expert = static_cast<int>(from_lane(static_cast<u32>(own), i));
-    const int begin = static_cast<int>(from_lane(static_cast<u32>(before), i));
-    const int of = static_cast<int>(from_lane(static_cast<u32>(some), i));
-    const int start = static_cast<int>(from_lane(static_cast<u32>(pairs), i));
-    const int end = start + static_cast<int>(from_lane(static_cast<u32>(count), i));
-    if (lane >= begin && lane < begin + of) {
-      listed.expert = expert, listed.first = start + (lane - begin) * A_ROWS;
-      listed.end = min(listed.first + A_ROWS, end);
+  for (int pair = 0; pair < p.rows; pair += 8)  // those past the end have no expert
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+      const int both = static_cast<int>(from_lane(static_cast<u32>(own) << 8 | static_cast<u32>(some), pair + i));
+      const int of = both & 255;
+      const bool is_before = both >= 0 && both >> 8 < own;
+      pairs += is_before, before += is_before ? of : 0, all += of;
     }
+#pragma unroll 1
+  for (int i = 0; i < some; i++) {
+    const int first = pairs + i * A_ROWS, end = min(first + A_ROWS, pairs + count);
+    store_shared_16(shared + LISTED_AT + 16 * (before + i),
+                    make_uint4(static_cast<u32>(own), static_cast<u32>(first), static_cast<u32>(end), 0));
   }
-  return listed;
+  warp_barrier();
+  const uint4 mine = load_shared_16(shared + LISTED_AT + 16 * lane);
+  return Listed{all, static_cast<int>(mine.x), static_cast<int>(mine.y), static_cast<int>(mine.z)};
 }
 #endif
 // As the launch before has listed them; those behind the 32nd are loaded when they are wanted.
@@ -68,21 +88,15 @@ INLINE Group group_listed(const LayerArguments& p, const Listed& listed, int y) 
 }
 
 // The warp that calls for weights.
-INLINE void call_for_weights(const LayerArguments& p, u32 shared) {
+INLINE void call_for_weights(const LayerArguments& p, u32 shared, const Begun& begun) {
   const int lane = threadIdx.x & 31;
-  auto take_share = [&] {
-    u32 number = 0;
-    if (lane == 0) number = take_number(p.tiles + 4ll * p.counts_at);
-    return number;  // of lane 0, which is not waited for here
-  };
 #if FEW
-  u32 next = take_share();
-  const Listed listed = listed_by_ids(p);
+  const Listed listed = listed_by_ids(p, begun.expert, shared);
 #else
-  wait_for_earlier_launches();
-  u32 next = take_share();
   const Listed listed = listed_before(p);
 #endif
+  const u64 once = read_once();
+  u32 next = begun.share;
   const int tiles = listed.tiles;
   auto group_at = [&](int y) { return group_listed(p, listed, y); };
   // Of so many units the last ones are shares of their own, those before in so many shares.
@@ -106,7 +120,7 @@ INLINE void call_for_weights(const LayerArguments& p, u32 shared) {
   for (;;) {
     int share = static_cast<int>(from_lane(next, 0));
     if (share >= of_first + of_second) break;
-    next = take_share();
+    next = take_share(p);
     const u32 product = share >= of_first;
     if (product) share -= of_first;
     const Half& half = product ? p.second : p.first;
@@ -138,7 +152,7 @@ INLINE void call_for_weights(const LayerArguments& p, u32 shared) {
           barrier_expect(full, count * (TEAMS * (4 * 1024 + 2 * 128)));
         }
         warp_barrier();
-        if (lane < 6 * TEAMS) copy_bulk(to + turn.bytes, from, count * each_chunk, full);
+        if (lane < 6 * TEAMS) copy_bulk(to + turn.bytes, from, count * each_chunk, full, once);
         from += WARPS_K * each_chunk;
         pass(turn);
       }
@@ -163,6 +177,40 @@ INLINE void call_for_weights(const LayerArguments& p, u32 shared) {
   }
 }
 
+#if A_FORMAT == BF16
+// As decode_a(): rows are copied to where they will be, all at once, and then put in order by the lanes that copied them. bf16
+// holds all of them.
+template <int BRINGING_WARPS>
+INLINE void copy_a(const Arguments& p, const Group& group, u32 thread, u32 flags_at, u32 rows_at) {
+  const int pieces = 16 * p.chunks, there = p.k >> 3;  // of a row, of 8 values each
+  const int own_row = source_of(p.routing, group, min(static_cast<int>(thread & 31), group.count - 1));
+  auto at = [&](int m, int i) {
+    return rows_at + (i >> 4) * CHUNK_OF_A + (i & 3) * (CHUNK_OF_A / 4) + (4 * m + (i >> 2 & 3)) * 16;
+  };
+#pragma unroll 1
+  for (int m = 0; m < group.count; m++) {
+    const u8* const from = p.a + static_cast<int>(from_lane(static_cast<u32>(own_row), m)) * p.a_row * 2;
+#pragma unroll 4
+    for (int i = static_cast<int>(thread); i < pieces; i += 32 * BRINGING_WARPS) {
+      const bool real = !TAIL || i < there;
+      copy_16(at(m, i), real ? from + 16ll * i : from, real ? 16 : 0);
+    }
+  }
+  end_group_of_copies();
+#pragma unroll 1
+  for (int i = static_cast<int>(thread); i < p.chunks; i += 32 * BRINGING_WARPS) store_shared_4(flags_at + 4 * i, 0);
+  wait_for_copies<0>();
+#pragma unroll 1
+  for (int m = 0; m < group.count; m++)
+#pragma unroll 4
+    for (int i = static_cast<int>(thread); i < pieces; i += 32 * BRINGING_WARPS) {
+      u32 x[4];
+      pairs_of(load_shared_16(at(m, i)), x);
+      store_shared_16(at(m, i), make_uint4(x[0], x[1], x[2], x[3]));
+    }
+}
+#endif
+
 // Warps that bring a tile's rows of A, to A_BUFFERS places in turn.
 INLINE void bring_rows(const LayerArguments& p, u32 shared) {
   const u32 lane = threadIdx.x & 31;
@@ -182,8 +230,12 @@ INLINE void bring_rows(const LayerArguments& p, u32 shared) {
     const u32 half = number % A_BUFFERS;
     const Arguments q = arguments_of(p, unit.product);
     barrier_wait(shared + A_EMPTY_AT + 8 * half, (number / A_BUFFERS & 1) ^ 1);
-    decode_a<BRINGING, AHEAD_OF_A>(q, unit.group, threadIdx.x - 32 * (MULTIPLYING + STORING),
-                                   shared + FLAGS_AT + half * OF_FLAGS, shared + ROWS_AT + half * p.rows_bytes);
+    const u32 thread = threadIdx.x - 32 * (MULTIPLYING + STORING), rows_at = shared + ROWS_AT + half * p.rows_bytes;
+#if A_FORMAT == BF16
+    copy_a<BRINGING>(q, unit.group, thread, shared + FLAGS_AT + half * OF_FLAGS, rows_at);
+#else
+    decode_a<BRINGING, AHEAD_OF_A>(q, unit.group, thread, shared + FLAGS_AT + half * OF_FLAGS, rows_at);
+#endif
     warp_barrier();
     arrive_met(shared + A_FULL_AT + 8 * half);
   }
@@ -220,13 +272,11 @@ INLINE void multiply_units(const LayerArguments& p, u32 shared) {
     barrier_wait(shared + FULL_AT + turn.barrier, turn.parity);
     const Unit unit = kept_unit(shared + UNITS_AT + 4 * turn.barrier);
     const u32 sums_parity = (number & 1) ^ 1;
-    if (unit.product == 2) {
-      barrier_wait(sums_empty, sums_parity);
-      if (threadIdx.x == 0) keep_unit(shared + UNIT_OF_SUMS_AT, unit);
-      warp_barrier();
-      arrive_met(sums_full);
-      return;
+    if (threadIdx.x == 0) {  // the one that was there has been stored: its sums' place has been another's since
+      keep_unit(shared + UNIT_OF_SUMS_AT + 32 * (number & 1), unit);
+      barrier_arrive(shared + UNIT_KNOWN_AT + 8 * (number & 1));
     }
+    if (unit.product == 2) return;
     u32 chunks = unit.product ? p.second.chunks : p.first.chunks;
     keep_as_it_is(chunks);
     if (unit.product != at_product || unit.y != at_y) {
@@ -305,7 +355,6 @@ INLINE void multiply_units(const LayerArguments& p, u32 shared) {
       const int tile = min(row_of_unit(q.n, unit.product, place, 16 * (first & 2)) >> 4, q.tiles - 2) + odd;
       add_left(q, unit.group, tile, left, of_a, mine, threadIdx.x, rows_at);
     }
-    if (threadIdx.x == 0) keep_unit(shared + UNIT_OF_SUMS_AT, unit);
     warp_barrier();
     arrive_met(sums_full);
   }
@@ -318,14 +367,15 @@ INLINE void store_units(const LayerArguments& p, u32 shared) {
   wait_for_earlier_launches();
 #pragma unroll 1
   for (u32 number = 0;; number++) {
-    barrier_wait(shared + SUMS_FULL_AT, number & 1);
-    const Unit unit = kept_unit(shared + UNIT_OF_SUMS_AT);
+    barrier_wait(shared + UNIT_KNOWN_AT + 8 * (number & 1), number >> 1 & 1);
+    const Unit unit = kept_unit(shared + UNIT_OF_SUMS_AT + 32 * (number & 1));
     if (unit.product == 2) return;
     const Arguments q = arguments_of(p, unit.product);
     const int place = unit.place + static_cast<int>(team);
     if (place < q.places && unit.product) {
       const int n = place * 64 + static_cast<int>(own);
       const u32 bias = bias_bits(q, unit.group.expert, n);
+      barrier_wait(shared + SUMS_FULL_AT, number & 1);
 #pragma unroll 1
       for (int m = 0; m < unit.group.count && n < q.n; m++)
         store_float(q.out, target_of(q.routing, unit.group, m) * q.out_row + n * q.out_column, q.out_type,
@@ -333,7 +383,10 @@ INLINE void store_units(const LayerArguments& p, u32 shared) {
     } else if (place < q.places) {
       Biases biases;
       call_biases(q, unit.group, place, own, biases);
+      barrier_wait(shared + SUMS_FULL_AT, number & 1);
       store_results<2>(q, of_warps, place, unit.group, biases, own);
+    } else {
+      barrier_wait(shared + SUMS_FULL_AT, number & 1);
     }
     warp_barrier();
     arrive_met(shared + SUMS_EMPTY_AT);
@@ -347,23 +400,22 @@ INLINE void store_units(const LayerArguments& p, u32 shared) {
 extern "C" __global__ void __launch_bounds__(ALL_THREADS, RESIDENT)
     grouped_layer(const __grid_constant__ LayerArguments p) {
   const u32 shared = shared_address(sums);
-  if (threadIdx.x == 0) {
-#pragma unroll 1
-    for (int i = 0; i < SLOTS; i++)
-      barrier_init(shared + FULL_AT + 8 * i, 1), barrier_init(shared + EMPTY_AT + 8 * i, MULTIPLYING * OF_WARP);
-#pragma unroll 1
-    for (int i = 0; i < 2; i++)
-      barrier_init(shared + A_FULL_AT + 8 * i, BRINGING * OF_WARP),
-          barrier_init(shared + A_EMPTY_AT + 8 * i, MULTIPLYING * OF_WARP);
-    barrier_init(shared + SUMS_FULL_AT, MULTIPLYING * OF_WARP), barrier_init(shared + SUMS_EMPTY_AT, STORING * OF_WARP);
-#pragma unroll 1
-    for (int i = 0; i < QUEUE; i++)
-      barrier_init(shared + ASKED_AT + 8 * i, 1), barrier_init(shared + TAKEN_AT + 8 * i, BRINGING * OF_WARP);
+  const int warp = threadIdx.x >> 5, i = threadIdx.x & 31;
+  Begun begun = {};
+  if (warp == MULTIPLYING + STORING + BRINGING) {
+    begun = begin_calling(p);
+    if (i < SLOTS) barrier_init(shared + FULL_AT + 8 * i, 1), barrier_init(shared + EMPTY_AT + 8 * i, MULTIPLYING * OF_WARP);
+    if (i < 2) {
+      barrier_init(shared + A_FULL_AT + 8 * i, BRINGING * OF_WARP);
+      barrier_init(shared + A_EMPTY_AT + 8 * i, MULTIPLYING * OF_WARP);
+      barrier_init(shared + UNIT_KNOWN_AT + 8 * i, 1);
+    }
+    if (i == 0) barrier_init(shared + SUMS_FULL_AT, MULTIPLYING * OF_WARP), barrier_init(shared + SUMS_EMPTY_AT, STORING * OF_WARP);
+    if (i < QUEUE) barrier_init(shared + ASKED_AT + 8 * i, 1), barrier_init(shared + TAKEN_AT + 8 * i, BRINGING * OF_WARP);
     barriers_are_ready();
   }
   workgroup_barrier();
   let_later_launches_begin();
-  const int warp = threadIdx.x >> 5;
   if (warp < MULTIPLYING)
     multiply_units(p, shared);
   else if (warp < MULTIPLYING + STORING)
@@ -371,5 +423,5 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, RESIDENT)
   else if (warp < MULTIPLYING + STORING + BRINGING)
     bring_rows(p, shared);
   else
-    call_for_weights(p, shared);
+    call_for_weights(p, shared, begun);
 }

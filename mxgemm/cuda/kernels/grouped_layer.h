@@ -12,14 +12,15 @@ static_assert((TILES == 1 || TILES == 2) && ROWS_OF_ALL == 64 && GATED, "a place
 constexpr u32 OF_TILE = WARPS_K * 1024, OF_PAIR = WARPS_K * 128;  // bytes of a round: codes, scales
 constexpr u32 SCALES_OF_STAGE = 4 * TEAMS * OF_TILE, STAGE_BYTES = SCALES_OF_STAGE + 2 * TEAMS * OF_PAIR;
 
-// Shared memory: the warps' sums; barriers; units, of each stage, of the sums, asked for; a word for each chunk of tiles of A
-// that says if a block of it is not held; the stages; A's chunks.
+// Shared memory: the warps' sums; barriers; units, of each stage, of the sums, asked for; tiles; a word for each chunk of
+// tiles of A that says if a block of it is not held; the stages; A's chunks.
 constexpr u32 FULL_AT = MULTIPLYING * SHARED * 4, EMPTY_AT = FULL_AT + 8 * SLOTS;
 constexpr u32 SUMS_FULL_AT = EMPTY_AT + 8 * SLOTS, SUMS_EMPTY_AT = SUMS_FULL_AT + 8;
 constexpr u32 A_FULL_AT = SUMS_EMPTY_AT + 8, A_EMPTY_AT = A_FULL_AT + 16;
-constexpr u32 ASKED_AT = A_EMPTY_AT + 16, TAKEN_AT = ASKED_AT + 8 * QUEUE;
+constexpr u32 UNIT_KNOWN_AT = A_EMPTY_AT + 16, ASKED_AT = UNIT_KNOWN_AT + 16, TAKEN_AT = ASKED_AT + 8 * QUEUE;
 constexpr u32 UNITS_AT = TAKEN_AT + 8 * QUEUE, UNIT_OF_SUMS_AT = UNITS_AT + 32 * SLOTS;
-constexpr u32 UNITS_ASKED_AT = UNIT_OF_SUMS_AT + 32, FLAGS_AT = UNITS_ASKED_AT + 32 * QUEUE;
+constexpr u32 UNITS_ASKED_AT = UNIT_OF_SUMS_AT + 64;
+constexpr u32 LISTED_AT = UNITS_ASKED_AT + 32 * QUEUE, FLAGS_AT = LISTED_AT + (FEW ? 512 : 0);
 constexpr u32 OF_FLAGS = 4 * 32 * WARPS_K;
 constexpr u32 RING_AT = (FLAGS_AT + A_BUFFERS * OF_FLAGS + 127) / 128 * 128, ROWS_AT = RING_AT + SLOTS * STAGE_BYTES;
 
