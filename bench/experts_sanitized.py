@@ -38,7 +38,7 @@ class Case(NamedTuple):
 CASES = (
     Case("one launch", SHORT, 3, "bf16", True, Whole(each_arrives=True)),
     Case("one launch", LONG, 12, "e2m1", True, Whole(rows=2, slots=3, each_arrives=True)),
-    Case("one launch, units of one place", SHORT, 2, "bf16", True, Whole(teams=1, tiles=1, decoding=5, each_arrives=True)),
+    Case("one launch, places", SHORT, 2, "bf16", True, Whole(split=(True, True), each_arrives=True)),
     Case("by ids", SHORT, 3, "e2m1", True, Mma({})),
     Case("slots", LONG, 12, "bf16", True, Mma({"tiles": 1, "warps_n": 4, "slots": 2, "resident": 2}, {})),
     Case("as it lies", SHORT, 20, "e2m1", False, Registers()),

@@ -26,7 +26,7 @@ KERNEL: Final = "grouped_layer"
 POINTERS: Final = Layout("P" * 15)
 """Tokens, scales, w13, scales, b13, inner activations, scales, w2, scales, b2, pairs' results, tile list, places, ids, map
 or 0."""
-_HALF: Final = "q" * 8 + "i" * 14
+_HALF: Final = "q" * 8 + "i" * 16
 CONSTANTS: Final = Layout(2 * _HALF + "fff" + "i" * 7 + "q")
 """The rest of the kernel's ``LayerArguments``."""
 
@@ -36,10 +36,13 @@ BEGIN_POINTERS: Final = Layout("P" * 7)
 """Places, tiles, ids, map or 0; tokens, bytes, scales, or 0."""
 BEGIN_CONSTANTS: Final = Layout("q" + "iiii" + "qq" + "iiii")
 
-PLACE: Final = 4
-"""Tiles of 16 weight rows of a place."""
-STORING: Final = 2
-"""Warps that add up and store, of each place of a unit."""
+TEAMS: Final = 2
+"""Places of 64 weight rows of a unit, each of which has warps of its own."""
+ALONG_N: Final = 2
+"""Warps along N of a team, of a pair of tiles of 16 weight rows each."""
+TILES: Final = 2
+STORING: Final = 2 * TEAMS
+"""Warps that add up and store."""
 QUEUE: Final = 4
 """Tiles of rows that are asked for."""
 SHARES: Final = (2, 0), (1, 2)
@@ -67,8 +70,7 @@ class WholeConfig:
         warps_k: warps that share K, the order of sums: see :class:`mxgemm.experts.mma.GroupedConfig`.
         shares: see :data:`SHARES`.
         buffers: tiles of A in shared memory.
-        teams: places of 64 weight rows of a unit, each of which has warps of its own.
-        tiles: tiles of 16 weight rows of a warp, 1 or 2.
+        split: shares of one unit are two of a place each, of the first product and of the second.
         decoding: warps that bring rows of A.
         each_arrives: all lanes of a warp arrive at barriers, as a sanitizer wants it.
     """
@@ -78,25 +80,24 @@ class WholeConfig:
     warps_k: int = WARPS_K
     shares: tuple[tuple[int, int], tuple[int, int]] = SHARES
     buffers: int = 2
-    teams: int = 2
-    tiles: int = 2
+    split: tuple[bool, bool] = False, False
     decoding: int = 3
     each_arrives: bool = False
 
     @property
     def multiplying(self) -> int:
         """Warps that multiply."""
-        return self.teams * PLACE // self.tiles * self.warps_k
+        return TEAMS * ALONG_N * self.warps_k
 
     @property
     def threads(self) -> int:
         """Threads of a workgroup."""
-        return LANES * (self.multiplying + STORING * self.teams + self.decoding + 1)
+        return LANES * (self.multiplying + STORING + self.decoding + 1)
 
     @property
     def stage_bytes(self) -> int:
         """Bytes of a round of chunks of a unit: codes and scales."""
-        return self.warps_k * self.teams * PLACE // 2 * (2 * TILE_N * CHUNK // 2 + LANES * 4)
+        return self.warps_k * TEAMS * ALONG_N * (TILES * TILE_N * CHUNK // 2 + LANES * 4)
 
 
 def config_for(problems: Problems, warps_k: int = WARPS_K) -> WholeConfig | None:
@@ -149,7 +150,7 @@ def _is_vector(t: Tokens) -> bool:
 
 def shared_bytes(problems: Problems, c: WholeConfig) -> int:
     """Return the shared memory of a workgroup."""
-    of_sums = c.multiplying * TILE_M * (c.tiles * TILE_N + 4) * 4
+    of_sums = c.multiplying * TILE_M * (TILES * TILE_N + 4) * 4
     barriers = 16 * c.slots + 64 + 16 * QUEUE
     listed = 16 * LANES if problems[0].rows <= mma.FEW_PAIRS else 0
     small = of_sums + barriers + 32 * (c.slots + 2 + QUEUE) + listed + c.buffers * 4 * LANES * c.warps_k
@@ -169,17 +170,17 @@ def programs(problems: Problems, c: WholeConfig) -> int:
 def most_units(p: GroupedProblem, c: WholeConfig) -> int:
     """Return how many units a product has at most."""
     groups = min(p.experts, p.rows)
-    return units(p, c) * (groups + (p.rows - groups) // c.rows)
+    return units(p) * (groups + (p.rows - groups) // c.rows)
 
 
 def places(p: GroupedProblem) -> int:
     """Return the places of a product's weight."""
-    return -(-p.n // (PLACE * TILE_N))
+    return -(-p.n // (ALONG_N * TILES * TILE_N))
 
 
-def units(p: GroupedProblem, c: WholeConfig) -> int:
+def units(p: GroupedProblem) -> int:
     """Return the units of a tile of rows."""
-    return -(-places(p) // c.teams)
+    return -(-places(p) // TEAMS)
 
 
 def listed_words(c: WholeConfig, r: Routing) -> int:
@@ -203,12 +204,11 @@ def sizes(problems: Problems, c: WholeConfig, r: Routing) -> tuple[int, int, int
 def defines(problems: Problems, c: WholeConfig) -> dict[str, int | str]:
     """Return the macros of a class of layers."""
     one, two = problems
-    shape = GroupedConfig(1, c.tiles, PLACE // c.tiles, resident=1, warps_k=c.warps_k, slots=c.slots)
+    shape = GroupedConfig(1, TILES, ALONG_N, resident=1, warps_k=c.warps_k, slots=c.slots)
     return {
         **mma.defines(one, shape, by_ids=False, early=False),
         "A_ROWS": c.rows,
         "A_BUFFERS": c.buffers,
-        "TEAMS": c.teams,
         "BRINGING": c.decoding,
         "EACH_ARRIVES": int(c.each_arrives),
         "FEW": int(one.rows <= mma.FEW_PAIRS),
@@ -227,21 +227,21 @@ def constants(problems: Problems, c: WholeConfig, r: Routing) -> bytes:
     gate = act.alpha, math.inf if act.limit is None else act.limit, act.offset
     halves = (
         value
-        for p, shares in zip(problems, c.shares, strict=True)
-        for value in (*_half(p, c), *(programs(problems, c) * share for share in shares))
+        for p, shares, split in zip(problems, c.shares, c.split, strict=True)
+        for value in (*_half(p), *(programs(problems, c) * share for share in shares), int(split), 0)
     )
     listed = one.rows, one.experts, listed_words(c, r), rows_bytes(problems, c)
     found = *listed, r.id_dtype.itemsize, r.mapped, 0, r.first
     return CONSTANTS.pack(*halves, *gate, *found)
 
 
-def _half(p: GroupedProblem, c: WholeConfig) -> tuple[int, ...]:
+def _half(p: GroupedProblem) -> tuple[int, ...]:
     s = p.strides
     return (
         *(s.a[0], s.a_scales[0], s.w[0], s.w_scales[0], *s.bias, *s.out),
         *(p.n, p.k, 0 if p.bias_dtype is None else DTYPES[p.bias_dtype], DTYPES.get(p.out_dtype, 0)),
         *(p.a_rows, p.divisor, int(p.reads_index), int(p.writes_index)),
-        *(-(-p.k // CHUNK), places(p), -(-p.n // (2 * TILE_N)) * 2, units(p, c)),
+        *(-(-p.k // CHUNK), places(p), -(-p.n // (2 * TILE_N)) * 2, units(p)),
     )
 
 

@@ -114,9 +114,10 @@ INLINE void unscaled_words(const Arguments& p, int row, int block, int i, u32 sc
 #endif
 }
 
-// Adds what the loop has left to a warp's sums, as grouped_mma.cu does: whole chunks, or blocks of A that are not held.
-INLINE void add_left(const Arguments& p, const Group& group, int tile, u32 left, u32 of_a, float* mine, u32 thread,
-                     u32 rows_at) {
+// Adds what the loop has left of T tiles, from which half of a pair on, to a warp's sums, as grouped_mma.cu does: whole chunks, or blocks of A that are not held.
+template <int T = TILES>
+INLINE void add_left(const Arguments& p, const Group& group, int tile, int half, u32 left, u32 of_a, float* mine,
+                     u32 thread, u32 rows_at) {
   const int lane = thread & 31, warp = thread >> 5, g = lane >> 2, t = lane & 3, m = min(g, group.count - 1);
   const int row = source_of(p.routing, group, m);
 #pragma unroll 1
@@ -135,11 +136,11 @@ INLINE void add_left(const Arguments& p, const Group& group, int tile, u32 left,
     const u32 scale = mine_now ? scale_of_block(p, row, block) : 127;
     const From from = tile_from(p, group.expert, tile, chunk, lane);
 #pragma unroll 1
-    for (int r = 0; r < TILES; r++) {
+    for (int r = 0; r < T; r++) {
       u32 of_row[2], factor[2];
 #pragma unroll
       for (int h = 0; h < 2; h++) {
-        of_row[h] = load_u8(from.scales + static_cast<i64>(r >> 1) * p.chunks * 128 + half_of_pair(warp, r) * 2 + h);
+        of_row[h] = load_u8(from.scales + static_cast<i64>(r >> 1) * p.chunks * 128 + (half + r & 1) * 2 + h);
         factor[h] = twice((127 + 126 - (of_row[h] < LEAST_FAST ? 8 : 0)) << 7);
       }
 #pragma unroll 1

@@ -23,8 +23,8 @@ INLINE u32 take_number(u8* count) {
 }
 // What this lane has written is there for later launches, before they have waited.
 INLINE void publish() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
-INLINE void add_to_count(u8* count) {
-  asm volatile("fence.acq_rel.gpu;\nred.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(count) : "memory");
+INLINE void add_to_count(u8* count, u32 some) {
+  asm volatile("fence.acq_rel.gpu;\nred.relaxed.gpu.global.add.u32 [%0], %1;" ::"l"(count), "r"(some) : "memory");
 }
 INLINE void wait_for_count(const u8* count, u32 enough) {
   u32 v;

@@ -102,11 +102,11 @@ INLINE void call_for_weights(const LayerArguments& p, u32 shared, const Begun& b
   // Of so many units the last ones are shares of their own, those before in so many shares.
   auto singles_of = [&](const Half& half) { return min(half.singles, tiles * half.units); };
   auto shares_of = [&](const Half& half) { return min(half.shares, tiles * half.units - singles_of(half)); };
-  const int of_first = shares_of(p.first) + singles_of(p.first);
-  const int of_second = shares_of(p.second) + singles_of(p.second);
+  const int of_first = shares_of(p.first) + (singles_of(p.first) << p.first.split);
+  const int of_second = shares_of(p.second) + (singles_of(p.second) << p.second.split);
   Turn turn = {0, 0, 0};
   u32 asked = 0, asked_parity = 1;
-  Unit unit = {2, 0, -1, {0, 0, 0}};
+  Unit unit = {2, 0, 0, -1, {0, 0, 0}};
   auto ask = [&] {  // for a tile's rows of A
     barrier_wait(shared + TAKEN_AT + 8 * asked, asked_parity);
     if (lane == 0) {
@@ -127,20 +127,24 @@ INLINE void call_for_weights(const LayerArguments& p, u32 shared, const Begun& b
     const Arguments q = arguments_of(p, product);
     const int total = tiles * half.units - singles_of(half), of = shares_of(half), singly = share - of;
     const int each = of ? total / of : 0, more = of ? total % of : 0;  // so many have one more
-    const int first = singly >= 0 ? total + singly : share * each + min(share, more), y = first / half.units;
+    const int first = singly >= 0 ? total + (singly >> half.split) : share * each + min(share, more);
+    const int y = first / half.units, part = singly >= 0 && half.split ? singly & 1 : 0;
+    if (TEAMS * (first - y * half.units) + part >= half.places) continue;  // there is no second place
     bool is_new = product != unit.product || y != unit.y;
-    unit.product = product, unit.y = y, unit.place = TEAMS * (first - y * half.units);
+    unit.product = product, unit.y = y, unit.place = TEAMS * (first - y * half.units) + part;
+    unit.places = min(half.places - unit.place, singly >= 0 && half.split ? 1 : TEAMS);
     if (is_new) unit.group = group_at(y);
 #pragma unroll 1
     for (int left = singly >= 0 ? 1 : each + (share < more); left > 0; left--) {
       if (is_new) ask();
-      // Lanes have a tile's codes each, then a pair's scales. Where there is no second place it is the last one again.
+      // Lanes have a tile's codes each, then a pair's scales.
       const bool codes = lane < 4 * TEAMS;
       const int local = codes ? lane : 2 * (lane - 4 * TEAMS);  // tile of the unit
       const int place = min(unit.place + (local >> 2), half.places - 1);
       const int pair = min(row_of_unit(q.n, product, place, 16 * (local & 2)) >> 5, (q.tiles >> 1) - 1);
       const u8* from = codes ? q.w + unit.group.expert * q.w_expert + (2 * pair + (lane & 1)) * 1024ll * q.chunks
                              : q.s + unit.group.expert * q.s_expert + pair * 128ll * q.chunks;
+      const bool there = codes ? lane < 4 * unit.places : lane < 4 * TEAMS + 2 * unit.places;
       const u32 each_chunk = codes ? 1024 : 128;
       const u32 to = shared + RING_AT + (codes ? lane * OF_TILE : SCALES_OF_STAGE + (lane - 4 * TEAMS) * OF_PAIR);
 #pragma unroll 1
@@ -149,10 +153,10 @@ INLINE void call_for_weights(const LayerArguments& p, u32 shared, const Begun& b
         barrier_wait(shared + EMPTY_AT + turn.barrier, turn.parity ^ 1);
         if (lane == 0) {
           if (chunk == 0) keep_unit(shared + UNITS_AT + 4 * turn.barrier, unit);
-          barrier_expect(full, count * (TEAMS * (4 * 1024 + 2 * 128)));
+          barrier_expect(full, count * (static_cast<u32>(unit.places) * (4 * 1024 + 2 * 128)));
         }
         warp_barrier();
-        if (lane < 6 * TEAMS) copy_bulk(to + turn.bytes, from, count * each_chunk, full, once);
+        if (there) copy_bulk(to + turn.bytes, from, count * each_chunk, full, once);
         from += WARPS_K * each_chunk;
         pass(turn);
       }
@@ -166,6 +170,7 @@ INLINE void call_for_weights(const LayerArguments& p, u32 shared, const Begun& b
       unit.place += TEAMS;
       is_new = unit.place >= half.places && left > 1;
       if (is_new) unit.place = 0, unit.y++, unit.group = group_at(unit.y);
+      unit.places = min(half.places - unit.place, TEAMS);
     }
   }
   unit.product = 2;
@@ -225,7 +230,7 @@ INLINE void bring_rows(const LayerArguments& p, u32 shared) {
     if (unit.product == 2) return;
     asked = asked == QUEUE - 1 ? 0 : asked + 1;
     parity ^= asked == 0;
-    if (lane == 0 && unit.product) wait_for_count(count_of_tile(p, unit.y), p.first.units);
+    if (lane == 0 && unit.product) wait_for_count(count_of_tile(p, unit.y), p.first.places);
     warp_barrier();
     const u32 half = number % A_BUFFERS;
     const Arguments q = arguments_of(p, unit.product);
@@ -242,10 +247,11 @@ INLINE void bring_rows(const LayerArguments& p, u32 shared) {
 }
 
 // Whether a chunk of the weight whose scales are not all usual is left: zeros are zeros, however small their scale.
+template <int T>
 INLINE bool is_left(const Weights& weights) {
   bool odd = false;
 #pragma unroll
-  for (int r = 0; r < TILES; r++)
+  for (int r = 0; r < T; r++)
 #pragma unroll
     for (int h = 0; h < 2; h++) {
       const uint4 q = weights.codes[r][h];
@@ -255,13 +261,67 @@ INLINE bool is_left(const Weights& weights) {
   return any_lane(odd);
 }
 
-// Warps that multiply: TILES tiles of 16 weight rows each, and chunks warp % WARPS_K, WARPS_K more, ...
+// A warp's chunks of T tiles, the first of which has come; returns those that are left. `scales` says which bytes of a pair's
+// scales are the tiles'.
+template <int T>
+INLINE u32 multiply_chunks(float (&acc)[TILES][4], Turn& turn, u32 shared, u32 codes_at, u32 scales_at, u32 scales,
+                           u32 a_at, u32 chunks) {
+  u32 left = 0;
+#pragma unroll 1
+  for (u32 i = 0; chunks;) {
+    const u32 empty = shared + EMPTY_AT + turn.barrier;
+    Weights weights;
+    weights.scales[0] = load_shared_4(scales_at + turn.bytes);
+    if (T == 1) weights.scales[0] = permute(weights.scales[0], 0, scales);
+#pragma unroll
+    for (int r = 0; r < T; r++)
+#pragma unroll
+      for (int h = 0; h < 2; h++) weights.codes[r][h] = load_shared_16(codes_at + turn.bytes + r * OF_TILE + 512 * h);
+    uint4 rows[4];  // of one tile's there are registers for all of A
+    if (T == 1)
+#pragma unroll
+      for (int j = 0; j < 4; j++) rows[j] = load_shared_16(a_at + j * (CHUNK_OF_A / 4));
+    pass(turn);
+    const bool slow = any_lane(slow_scales(weights));  // all lanes have loaded
+    arrive_met(empty);
+    if (slow && is_left<T>(weights)) {
+      left |= 1u << i;
+    } else {
+      u32 factor[T][2];
+#pragma unroll
+      for (int r = 0; r < T; r++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) factor[r][h] = factor_of(scale_of(weights, r, h));
+#pragma unroll
+      for (int j = 0; j < 4; j++) {
+        u32 x[4];
+        words_of(T == 1 ? rows[j] : load_shared_16(a_at + j * (CHUNK_OF_A / 4)), x);
+#pragma unroll
+        for (int r = 0; r < T; r++) {
+          u32 q[2][4], d[2][4];
+#pragma unroll
+          for (int h = 0; h < 2; h++) {
+            words_of(weights.codes[r][h], q[h]);
+            decode_places(q[h][j], factor[r][h], d[h]);
+          }
+#pragma unroll
+          for (int k = 0; k < 4; k += 2) multiply(acc[r], d[0][k], d[1][k], d[0][k + 1], d[1][k + 1], x[k], x[k + 1]);
+        }
+      }
+    }
+    a_at += WARPS_K * CHUNK_OF_A;
+    if (++i == chunks) break;
+    barrier_wait(shared + FULL_AT + turn.barrier, turn.parity);
+  }
+  return left;
+}
+
+// Warps that multiply chunks warp % WARPS_K, WARPS_K more, ... of a pair of tiles of 16 weight rows each, or, of a unit of one
+// place, of a tile.
 INLINE void multiply_units(const LayerArguments& p, u32 shared) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  const int along_k = warp % WARPS_K, first = warp / WARPS_K * TILES;  // of a unit's tiles
-  u32 codes_at = shared + RING_AT + first * OF_TILE + along_k * 1024 + 16 * lane;
-  u32 scales_at = shared + RING_AT + SCALES_OF_STAGE + first / 2 * OF_PAIR + along_k * 128 + 4 * lane + first % 2 * 2;
-  keep_as_it_is(codes_at), keep_as_it_is(scales_at);  // not computed anew for each chunk
+  const int along_k = warp % WARPS_K, along_n = warp / WARPS_K;
+  const u32 ring = shared + RING_AT;
   const u32 sums_full = shared + SUMS_FULL_AT, sums_empty = shared + SUMS_EMPTY_AT;
   Turn turn = {0, 0, 0};
   wait_for_earlier_launches();
@@ -290,52 +350,19 @@ INLINE void multiply_units(const LayerArguments& p, u32 shared) {
       of_a = lanes_where(behind < chunks && load_shared_4(flags_at + 4 * behind) != 0);
       a_lane = rows_at + along_k * CHUNK_OF_A + (4 * min(lane >> 2, unit.group.count - 1) + (lane & 3)) * 16;
     }
-    u32 left = 0;  // chunks of this warp that are left
     float acc[TILES][4] = {};
     u32 own = (chunks + WARPS_K - 1 - along_k) / WARPS_K;
     keep_as_it_is(own);
-    u32 a_at = a_lane;
-#pragma unroll 1
-    for (u32 i = 0; own;) {
-      const u32 empty = shared + EMPTY_AT + turn.barrier;
-      Weights weights;
-      weights.scales[0] = TILES == 1 ? load_shared_2(scales_at + turn.bytes) : load_shared_4(scales_at + turn.bytes);
-#pragma unroll
-      for (int r = 0; r < TILES; r++)
-#pragma unroll
-        for (int h = 0; h < 2; h++) weights.codes[r][h] = load_shared_16(codes_at + turn.bytes + r * OF_TILE + 512 * h);
-      pass(turn);
-      const bool slow = any_lane(slow_scales(weights));  // all lanes have loaded
-      arrive_met(empty);
-      if (slow && is_left(weights)) {
-        left |= 1u << i;
-      } else {
-        u32 factor[TILES][2];
-#pragma unroll
-        for (int r = 0; r < TILES; r++)
-#pragma unroll
-          for (int h = 0; h < 2; h++) factor[r][h] = factor_of(scale_of(weights, r, h));
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-          u32 x[4];
-          words_of(load_shared_16(a_at + i * (CHUNK_OF_A / 4)), x);
-#pragma unroll
-          for (int r = 0; r < TILES; r++) {
-            u32 q[2][4], d[2][4];
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-              words_of(weights.codes[r][h], q[h]);
-              decode_places(q[h][i], factor[r][h], d[h]);
-            }
-#pragma unroll
-            for (int j = 0; j < 4; j += 2) multiply(acc[r], d[0][j], d[1][j], d[0][j + 1], d[1][j + 1], x[j], x[j + 1]);
-          }
-        }
-      }
-      a_at += WARPS_K * CHUNK_OF_A;
-      if (++i == own) break;
-      barrier_wait(shared + FULL_AT + turn.barrier, turn.parity);
-    }
+    const bool single = unit.places < 2;  // then each warp has one tile
+    const int first = single ? along_n : TILES * along_n;
+    u32 codes_at = ring + first * OF_TILE + along_k * 1024 + 16 * lane;
+    u32 scales_at = ring + SCALES_OF_STAGE + (first >> 1) * OF_PAIR + along_k * 128 + 4 * lane;
+    keep_as_it_is(codes_at), keep_as_it_is(scales_at);  // not computed anew for each chunk
+    u32 left;  // chunks of this warp
+    if (single)
+      left = multiply_chunks<1>(acc, turn, shared, codes_at, scales_at, first & 1 ? 0x3232 : 0x1010, a_lane, own);
+    else
+      left = multiply_chunks<TILES>(acc, turn, shared, codes_at, scales_at, 0, a_lane, own);
     if (along_k > static_cast<int>((chunks - 1) % WARPS_K)) {
       if (own) barrier_wait(shared + FULL_AT + turn.barrier, turn.parity);  // a round that has none of this warp's
       warp_barrier();
@@ -344,16 +371,21 @@ INLINE void multiply_units(const LayerArguments& p, u32 shared) {
     }
 
     barrier_wait(sums_empty, sums_parity);
-    float* const mine = sums + warp * SHARED + 2 * (lane & 3) * PITCH + (lane >> 2);
+    const int of_warp = (first >> 1) * WARPS_K + along_k;
+    float* const mine = sums + of_warp * SHARED + 2 * (lane & 3) * PITCH + 16 * (first & 1) + (lane >> 2);
 #pragma unroll
     for (int r = 0; r < TILES; r++)
 #pragma unroll
-      for (int j = 0; j < 4; j++) mine[(j & 1) * PITCH + 16 * r + 8 * (j >> 1)] = acc[r][j] * UP;
+      for (int j = 0; j < 4; j++)
+        if (r == 0 || !single) mine[(j & 1) * PITCH + 16 * r + 8 * (j >> 1)] = acc[r][j] * UP;
     if (left | of_a) {
       const Arguments q = arguments_of(p, unit.product);
-      const int place = min(unit.place + first / 4, q.places - 1), odd = first & 1;
-      const int tile = min(row_of_unit(q.n, unit.product, place, 16 * (first & 2)) >> 4, q.tiles - 2) + odd;
-      add_left(q, unit.group, tile, left, of_a, mine, threadIdx.x, rows_at);
+      const int row = row_of_unit(q.n, unit.product, unit.place + (first >> 2), 16 * (first & 2));
+      const int tile = min(row >> 4, q.tiles - 2) + (first & 1);
+      if (single)
+        add_left<1>(q, unit.group, tile, first & 1, left, of_a, mine, threadIdx.x, rows_at);
+      else
+        add_left(q, unit.group, tile, 0, left, of_a, mine, threadIdx.x, rows_at);
     }
     warp_barrier();
     arrive_met(sums_full);
@@ -362,7 +394,8 @@ INLINE void multiply_units(const LayerArguments& p, u32 shared) {
 
 // Warps that add up and store, two for each place.
 INLINE void store_units(const LayerArguments& p, u32 shared) {
-  const u32 thread = threadIdx.x - 32 * MULTIPLYING, team = thread / 64, own = thread % 64;
+  const u32 thread = threadIdx.x - 32 * MULTIPLYING, own = thread % 64;
+  const int team = static_cast<int>(thread / 64);
   const float* const of_warps = sums + team * (WARPS * SHARED);
   wait_for_earlier_launches();
 #pragma unroll 1
@@ -371,8 +404,8 @@ INLINE void store_units(const LayerArguments& p, u32 shared) {
     const Unit unit = kept_unit(shared + UNIT_OF_SUMS_AT + 32 * (number & 1));
     if (unit.product == 2) return;
     const Arguments q = arguments_of(p, unit.product);
-    const int place = unit.place + static_cast<int>(team);
-    if (place < q.places && unit.product) {
+    const int place = unit.place + team;
+    if (team < unit.places && unit.product) {
       const int n = place * 64 + static_cast<int>(own);
       const u32 bias = bias_bits(q, unit.group.expert, n);
       barrier_wait(shared + SUMS_FULL_AT, number & 1);
@@ -380,7 +413,7 @@ INLINE void store_units(const LayerArguments& p, u32 shared) {
       for (int m = 0; m < unit.group.count && n < q.n; m++)
         store_float(q.out, target_of(q.routing, unit.group, m) * q.out_row + n * q.out_column, q.out_type,
                     sum_of_warps(q, of_warps, unit.group, bias, m, own));
-    } else if (place < q.places) {
+    } else if (team < unit.places) {
       Biases biases;
       call_biases(q, unit.group, place, own, biases);
       barrier_wait(shared + SUMS_FULL_AT, number & 1);
@@ -392,7 +425,7 @@ INLINE void store_units(const LayerArguments& p, u32 shared) {
     arrive_met(shared + SUMS_EMPTY_AT);
     if (unit.product == 0) {
       warps_barrier(1, 32 * STORING);
-      if (thread == 0) add_to_count(count_of_tile(p, unit.y));
+      if (thread == 0) add_to_count(count_of_tile(p, unit.y), static_cast<u32>(unit.places));
     }
   }
 }

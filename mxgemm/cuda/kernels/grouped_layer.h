@@ -3,11 +3,11 @@
 #include "grouped_a.h"
 #include "grouped_bulk.h"
 
-constexpr int MULTIPLYING = TEAMS * WARPS, STORING = 2 * TEAMS;
+constexpr int TEAMS = 2, MULTIPLYING = TEAMS * WARPS, STORING = 2 * TEAMS;
 constexpr int AHEAD_OF_A = A_FORMAT == E2M1 ? 4 : 2;
 constexpr int ALL_THREADS = 32 * (MULTIPLYING + STORING + BRINGING + 1);
 constexpr int QUEUE = 4;  // tiles that are asked for
-static_assert((TILES == 1 || TILES == 2) && ROWS_OF_ALL == 64 && GATED, "a place is four tiles");
+static_assert(TILES == 2 && ROWS_OF_ALL == 64 && GATED, "a place is four tiles");
 
 constexpr u32 OF_TILE = WARPS_K * 1024, OF_PAIR = WARPS_K * 128;  // bytes of a round: codes, scales
 constexpr u32 SCALES_OF_STAGE = 4 * TEAMS * OF_TILE, STAGE_BYTES = SCALES_OF_STAGE + 2 * TEAMS * OF_PAIR;
@@ -30,6 +30,7 @@ struct Half {
   int n, k, bias_type, out_type, a_rows, divisor, reads, writes;
   int chunks, places, tiles;
   int units, shares, singles;  // units of a tile; shares of some, if there are so many; of the last units, shares of one
+  int split, unused;           // those last ones are shares of a place each
 };
 struct LayerArguments {
   const u8 *a, *a_scales, *w13, *s13, *b13;
@@ -46,14 +47,15 @@ struct LayerArguments {
   i64 first_id;
 };
 
-// A unit's product, 2 for none any more; its first place, its tile's number, its group.
+// A unit's product, 2 for none any more; its first place, how many, its tile's number, its group.
 struct Unit {
   u32 product;
-  int place, y;
+  int place, places, y;
   Group group;
 };
 INLINE void keep_unit(u32 at, const Unit& unit) {
-  store_shared_16(at, make_uint4(unit.product, static_cast<u32>(unit.place), static_cast<u32>(unit.y), 0));
+  store_shared_16(at, make_uint4(unit.product, static_cast<u32>(unit.place), static_cast<u32>(unit.y),
+                                 static_cast<u32>(unit.places)));
   store_shared_16(at + 16, make_uint4(static_cast<u32>(unit.group.expert), static_cast<u32>(unit.group.count),
                                       static_cast<u32>(unit.group.first), 0));
 }
@@ -61,6 +63,7 @@ INLINE Unit kept_unit(u32 at) {
   const uint4 v = load_shared_16(at), of_group = load_shared_16(at + 16);
   Unit unit;
   unit.product = v.x, unit.place = static_cast<int>(v.y), unit.y = static_cast<int>(v.z);
+  unit.places = static_cast<int>(v.w);
   unit.group = Group{static_cast<int>(of_group.x), static_cast<int>(of_group.y), static_cast<int>(of_group.z)};
   return unit;
 }
