@@ -36,9 +36,9 @@ class Case(NamedTuple):
 
 
 CASES = (
-    Case("one launch", SHORT, 3, "bf16", True, Whole(each_arrives=True)),
-    Case("one launch", LONG, 12, "e2m1", True, Whole(rows=2, slots=3, each_arrives=True)),
-    Case("one launch, places", SHORT, 2, "bf16", True, Whole(split=(True, True), each_arrives=True)),
+    Case("one launch", SHORT, 3, "bf16", True, Whole(watched=True)),
+    Case("one launch", LONG, 12, "e2m1", True, Whole(rows=2, slots=3, watched=True)),
+    Case("one launch, places", SHORT, 2, "bf16", True, Whole(split=(True, True), watched=True)),
     Case("by ids", SHORT, 3, "e2m1", True, Mma({})),
     Case("slots", LONG, 12, "bf16", True, Mma({"tiles": 1, "warps_n": 4, "slots": 2, "resident": 2}, {})),
     Case("as it lies", SHORT, 20, "e2m1", False, Registers()),

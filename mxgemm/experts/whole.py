@@ -72,7 +72,7 @@ class WholeConfig:
         buffers: tiles of A in shared memory.
         split: shares of one unit are two of a place each, of the first product and of the second.
         decoding: warps that bring rows of A.
-        each_arrives: all lanes of a warp arrive at barriers, as a sanitizer wants it.
+        watched: lanes of a warp meet and arrive at barriers as a sanitizer wants it.
     """
 
     rows: int
@@ -80,9 +80,9 @@ class WholeConfig:
     warps_k: int = WARPS_K
     shares: tuple[tuple[int, int], tuple[int, int]] = SHARES
     buffers: int = 2
-    split: tuple[bool, bool] = False, False
+    split: tuple[bool, bool] = (False, True)
     decoding: int = 3
-    each_arrives: bool = False
+    watched: bool = False
 
     @property
     def multiplying(self) -> int:
@@ -210,7 +210,7 @@ def defines(problems: Problems, c: WholeConfig) -> dict[str, int | str]:
         "A_ROWS": c.rows,
         "A_BUFFERS": c.buffers,
         "BRINGING": c.decoding,
-        "EACH_ARRIVES": int(c.each_arrives),
+        "WATCHED": int(c.watched),
         "FEW": int(one.rows <= mma.FEW_PAIRS),
         "TAIL": int(one.k % CHUNK != 0 or two.k % CHUNK != 0),
         "ROUNDS": 0,

@@ -108,7 +108,7 @@ INLINE void call_for_weights(const LayerArguments& p, u32 shared, const Begun& b
   u32 asked = 0, asked_parity = 1;
   Unit unit = {2, 0, 0, -1, {0, 0, 0}};
   auto ask = [&] {  // for a tile's rows of A
-    barrier_wait(shared + TAKEN_AT + 8 * asked, asked_parity);
+    wait_met(shared + TAKEN_AT + 8 * asked, asked_parity);
     if (lane == 0) {
       keep_unit(shared + UNITS_ASKED_AT + 32 * asked, unit);
       barrier_arrive(shared + ASKED_AT + 8 * asked);
@@ -150,7 +150,7 @@ INLINE void call_for_weights(const LayerArguments& p, u32 shared, const Begun& b
 #pragma unroll 1
       for (int chunk = 0; chunk < q.chunks; chunk += WARPS_K) {
         const u32 full = shared + FULL_AT + turn.barrier, count = min(WARPS_K, q.chunks - chunk);
-        barrier_wait(shared + EMPTY_AT + turn.barrier, turn.parity ^ 1);
+        wait_met(shared + EMPTY_AT + turn.barrier, turn.parity ^ 1);
         if (lane == 0) {
           if (chunk == 0) keep_unit(shared + UNITS_AT + 4 * turn.barrier, unit);
           barrier_expect(full, count * (static_cast<u32>(unit.places) * (4 * 1024 + 2 * 128)));
@@ -175,7 +175,7 @@ INLINE void call_for_weights(const LayerArguments& p, u32 shared, const Begun& b
   }
   unit.product = 2;
   ask();
-  barrier_wait(shared + EMPTY_AT + turn.barrier, turn.parity ^ 1);
+  wait_met(shared + EMPTY_AT + turn.barrier, turn.parity ^ 1);
   if (lane == 0) {
     keep_unit(shared + UNITS_AT + 4 * turn.barrier, unit);
     barrier_arrive(shared + FULL_AT + turn.barrier);
@@ -223,7 +223,7 @@ INLINE void bring_rows(const LayerArguments& p, u32 shared) {
   u32 asked = 0, parity = 0;
 #pragma unroll 1
   for (u32 number = 0;; number++) {
-    barrier_wait(shared + ASKED_AT + 8 * asked, parity);
+    wait_met(shared + ASKED_AT + 8 * asked, parity);
     const Unit unit = kept_unit(shared + UNITS_ASKED_AT + 32 * asked);
     warp_barrier();
     arrive_met(shared + TAKEN_AT + 8 * asked);
@@ -234,7 +234,7 @@ INLINE void bring_rows(const LayerArguments& p, u32 shared) {
     warp_barrier();
     const u32 half = number % A_BUFFERS;
     const Arguments q = arguments_of(p, unit.product);
-    barrier_wait(shared + A_EMPTY_AT + 8 * half, (number / A_BUFFERS & 1) ^ 1);
+    wait_met(shared + A_EMPTY_AT + 8 * half, (number / A_BUFFERS & 1) ^ 1);
     const u32 thread = threadIdx.x - 32 * (MULTIPLYING + STORING), rows_at = shared + ROWS_AT + half * p.rows_bytes;
 #if A_FORMAT == BF16
     copy_a<BRINGING>(q, unit.group, thread, shared + FLAGS_AT + half * OF_FLAGS, rows_at);
@@ -311,7 +311,7 @@ INLINE u32 multiply_chunks(float (&acc)[TILES][4], Turn& turn, u32 shared, u32 c
     }
     a_at += WARPS_K * CHUNK_OF_A;
     if (++i == chunks) break;
-    barrier_wait(shared + FULL_AT + turn.barrier, turn.parity);
+    wait_met(shared + FULL_AT + turn.barrier, turn.parity);
   }
   return left;
 }
@@ -329,7 +329,7 @@ INLINE void multiply_units(const LayerArguments& p, u32 shared) {
   int at_y = -1;
 #pragma unroll 1
   for (u32 number = 0;; number++) {
-    barrier_wait(shared + FULL_AT + turn.barrier, turn.parity);
+    wait_met(shared + FULL_AT + turn.barrier, turn.parity);
     const Unit unit = kept_unit(shared + UNITS_AT + 4 * turn.barrier);
     const u32 sums_parity = (number & 1) ^ 1;
     if (threadIdx.x == 0) {  // the one that was there has been stored: its sums' place has been another's since
@@ -343,7 +343,7 @@ INLINE void multiply_units(const LayerArguments& p, u32 shared) {
       at_product = unit.product, at_y = unit.y;
       if (tiles > 0) arrive_met(shared + A_EMPTY_AT + 8 * ((tiles - 1) % A_BUFFERS));
       const u32 half_of_a = tiles % A_BUFFERS, flags_at = shared + FLAGS_AT + half_of_a * OF_FLAGS;
-      barrier_wait(shared + A_FULL_AT + 8 * half_of_a, tiles / A_BUFFERS & 1);
+      wait_met(shared + A_FULL_AT + 8 * half_of_a, tiles / A_BUFFERS & 1);
       tiles++;
       rows_at = shared + ROWS_AT + half_of_a * p.rows_bytes;
       const u32 behind = along_k + WARPS_K * lane;
@@ -364,13 +364,13 @@ INLINE void multiply_units(const LayerArguments& p, u32 shared) {
     else
       left = multiply_chunks<TILES>(acc, turn, shared, codes_at, scales_at, 0, a_lane, own);
     if (along_k > static_cast<int>((chunks - 1) % WARPS_K)) {
-      if (own) barrier_wait(shared + FULL_AT + turn.barrier, turn.parity);  // a round that has none of this warp's
+      if (own) wait_met(shared + FULL_AT + turn.barrier, turn.parity);  // a round that has none of this warp's
       warp_barrier();
       arrive_met(shared + EMPTY_AT + turn.barrier);
       pass(turn);
     }
 
-    barrier_wait(sums_empty, sums_parity);
+    wait_met(sums_empty, sums_parity);
     const int of_warp = (first >> 1) * WARPS_K + along_k;
     float* const mine = sums + of_warp * SHARED + 2 * (lane & 3) * PITCH + 16 * (first & 1) + (lane >> 2);
 #pragma unroll
@@ -400,7 +400,7 @@ INLINE void store_units(const LayerArguments& p, u32 shared) {
   wait_for_earlier_launches();
 #pragma unroll 1
   for (u32 number = 0;; number++) {
-    barrier_wait(shared + UNIT_KNOWN_AT + 8 * (number & 1), number >> 1 & 1);
+    wait_met(shared + UNIT_KNOWN_AT + 8 * (number & 1), number >> 1 & 1);
     const Unit unit = kept_unit(shared + UNIT_OF_SUMS_AT + 32 * (number & 1));
     if (unit.product == 2) return;
     const Arguments q = arguments_of(p, unit.product);
@@ -408,7 +408,7 @@ INLINE void store_units(const LayerArguments& p, u32 shared) {
     if (team < unit.places && unit.product) {
       const int n = place * 64 + static_cast<int>(own);
       const u32 bias = bias_bits(q, unit.group.expert, n);
-      barrier_wait(shared + SUMS_FULL_AT, number & 1);
+      wait_met(shared + SUMS_FULL_AT, number & 1);
 #pragma unroll 1
       for (int m = 0; m < unit.group.count && n < q.n; m++)
         store_float(q.out, target_of(q.routing, unit.group, m) * q.out_row + n * q.out_column, q.out_type,
@@ -416,10 +416,10 @@ INLINE void store_units(const LayerArguments& p, u32 shared) {
     } else if (team < unit.places) {
       Biases biases;
       call_biases(q, unit.group, place, own, biases);
-      barrier_wait(shared + SUMS_FULL_AT, number & 1);
+      wait_met(shared + SUMS_FULL_AT, number & 1);
       store_results<2>(q, of_warps, place, unit.group, biases, own);
     } else {
-      barrier_wait(shared + SUMS_FULL_AT, number & 1);
+      wait_met(shared + SUMS_FULL_AT, number & 1);
     }
     warp_barrier();
     arrive_met(shared + SUMS_EMPTY_AT);

@@ -92,11 +92,15 @@ INLINE int row_of_unit(int n, u32 product, int place, int local) {
 }
 INLINE u8* count_of_tile(const LayerArguments& p, int y) { return p.tiles + 4ll * (p.counts_at + 1 + y); }
 
-// A warp, whose lanes have met, arrives at a barrier. A sanitizer does not know by warp_barrier() that they have: for it each
-// lane arrives.
-constexpr int OF_WARP = EACH_ARRIVES ? 32 : 1;
+// A warp, whose lanes have met, arrives at a barrier as one, and waits for one. A sanitizer does not follow what a lane learns
+// from the others: for it each lane arrives, and they meet behind a wait.
+constexpr int OF_WARP = WATCHED ? 32 : 1;
 INLINE void arrive_met(u32 barrier) {
-  if (EACH_ARRIVES || (threadIdx.x & 31) == 0) barrier_arrive(barrier);
+  if (WATCHED || (threadIdx.x & 31) == 0) barrier_arrive(barrier);
+}
+INLINE void wait_met(u32 barrier, u32 parity) {
+  barrier_wait(barrier, parity);
+  if (WATCHED) warp_barrier();
 }
 
 struct Turn {  // through the places: of its barriers and of its bytes, from the first ones on
