@@ -56,6 +56,14 @@ def test_the_bits_are_those_of_two_products(
     assert distance(got, one.exact(a_format)) < LIMITS[a_format]
 
 
+def test_a_list_and_places_of_both_products(route: ByLanes) -> None:
+    """Of more pairs than a warp lists by their ids, every unit being two shares of a place."""
+    one = layer(17, 2, 5, 288, 160, activation=GPT_OSS)
+    c = WholeConfig(4, 3, warps_k=1, shares=((0, 0), (0, 9)), split=(True, True), decoding=2)
+    want, got = both_ways(route, one, "bf16", c, 2, False)
+    assert torch.equal(got, want)
+
+
 def test_what_the_loop_leaves_is_added(route: ByLanes) -> None:
     """Blocks of A and chunks of the weight that bf16 does not hold: of four warps along K some have no chunk."""
     one = layer(3, 2, 2, 288, 288, activation=GPT_OSS)

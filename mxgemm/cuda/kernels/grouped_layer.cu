@@ -100,7 +100,9 @@ INLINE void call_for_weights(const LayerArguments& p, u32 shared, const Begun& b
   const int tiles = listed.tiles;
   auto group_at = [&](int y) { return group_listed(p, listed, y); };
   // Of so many units the last ones are shares of their own, those before in so many shares.
-  auto singles_of = [&](const Half& half) { return min(half.singles, tiles * half.units); };
+  auto singles_of = [&](const Half& half) {
+    return half.shares ? min(half.singles, tiles * half.units) : tiles * half.units;
+  };
   auto shares_of = [&](const Half& half) { return min(half.shares, tiles * half.units - singles_of(half)); };
   const int of_first = shares_of(p.first) + (singles_of(p.first) << p.first.split);
   const int of_second = shares_of(p.second) + (singles_of(p.second) << p.second.split);
