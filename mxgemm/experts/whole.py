@@ -26,7 +26,7 @@ KERNEL: Final = "grouped_layer"
 POINTERS: Final = Layout("P" * 15)
 """Tokens, scales, w13, scales, b13, inner activations, scales, w2, scales, b2, pairs' results, tile list, places, ids, map
 or 0."""
-_HALF: Final = "q" * 8 + "i" * 16
+_HALF: Final = "q" * 8 + "i" * 15 + "I"
 CONSTANTS: Final = Layout(2 * _HALF + "fff" + "i" * 7 + "q")
 """The rest of the kernel's ``LayerArguments``."""
 
@@ -54,6 +54,10 @@ LEAST_THREADS: Final = 64
 MOST_SLOTS: Final = 16
 FINE_SHARES: Final = (2, 1), (1, 2)
 """The same for few tokens of MX bytes, whose rows are brought quickly."""
+FINEST_SHARES: Final = (0, 0), (0, 0)
+"""The same where workgroups have so few units that one more is much: all are shares of one, those of the second product two."""
+FEWEST_TOKENS: Final = 2
+"""Tokens up to which that is so."""
 MOST_ROWS: Final = 8
 """Rows of an expert in the mean up to which a layer may be one launch."""
 LEAST_UNITS: Final = 3
@@ -80,7 +84,7 @@ class WholeConfig:
     warps_k: int = WARPS_K
     shares: tuple[tuple[int, int], tuple[int, int]] = SHARES
     buffers: int = 2
-    split: tuple[bool, bool] = (False, True)
+    split: tuple[bool, bool] = (False, False)
     decoding: int = 3
     watched: bool = False
 
@@ -110,8 +114,11 @@ def config_for(problems: Problems, warps_k: int = WARPS_K) -> WholeConfig | None
     tokens = tokens_of(problems)
     rows = min(most, 1 << (tokens - 1).bit_length())
     shares = FINE_SHARES if problems[0].a_format != "bf16" and tokens <= TILE_M // 2 else SHARES
+    fewest = tokens <= FEWEST_TOKENS
+    if fewest:
+        shares = FINEST_SHARES
     while rows:
-        found = filled(problems, WholeConfig(rows, 0, warps_k, shares))
+        found = filled(problems, WholeConfig(rows, 0, warps_k, shares, split=(False, fewest)))
         if found is not None:
             return found
         rows //= 2
@@ -228,7 +235,7 @@ def constants(problems: Problems, c: WholeConfig, r: Routing) -> bytes:
     halves = (
         value
         for p, shares, split in zip(problems, c.shares, c.split, strict=True)
-        for value in (*_half(p), *(programs(problems, c) * share for share in shares), int(split), 0)
+        for value in (*_half(p), *(programs(problems, c) * share for share in shares), int(split), -(-(1 << 32) // units(p)) % (1 << 32))
     )
     listed = one.rows, one.experts, listed_words(c, r), rows_bytes(problems, c)
     found = *listed, r.id_dtype.itemsize, r.mapped, 0, r.first

@@ -26,6 +26,7 @@ INLINE void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier) {
   under_way->push_back({to, bytes, barrier, from});
 }
 
+INLINE u32 high_of_product(u32 a, u32 b) { return static_cast<u32>(static_cast<u64>(a) * b >> 32); }
 INLINE u64 read_once() { return 1; }
 INLINE void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier, u64 policy) {
   if (policy != 1) wrong("another policy");

@@ -3,6 +3,8 @@
 #pragma once
 #include "barriers.h"
 
+INLINE u32 high_of_product(u32 a, u32 b) { return __umulhi(a, b); }
+
 // A bulk copy of what is read once: in L2 it is the first to go.
 INLINE u64 read_once() {
   u64 policy;

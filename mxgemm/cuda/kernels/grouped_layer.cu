@@ -16,12 +16,15 @@
 // A_BUFFERS, tiles of A that there is room for.
 #include "grouped_layer.h"
 
-// What the warp that calls for weights begins with, before the workgroup has met: a share's number, of lane 0, and with FEW
-// a pair's expert.
+// What the warp that calls for weights begins with, before the workgroup has met, and does not wait for there: a share's
+// number, of lane 0, and with FEW a pair's id.
 struct Begun {
   u32 share;
-  int expert;
+  i64 id;
 };
+INLINE Routing ids_of(const LayerArguments& p) {
+  return Routing{p.ids, p.map, p.first_id, p.rows, p.experts, 0, 0, 0, 0, 0, p.id_bytes, p.map_length, 0};
+}
 INLINE u32 take_share(const LayerArguments& p) {
   u32 number = 0;
   if ((threadIdx.x & 31) == 0) number = take_number(p.tiles + 4ll * p.counts_at);
@@ -35,8 +38,7 @@ INLINE Begun begin_calling(const LayerArguments& p) {
 #endif
   begun.share = take_share(p);
 #if FEW
-  const Routing routing = {p.ids, p.map, p.first_id, p.rows, p.experts, 0, 0, 0, 0, 0, p.id_bytes, p.map_length, 0};
-  if (lane < p.rows) begun.expert = local_expert(routing, lane);
+  if (lane < p.rows) begun.id = id_of_pair(ids_of(p), lane);
 #endif
   return begun;
 }
@@ -91,7 +93,7 @@ INLINE Group group_listed(const LayerArguments& p, const Listed& listed, int y) 
 INLINE void call_for_weights(const LayerArguments& p, u32 shared, const Begun& begun) {
   const int lane = threadIdx.x & 31;
 #if FEW
-  const Listed listed = listed_by_ids(p, begun.expert, shared);
+  const Listed listed = listed_by_ids(p, expert_of_id(ids_of(p), begun.id), shared);
 #else
   const Listed listed = listed_before(p);
 #endif
@@ -107,7 +109,8 @@ INLINE void call_for_weights(const LayerArguments& p, u32 shared, const Begun& b
   const int of_first = shares_of(p.first) + (singles_of(p.first) << p.first.split);
   const int of_second = shares_of(p.second) + (singles_of(p.second) << p.second.split);
   Turn turn = {0, 0, 0};
-  u32 asked = 0, asked_parity = 1;
+  u32 asked = 0, asked_parity = 1, at_product = 2;
+  int total = 0, of = 0, each = 0, more = 0;  // of a product: units but the last ones, shares of so many, some of one more
   Unit unit = {2, 0, 0, -1, {0, 0, 0}};
   auto ask = [&] {  // for a tile's rows of A
     wait_met(shared + TAKEN_AT + 8 * asked, asked_parity);
@@ -120,17 +123,22 @@ INLINE void call_for_weights(const LayerArguments& p, u32 shared, const Begun& b
   };
 #pragma unroll 1
   for (;;) {
-    int share = static_cast<int>(from_lane(next, 0));
-    if (share >= of_first + of_second) break;
+    const int number = static_cast<int>(from_lane(next, 0));
+    if (number >= of_first + of_second) break;
     next = take_share(p);
-    const u32 product = share >= of_first;
-    if (product) share -= of_first;
+    const u32 product = number >= of_first;
+    const int share = number - (product ? of_first : 0);
     const Half& half = product ? p.second : p.first;
     const Arguments q = arguments_of(p, product);
-    const int total = tiles * half.units - singles_of(half), of = shares_of(half), singly = share - of;
-    const int each = of ? total / of : 0, more = of ? total % of : 0;  // so many have one more
+    if (product != at_product) {
+      at_product = product;
+      total = tiles * half.units - singles_of(half), of = shares_of(half);
+      each = of ? total / of : 0, more = total - each * of;
+    }
+    const int singly = share - of;
     const int first = singly >= 0 ? total + (singly >> half.split) : share * each + min(share, more);
-    const int y = first / half.units, part = singly >= 0 && half.split ? singly & 1 : 0;
+    const int y = half.units == 1 ? first : static_cast<int>(high_of_product(static_cast<u32>(first), half.reciprocal));
+    const int part = singly >= 0 && half.split ? singly & 1 : 0;
     if (TEAMS * (first - y * half.units) + part >= half.places) continue;  // there is no second place
     bool is_new = product != unit.product || y != unit.y;
     unit.product = product, unit.y = y, unit.place = TEAMS * (first - y * half.units) + part;
@@ -162,13 +170,6 @@ INLINE void call_for_weights(const LayerArguments& p, u32 shared, const Begun& b
         from += WARPS_K * each_chunk;
         pass(turn);
       }
-#pragma unroll
-      for (int i = 0; i < 2 * TEAMS; i++) {
-        const int n = row_of_unit(q.n, product, unit.place + i / 2, lane + 32 * (i & 1));
-        if (q.bias && n < q.n)
-          prefetch_line(q.bias +
-                        (unit.group.expert * q.bias_expert + n * q.bias_column) * (q.bias_type == OF_FP32 ? 4 : 2));
-      }
       unit.place += TEAMS;
       is_new = unit.place >= half.places && left > 1;
       if (is_new) unit.place = 0, unit.y++, unit.group = group_at(unit.y);
@@ -184,8 +185,8 @@ INLINE void call_for_weights(const LayerArguments& p, u32 shared, const Begun& b
   }
 }
 
-#if A_FORMAT == BF16
-// As decode_a(): rows are copied to where they will be, all at once, and then put in order by the lanes that copied them. bf16
+#if A_FORMAT == BF16 && A_ROWS > 2
+// As decode_a(), of so many rows that its loads would come after each other: they are copied to where they will be, all at once, and then put in order by the lanes that copied them. bf16
 // holds all of them.
 template <int BRINGING_WARPS>
 INLINE void copy_a(const Arguments& p, const Group& group, u32 thread, u32 flags_at, u32 rows_at) {
@@ -238,7 +239,7 @@ INLINE void bring_rows(const LayerArguments& p, u32 shared) {
     const Arguments q = arguments_of(p, unit.product);
     wait_met(shared + A_EMPTY_AT + 8 * half, (number / A_BUFFERS & 1) ^ 1);
     const u32 thread = threadIdx.x - 32 * (MULTIPLYING + STORING), rows_at = shared + ROWS_AT + half * p.rows_bytes;
-#if A_FORMAT == BF16
+#if A_FORMAT == BF16 && A_ROWS > 2
     copy_a<BRINGING>(q, unit.group, thread, shared + FLAGS_AT + half * OF_FLAGS, rows_at);
 #else
     decode_a<BRINGING, AHEAD_OF_A>(q, unit.group, thread, shared + FLAGS_AT + half * OF_FLAGS, rows_at);

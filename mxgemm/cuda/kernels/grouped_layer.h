@@ -30,7 +30,8 @@ struct Half {
   int n, k, bias_type, out_type, a_rows, divisor, reads, writes;
   int chunks, places, tiles;
   int units, shares, singles;  // units of a tile; shares of some, if there are so many; of the last units, shares of one
-  int split, unused;           // those last ones are shares of a place each
+  int split;                   // those last ones are shares of a place each
+  u32 reciprocal;              // 2^32 over units, rounded up: for a division of less than that
 };
 struct LayerArguments {
   const u8 *a, *a_scales, *w13, *s13, *b13;

@@ -20,11 +20,13 @@ struct Routing {
 
 INLINE int load_int(const u8* p, i64 at) { return static_cast<int>(load_u32(p + 4 * at)); }
 
-// The expert of this call that a pair's id means, -1 for none.
-INLINE int local_expert(const Routing& p, int pair) {
-  const i64 id = p.id_bytes == 8 ? static_cast<i64>(load_u32(p.offsets + 8ll * pair)) |
-                                       static_cast<i64>(load_int(p.offsets, 2ll * pair + 1)) << 32
-                                 : load_int(p.offsets, pair);
+INLINE i64 id_of_pair(const Routing& p, int pair) {
+  return p.id_bytes == 8 ? static_cast<i64>(load_u32(p.offsets + 8ll * pair)) |
+                               static_cast<i64>(load_int(p.offsets, 2ll * pair + 1)) << 32
+                         : load_int(p.offsets, pair);
+}
+// The expert of this call that an id means, -1 for none.
+INLINE int expert_of_id(const Routing& p, i64 id) {
   if (id < 0) return -1;
   if (p.map_length) {
     const int expert = id < p.map_length ? load_int(p.index, id) : -1;
@@ -33,3 +35,4 @@ INLINE int local_expert(const Routing& p, int pair) {
   const i64 expert = id - p.first_id;
   return expert >= 0 && expert < p.experts ? static_cast<int>(expert) : -1;
 }
+INLINE int local_expert(const Routing& p, int pair) { return expert_of_id(p, id_of_pair(p, pair)); }
