@@ -1,12 +1,12 @@
 """Layers of experts on this GPU: how fast are the grouped products of w4_mma and w4_wgmma, by which configuration?
 
     PYTHONPATH=. python bench/experts.py build [--set moe-gpt-oss-20b] [--tokens 1 16] [--a-formats e2m1 bf16]
-    PYTHONPATH=. python bench/experts.py time [--peers] ...
+    PYTHONPATH=. python bench/experts.py time [--peers torch triton] [--forms fragments] [--variants default] ...
     PYTHONPATH=. python bench/experts.py host ...
 
 ``build`` compiles what ``time`` launches, by processes; no GPU is asked. ``time`` measures whole layers by graph
 replay, of calls that take turns with others whose experts are others, so that weights come from memory: as the weight
-lies and in fragment order; with ``--peers`` the Triton route and torch's grouped bf16 products. ``host`` measures how
+lies and in fragment order; with ``--peers`` torch's grouped bf16 products and the Triton route. ``host`` measures how
 long a call of mxgemm.moe keeps the host. A line of JSON for each figure, with the distance from the route reference.
 """
 
@@ -119,6 +119,8 @@ SOME: dict[str, ExpertsRoute] = {
     "w4_mma, slots": Mma(_SLOTS),
     "w4_mma, slots, rounded before": Mma(_SLOTS, rounding=0),
 }
+MANY_ROWS = 16
+"""Rows of an expert in the mean from which on mxgemm.moe takes w4_wgmma."""
 MANY: dict[str, ExpertsRoute] = {
     "w4_mma": GroupedMMA(),
     "w4_mma, apart": Mma({}),
@@ -136,7 +138,8 @@ def variants(p: Planned, fragments: bool) -> dict[str, ExpertsRoute]:
     per_expert = p.routing.pairs / p.routing.experts
     found = FEW if p.routing.pairs <= FEW_PAIRS else SOME if per_expert < 8 else MANY
     rounds = p.tokens.a_format != "bf16"
-    return {
+    default = {"default": GroupedMMA() if per_expert < MANY_ROWS else GroupedWgmma()}
+    return default | {
         name: route
         for name, route in found.items()
         if ("," not in name) or (fragments and (rounds or "rounded" not in name))
@@ -159,6 +162,10 @@ def in_order(layer: Any) -> tuple[Weight, Weight]:
     """Put them into fragment order."""
     w13, w2 = (stack_fragments(w.data, w.scales) for w in (layer.w13, layer.w2))
     return Weight(*w13), Weight(*w2)
+
+
+FORMS = {"raw": as_they_lie, "fragments": in_order}
+"""What puts a layer's weights into a form."""
 
 
 class Planned(NamedTuple):
@@ -240,21 +247,22 @@ def measure(name: str, calls: Sequence[Callable[[], Tensor]], floor: float, **mo
 
 
 def time_layers(
-    one: ExpertsSet, tokens: tuple[int, ...], a_formats: list[str], peers: bool, names: list[str] | None
-) -> None:
-    """Measure whole layers, by variants of some names or all."""
+    one: ExpertsSet, tokens: tuple[int, ...], a_formats: list[str], peers: list[str], names: list[str] | None,
+    wanted: list[str],
+) -> None:  # fmt: skip
+    """Measure whole layers, by variants of some names or all, of weights in some forms."""
     device = torch.device("cuda", 0)
     layer = make_layer(one, device)
-    forms = {"raw": as_they_lie(layer), "fragments": in_order(layer)}
-    dense = _dense(one, layer, {"refusals": []}) if peers else None
+    forms = {form: FORMS[form](layer) for form in wanted}
+    dense = _dense(one, layer, {"refusals": []}) if "torch" in peers else None
     heat()
     for count in tokens:
-        time_tokens(one, count, a_formats, layer, forms, dense, names)
+        time_tokens(one, count, a_formats, layer, forms, dense, names, "triton" in peers)
 
 
 def time_tokens(
     one: ExpertsSet, count: int, a_formats: list[str], layer: Any, forms: dict[str, tuple[Weight, Weight]], dense: Any,
-    names: list[str] | None,
+    names: list[str] | None, triton: bool,
 ) -> None:  # fmt: skip
     """Measure layers of so many tokens, each beside the result of the route reference."""
     x, ids, weights = make_tokens(one, count, layer.w13.device)
@@ -272,7 +280,7 @@ def time_tokens(
                 got = calls[-1]().float()
                 error = round(float((got - want).norm() / want.norm()), 5)
                 measure(name, calls, floor, form=form, a_format=fmt, error=error, **common)
-        if dense is not None:
+        if triton:
             calls = [partial(_ours, x, weights, fmt, "triton", turn, layer) for turn in turns]  # type: ignore[arg-type]
             measure("triton", calls, floor, a_format=fmt, **common)
     if dense is not None:
@@ -317,13 +325,16 @@ def bind_one(job: Job) -> None:
         print(f"{job}: {type(error).__name__}: {error}", file=sys.stderr)
 
 
-def jobs(sets: list[ExpertsSet], tokens: tuple[int, ...], a_formats: list[str]) -> list[Job]:
-    """Return what is built."""
+def jobs(
+    sets: list[ExpertsSet], tokens: tuple[int, ...], a_formats: list[str], names: list[str] | None, forms: list[str]
+) -> list[Job]:
+    """Return what is built: what ``time`` would launch."""
     machine = KNOWN_MACHINES["sm_90"]
     return [
-        (one.name, count, fmt, fragments, variant)
-        for one, count, fmt, fragments in itertools.product(sets, tokens, a_formats, (True, False))
-        for variant in variants(planned(one, count, fmt, machine, fragments), fragments)
+        (one.name, count, fmt, form == "fragments", variant)
+        for one, count, fmt, form in itertools.product(sets, tokens, a_formats, forms)
+        for variant in variants(planned(one, count, fmt, machine, form == "fragments"), form == "fragments")
+        if names is None or variant in names
     ]
 
 
@@ -334,19 +345,20 @@ def main() -> int:
     parser.add_argument("--set", nargs="+", default=["moe-gpt-oss-20b"], choices=MOE_SETS)
     parser.add_argument("--tokens", nargs="+", type=int, default=[1, 4, 16, 64])
     parser.add_argument("--a-formats", nargs="+", default=["e2m1", "bf16"])
-    parser.add_argument("--peers", action="store_true", help="torch's grouped bf16 products, and the route triton")
+    parser.add_argument("--peers", nargs="*", default=[], choices=("torch", "triton"), help="grouped bf16; the route")
+    parser.add_argument("--forms", nargs="+", default=list(FORMS), choices=FORMS, help="of the weights")
     parser.add_argument("--variants", nargs="+", help="time these alone, by their names; all by default")
     chosen = parser.parse_args()
     sets, tokens = [MOE_SETS[name] for name in chosen.set], tuple(chosen.tokens)
     if chosen.command == "build":
-        found = jobs(sets, tokens, chosen.a_formats)
+        found = jobs(sets, tokens, chosen.a_formats, chosen.variants, chosen.forms)
         with multiprocessing.get_context("fork").Pool() as pool:
             pool.map(bind_one, found, chunksize=1)
         print(f"{len(found)} layers", flush=True)
         return 0
     for one in sets:
         if chosen.command == "time":
-            time_layers(one, tokens, chosen.a_formats, chosen.peers, chosen.variants)
+            time_layers(one, tokens, chosen.a_formats, chosen.peers, chosen.variants, chosen.forms)
         else:
             time_host(one, tokens, chosen.a_formats)
     return 0

@@ -4,8 +4,8 @@
     PYTHONPATH=. python bench/experts_humming.py time [--tokens 1 4 16 64]
 
 Ours is a whole layer: sorting, quantising, both products, activation, sums. Of Humming it is the two indexed products
-alone, whose rows are sorted beforehand: that is less than a layer takes with it. Its configurations are those of its own
-heuristics; N is padded where they ask for it, as the servers do that use it. A line of JSON for each figure.
+alone, whose rows are sorted beforehand: that is less than a layer takes with it. Its configurations are those of its
+own heuristics; N is padded where they ask for it, as servers do that use it. A line of JSON for each figure.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def config_of(layer: Any, rows: int) -> dict[str, Any]:
 
 
 def aligned(ids: Tensor, block: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return pairs in the order of their experts, each expert's filled up to blocks, the blocks' experts, their rows."""
+    """Return pairs in their experts' order, each expert's filled up to blocks, the blocks' experts, their rows."""
     flat = ids.reshape(-1)
     pairs: list[int] = []
     experts: list[int] = []

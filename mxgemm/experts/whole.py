@@ -24,8 +24,8 @@ Problems = tuple[GroupedProblem, GroupedProblem]
 SOURCE: Final = "grouped_layer.cu"
 KERNEL: Final = "grouped_layer"
 POINTERS: Final = Layout("P" * 15)
-"""Tokens, scales, w13, scales, b13, inner activations, scales, w2, scales, b2, pairs' results, tile list, places, ids, map
-or 0."""
+"""Tokens, scales, w13, scales, b13, inner activations, scales, w2, scales, b2, pairs' results, tile list, places, ids,
+map or 0."""
 _HALF: Final = "q" * 8 + "i" * 15 + "I"
 CONSTANTS: Final = Layout(2 * _HALF + "fff" + "i" * 7 + "q")
 """The rest of the kernel's ``LayerArguments``."""
@@ -55,7 +55,7 @@ MOST_SLOTS: Final = 16
 FINE_SHARES: Final = (2, 1), (1, 2)
 """The same for few tokens of MX bytes, whose rows are brought quickly."""
 FINEST_SHARES: Final = (0, 0), (0, 0)
-"""The same where workgroups have so few units that one more is much: all are shares of one, those of the second product two."""
+"""The same where one unit more is much: all are shares of one, and those of the second product two of a place each."""
 FEWEST_TOKENS: Final = 2
 """Tokens up to which that is so."""
 MOST_ROWS: Final = 8
@@ -235,11 +235,21 @@ def constants(problems: Problems, c: WholeConfig, r: Routing) -> bytes:
     halves = (
         value
         for p, shares, split in zip(problems, c.shares, c.split, strict=True)
-        for value in (*_half(p), *(programs(problems, c) * share for share in shares), int(split), -(-(1 << 32) // units(p)) % (1 << 32))
+        for value in (
+            *_half(p),
+            *(programs(problems, c) * share for share in shares),
+            int(split),
+            _reciprocal(units(p)),
+        )
     )
     listed = one.rows, one.experts, listed_words(c, r), rows_bytes(problems, c)
     found = *listed, r.id_dtype.itemsize, r.mapped, 0, r.first
     return CONSTANTS.pack(*halves, *gate, *found)
+
+
+def _reciprocal(n: int) -> int:
+    """Return 2^32 over ``n``, rounded up; of 1, which the kernel does not divide by, 0."""
+    return -(-(1 << 32) // n) % (1 << 32)
 
 
 def _half(p: GroupedProblem) -> tuple[int, ...]:
