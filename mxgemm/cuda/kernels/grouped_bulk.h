@@ -18,9 +18,9 @@ INLINE void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier, u64 poli
 }
 
 // Counts in memory. What its workgroup has written, and met since, others see who have waited for the count.
-INLINE u32 take_number(u8* count) {
+INLINE u32 take_number(u8* count) {  // of an addition ptxas makes one for a warp, and waits for it at once: not of this
   u32 v;
-  asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], 1;" : "=r"(v) : "l"(count) : "memory");
+  asm volatile("atom.relaxed.gpu.global.inc.u32 %0, [%1], 0x7FFFFFFF;" : "=r"(v) : "l"(count) : "memory");
   return v;
 }
 // What this lane has written is there for later launches, before they have waited.

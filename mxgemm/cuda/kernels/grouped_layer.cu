@@ -436,18 +436,12 @@ INLINE void store_units(const LayerArguments& p, u32 shared) {
 extern "C" __global__ void __launch_bounds__(ALL_THREADS, RESIDENT)
     grouped_layer(const __grid_constant__ LayerArguments p) {
   const u32 shared = shared_address(sums);
-  const int warp = threadIdx.x >> 5, i = threadIdx.x & 31;
+  const int warp = threadIdx.x >> 5;
   Begun begun = {};
-  if (warp == MULTIPLYING + STORING + BRINGING) {
-    begun = begin_calling(p);
-    if (i < SLOTS) barrier_init(shared + FULL_AT + 8 * i, 1), barrier_init(shared + EMPTY_AT + 8 * i, MULTIPLYING * OF_WARP);
-    if (i < 2) {
-      barrier_init(shared + A_FULL_AT + 8 * i, BRINGING * OF_WARP);
-      barrier_init(shared + A_EMPTY_AT + 8 * i, MULTIPLYING * OF_WARP);
-      barrier_init(shared + UNIT_KNOWN_AT + 8 * i, 1);
-    }
-    if (i == 0) barrier_init(shared + SUMS_FULL_AT, MULTIPLYING * OF_WARP), barrier_init(shared + SUMS_EMPTY_AT, STORING * OF_WARP);
-    if (i < QUEUE) barrier_init(shared + ASKED_AT + 8 * i, 1), barrier_init(shared + TAKEN_AT + 8 * i, BRINGING * OF_WARP);
+  if (warp == MULTIPLYING + STORING + BRINGING) begun = begin_calling(p);
+  if ((threadIdx.x & 31) == 0) {
+#pragma unroll 1
+    for (int i = warp; i < BARRIERS; i += ALL_THREADS / 32) barrier_init(shared + FULL_AT + 8 * i, arrivals_of(i));
     barriers_are_ready();
   }
   workgroup_barrier();

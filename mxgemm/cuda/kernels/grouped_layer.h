@@ -104,6 +104,15 @@ INLINE void wait_met(u32 barrier, u32 parity) {
   if (WATCHED) warp_barrier();
 }
 
+// Arrivals that the i-th barrier waits for, from FULL_AT on.
+constexpr int BARRIERS = 2 * SLOTS + 8 + 2 * QUEUE;
+INLINE u32 arrivals_of(int i) {
+  const int behind = i - 2 * SLOTS;
+  if (i < SLOTS || (behind >= 6 && behind < 8 + QUEUE)) return 1;  // chunks, the unit of the sums, a tile that is asked for
+  if (behind < 1 || behind == 4 || behind == 5) return MULTIPLYING * OF_WARP;
+  return (behind == 1 ? STORING : BRINGING) * OF_WARP;
+}
+
 struct Turn {  // through the places: of its barriers and of its bytes, from the first ones on
   u32 barrier, bytes, parity;
 };
