@@ -53,7 +53,8 @@ LEAST_THREADS: Final = 64
 """Of a workgroup of the launch before."""
 MOST_SLOTS: Final = 16
 FINE_SHARES: Final = (2, 1), (1, 2)
-"""The same for few tokens of MX bytes, whose rows are brought quickly."""
+"""The same up to so many tokens, whose rows are brought quickly."""
+FEW_TOKENS: Final = 4
 FINEST_SHARES: Final = (0, 0), (0, 0)
 """The same where one unit more is much: all are shares of one, and those of the second product two of a place each."""
 FEWEST_TOKENS: Final = 2
@@ -113,7 +114,7 @@ def config_for(problems: Problems, warps_k: int = WARPS_K) -> WholeConfig | None
     most = TILE_M if problems[0].rows > problems[0].experts else TILE_M // 2
     tokens = tokens_of(problems)
     rows = min(most, 1 << (tokens - 1).bit_length())
-    shares = FINE_SHARES if problems[0].a_format != "bf16" and tokens <= TILE_M // 2 else SHARES
+    shares = FINE_SHARES if tokens <= FEW_TOKENS else SHARES
     fewest = tokens <= FEWEST_TOKENS
     if fewest:
         shares = FINEST_SHARES

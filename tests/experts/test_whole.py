@@ -158,11 +158,17 @@ def test_few_rows_of_many_experts_have_low_tiles() -> None:
         assert found.rows == rows
 
 
-def test_shares_are_fine_where_rows_come_quickly() -> None:
-    for a_format, tokens, fine in (("e2m1", 4, True), ("e2m1", 16, False), ("bf16", 4, False)):
-        found = whole.config_for((problem(a_format, True, tokens), problem(a_format, False, tokens)))
+def test_shares_are_fine_where_units_are_few() -> None:
+    """And of one or two tokens the second product's are a place each."""
+    for tokens, shares, split in (
+        (1, whole.FINEST_SHARES, True),
+        (2, whole.FINEST_SHARES, True),
+        (4, whole.FINE_SHARES, False),
+        (16, whole.SHARES, False),
+    ):
+        found = whole.config_for((problem("bf16", True, tokens), problem("bf16", False, tokens)))
         assert found is not None
-        assert found.shares == (whole.FINE_SHARES if fine else whole.SHARES)
+        assert (found.shares, found.split) == (shares, (False, split))
 
 
 def test_what_is_launches_of_their_own() -> None:
