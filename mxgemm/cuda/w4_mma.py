@@ -138,9 +138,12 @@ def mma_refusal(problem: Problem, config: MmaConfig | None = None) -> Refusal | 
     The machine and its compiler are not asked about: see ``mxgemm.routes.w4_mma``.
     """
     refusal = next(_problem_clauses(problem), None) or contiguity_refusal(problem)
-    if refusal is None and config is not None:
-        refusal = next(_config_clauses(problem, config), None)
-    return refusal
+    return refusal if refusal is not None or config is None else config_refusal(problem, config)
+
+
+def config_refusal(problem: Problem, config: MmaConfig) -> Refusal | None:
+    """Say why a problem that the kernel takes does not go with ``config``, or None if it does."""
+    return next(_config_clauses(problem, config), None)
 
 
 def _problem_clauses(p: Problem) -> Iterator[Refusal]:
@@ -202,7 +205,7 @@ def _config_clauses(p: Problem, c: MmaConfig) -> Iterator[Refusal]:
 
 def tiles_m(p: Problem) -> int:
     """Return the tiles of 8 rows of A of an instance: 1, 2 or 4."""
-    return next(tiles for tiles in (1, 2, 4) if TILE_M * tiles >= min(p.m, MAX_M))
+    return 1 if p.m <= TILE_M else 2 if p.m <= 2 * TILE_M else 4
 
 
 def at_once(p: Problem, c: MmaConfig) -> bool:

@@ -8,11 +8,13 @@ data sheet.
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Final
+from functools import partial
+from typing import Final, NamedTuple
 
 from mxgemm.cuda.operands import ARCH, CHUNK, SHARED_BYTES, chunks, fragments
 from mxgemm.cuda.w4_mma import (
@@ -27,6 +29,7 @@ from mxgemm.cuda.w4_mma import (
     TILES,
     MmaConfig,
     at_once,
+    config_refusal,
     grid,
     mma_refusal,
     registers_needed,
@@ -102,13 +105,54 @@ CLUSTERED_ALONG_K: Final = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)
 """Warps of each along K."""
 
 
+class Group(NamedTuple):
+    """Configurations that divide the work alike and have A the same way; they differ in what is in flight.
+
+    Attributes:
+        like: one that stands for all, so far as :func:`_work` asks.
+        members: all of them, legal or not.
+    """
+
+    like: MmaConfig
+    members: Callable[[], Iterator[MmaConfig]]
+
+
 def candidates(p: Problem) -> Sequence[MmaConfig]:
     """Return legal configurations, the one that should be fastest first."""
-    legal = [c for c in itertools.chain(_considered(p), _in_clusters(p)) if mma_refusal(p, c) is None]
-    return sorted(legal, key=lambda c: (estimate_us(p, c), c.depth, c.warps_n))
+    return list(ranked(p))
 
 
-def _considered(p: Problem) -> Iterator[MmaConfig]:
+def ranked(p: Problem) -> Iterator[MmaConfig]:
+    """Yield what :func:`candidates` returns, and look at no more of them than that takes.
+
+    A group's least time is known before its members are: it is opened when no other thing can be faster.
+    """
+    if mma_refusal(p) is not None:
+        return
+    groups = enumerate(itertools.chain(_considered(p), _in_clusters(p)))
+    waiting: list[tuple[float, tuple[int, ...], Group | MmaConfig]]
+    waiting = [(_least_us(p, group.like), (0, number), group) for number, group in groups]
+    heapq.heapify(waiting)
+    while waiting:
+        first = heapq.heappop(waiting)[-1]
+        if isinstance(first, MmaConfig):
+            yield first
+            continue
+        work = _work(p, first.like)
+        for c in first.members():
+            if config_refusal(p, c) is None:
+                heapq.heappush(waiting, (_us(p, c, work), _among_equals(c), c))
+
+
+def _among_equals(c: MmaConfig) -> tuple[int, ...]:
+    """Return what orders configurations of the same time, behind all groups: few chunks in flight first."""
+    return (
+        *(c.depth, c.warps_n, c.splits, c.tiles, c.warps_m, c.warps_k),
+        *(c.a_ahead, c.a_slots, c.a_before, c.a_codes, c.in_turn),
+    )
+
+
+def _considered(p: Problem) -> Iterator[Group]:
     most = chunks(p)
     along_k = sorted(
         {min(w, most) for w in (1, 2, 4, 7, 8, 12, 14, 16, _most_along_k(most))} | {-(-most // MAX_CHUNKS)}
@@ -119,21 +163,36 @@ def _considered(p: Problem) -> Iterator[MmaConfig]:
     for tiles, warps_n, warps_m, warps_k in itertools.product(TILES, (1, 2, 3, 4, 6), along_m, along_k):
         if not min(4, most) <= warps_n * warps_m * warps_k <= MAX_WARPS or warps_n * tiles > MAX_ROWS_TILES:
             continue
+        division = partial(MmaConfig, tiles, warps_n, warps_k, 1, warps_m=warps_m, prefetch=calls)
         slots = -(-most // warps_k)
-        for depth in (1, 2, 4):
-            if depth > max(1, slots) or depth * tiles > MAX_AHEAD:
-                continue
-            for a_ahead, before in itertools.product((False, True), befores):
-                config = MmaConfig(tiles, warps_n, warps_k, depth, a_ahead, False, warps_m, *before, prefetch=calls)
-                yield replace(config, resident=_resident(p, config))
-            config = MmaConfig(tiles, warps_n, warps_k, depth, warps_m=warps_m, prefetch=calls)
-            config = replace(config, a_slots=slots if slots <= MAX_WHOLE else FEW_SLOTS)
-            config = replace(config, resident=_resident(p, config))
-            alone = warps_n == 1 and at_once(p, replace(config, depth=TURNS))
-            turn = alone and config.warps > MANY and at_once(p, config)
-            yield replace(config, in_turn=turn)
-            if alone and not turn and config.warps > FEW and p.a_format == "bf16":
-                yield replace(config, in_turn=True)
+        depths = [depth for depth in (1, 2, 4) if depth <= max(1, slots) and depth * tiles <= MAX_AHEAD]
+        for before, codes in befores:
+            like = division(a_before=before, a_codes=codes)
+            yield Group(like, partial(_without_slots, p, like, depths))
+        like = division(a_slots=_slots(slots))
+        yield Group(like, partial(_with_slots, p, like, depths))
+
+
+def _without_slots(p: Problem, like: MmaConfig, depths: Sequence[int]) -> Iterator[MmaConfig]:
+    for depth, a_ahead in itertools.product(depths, (False, True)):
+        config = replace(like, depth=depth, a_ahead=a_ahead)
+        yield replace(config, resident=_resident(p, config))
+
+
+def _with_slots(p: Problem, like: MmaConfig, depths: Sequence[int]) -> Iterator[MmaConfig]:
+    for depth in depths:
+        config = replace(like, depth=depth)
+        config = replace(config, resident=_resident(p, config))
+        alone = config.warps_n == 1 and at_once(p, replace(config, depth=TURNS))
+        turn = alone and config.warps > MANY and at_once(p, config)
+        yield replace(config, in_turn=turn)
+        if alone and not turn and config.warps > FEW and p.a_format == "bf16":
+            yield replace(config, in_turn=True)
+
+
+def _slots(needed: int) -> int:
+    """Return how many of a warp's chunks of A are in shared memory at once."""
+    return needed if needed <= MAX_WHOLE else FEW_SLOTS
 
 
 def _most_along_k(most: int) -> int:
@@ -141,23 +200,26 @@ def _most_along_k(most: int) -> int:
     return -(-most // -(-most // MAX_WARPS))
 
 
-def _in_clusters(p: Problem) -> Iterator[MmaConfig]:
+def _in_clusters(p: Problem) -> Iterator[Group]:
     """Yield those whose workgroups share K, where all of them run at once."""
     for splits, tiles, warps_n in itertools.product(SPLITS, TILES, (1, 2, 3, 4, 6)):
         of_each = -(-chunks(p) // splits)
-        for warps_k, depth in itertools.product(sorted({min(w, of_each) for w in CLUSTERED_ALONG_K}), (1, 2)):
-            slots = -(-of_each // warps_k)
-            if (
-                depth > slots
-                or not min(4, of_each) <= warps_n * warps_k <= MAX_WARPS
-                or warps_n * tiles > MAX_ROWS_TILES
-            ):
+        for warps_k in sorted({min(w, of_each) for w in CLUSTERED_ALONG_K}):
+            if not min(4, of_each) <= warps_n * warps_k <= MAX_WARPS or warps_n * tiles > MAX_ROWS_TILES:
                 continue
-            config = MmaConfig(tiles, warps_n, warps_k, depth, prefetch=_called_to_l2(p), splits=splits)
-            config = replace(config, a_slots=slots if slots <= MAX_WHOLE else FEW_SLOTS)
-            config = replace(config, resident=_resident(p, config))
-            if _turns(p, config) == 1:
-                yield config
+            slots = -(-of_each // warps_k)
+            like = MmaConfig(
+                tiles, warps_n, warps_k, 1, a_slots=_slots(slots), prefetch=_called_to_l2(p), splits=splits
+            )
+            yield Group(like, partial(_clustered, p, like, [depth for depth in (1, 2) if depth <= slots]))
+
+
+def _clustered(p: Problem, like: MmaConfig, depths: Sequence[int]) -> Iterator[MmaConfig]:
+    for depth in depths:
+        config = replace(like, depth=depth)
+        config = replace(config, resident=_resident(p, config))
+        if _turns(p, config) == 1:
+            yield config
 
 
 def _called_to_l2(p: Problem) -> bool:
@@ -181,28 +243,61 @@ def _resident(p: Problem, c: MmaConfig) -> int:
 
 def estimate_us(p: Problem, c: MmaConfig) -> float:
     """Return about how long the device takes."""
+    return _us(p, c, _work(p, c))
+
+
+class Work(NamedTuple):
+    """What the division of the work and the way of A decide, whatever is in flight.
+
+    Attributes:
+        clocks: a warp's, were it alone.
+        sizes_us: of what is issued, looked up, and read from memory and from L2.
+        launches_us: what comes before and behind.
+    """
+
+    clocks: float
+    sizes_us: tuple[float, float, float, float]
+    launches_us: float
+
+
+def _work(p: Problem, c: MmaConfig) -> Work:
     units = max(1, p.machine.cu_count)
     rows_of_a, of_warp, workgroups = tiles_m(p) // c.warps_m, -(-chunks(p) // c.along_k), grid(p, c)[0]
     waves, ordered = -(-workgroups // units), fragments(p)
     issued = rows_of_a * _instructions_of_a(p, c) + c.tiles * (DECODING[ordered] + MULTIPLYING * rows_of_a)
     results = -(-TILE_N * c.tiles * c.warps_n * p.m // (4 * LANES * c.warps))
     clocks = ADDING * results + of_warp * max(issued, c.tiles * rows_of_a * 8 * CLOCKS_A_PRODUCT)
-    resident = max(1, c.resident, _resident(p, c))
     issue_us = waves * c.warps / _SCHEDULERS * clocks / CLOCKS_A_US
     lookups = LOOKUPS_SHARED if c.a_slots or c.a_codes else LOOKUPS[c.a_before] * min(p.m, TILE_M) / TILE_M
     lookup_us = waves * c.warps * of_warp * rows_of_a * lookups / CLOCKS_A_US
-    rounds = of_warp if c.a_slots else -(-of_warp // c.depth)  # A's chunks come one by one
-    loads_us = rounds * LATENCY_US[ordered] * (1.0 if c.a_ahead else 1.0 + BEHIND)
-    chain_us = -(-workgroups // (units * resident)) * (loads_us + clocks / CLOCKS_A_US)
     weight = p.n * p.k * 17 / 32
     memory_us = weight / MEMORY_BYTES_A_US * max(1.0, 0.75 * waves * units / workgroups)
     passed = weight + workgroups * p.m * CHUNK * chunks(p) / c.splits * (17 / 32 if c.a_codes else 2)
     launches_us = LAUNCH_US + SECOND_LAUNCH_US * c.a_before - OVERLAPPED_US * c.overlap - PREFETCHED_US * c.prefetch
-    launches_us += MANY_US * max(0, c.warps - MANY) - IN_TURN_US * (c.in_turn and not at_once(p, c))
+    launches_us += MANY_US * max(0, c.warps - MANY)
     if c.splits > 1:
         of_a_warp = TILE_N * c.tiles * c.warps_n * p.m / c.warps
         launches_us += SPLIT_US + EXCHANGED_US * of_a_warp + TOGETHER * weight / MEMORY_BYTES_A_US
-    return launches_us + math.hypot(issue_us, lookup_us, chain_us, memory_us, passed / L2_BYTES_A_US)
+    return Work(clocks, (issue_us, lookup_us, memory_us, passed / L2_BYTES_A_US), launches_us)
+
+
+def _us(p: Problem, c: MmaConfig, work: Work) -> float:
+    of_warp = -(-chunks(p) // c.along_k)
+    rounds = of_warp if c.a_slots else -(-of_warp // c.depth)  # A's chunks come one by one
+    loads_us = rounds * LATENCY_US[fragments(p)] * (1.0 if c.a_ahead else 1.0 + BEHIND)
+    in_turn_us = IN_TURN_US * (c.in_turn and not at_once(p, c))
+    return _in_all(p, c, work, max(1, c.resident, _resident(p, c)), loads_us) - in_turn_us
+
+
+def _least_us(p: Problem, like: MmaConfig) -> float:
+    """Return no more than :func:`estimate_us` of any configuration of a group."""
+    resident = min(MAX_RESIDENT, MAX_WAVES // like.warps)
+    return _in_all(p, like, _work(p, like), resident, LATENCY_US[fragments(p)]) - IN_TURN_US
+
+
+def _in_all(p: Problem, c: MmaConfig, work: Work, resident: int, loads_us: float) -> float:
+    turns = -(-grid(p, c)[0] // (max(1, p.machine.cu_count) * resident))
+    return work.launches_us + math.hypot(turns * (loads_us + work.clocks / CLOCKS_A_US), *work.sizes_us)
 
 
 def _instructions_of_a(p: Problem, c: MmaConfig) -> int:

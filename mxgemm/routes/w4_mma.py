@@ -6,9 +6,9 @@ in registers, or by a launch of its own that the other overlaps; every E8M0 scal
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import torch
@@ -18,7 +18,7 @@ from mxgemm import workspace
 from mxgemm.cuda import w4_mma
 from mxgemm.cuda.operands import ARCH, FORMS, ROUND_POINTERS, ROUND_THREADS, fragments, round_constants
 from mxgemm.cuda.w4_mma import MmaConfig, mma_refusal
-from mxgemm.cuda.w4_mma_choice import candidates
+from mxgemm.cuda.w4_mma_choice import ranked
 from mxgemm.device import Machine
 from mxgemm.errors import Refusal
 from mxgemm.mx.formats import ElementFormat
@@ -78,11 +78,11 @@ class W4MMA(Route):
 
     def configs(self, problem: Problem) -> Sequence[MmaConfig]:
         """Return the best guess."""
-        return _ranked(problem)[:1]
+        return list(islice(_ranked(problem), 1))
 
     def candidates(self, problem: Problem) -> Sequence[MmaConfig]:
         """Return the better guesses; each is a build of its own."""
-        return _ranked(problem)[:MAX_TUNED]
+        return list(islice(_ranked(problem), MAX_TUNED))
 
     def check_config(self, problem: Problem, config: Config) -> Refusal | None:
         """See :func:`mxgemm.cuda.w4_mma.mma_refusal`."""
@@ -106,16 +106,16 @@ class W4MMA(Route):
         return _RoundingLaunch(problem, config)
 
 
-@lru_cache(maxsize=1)
-def _ranked(problem: Problem) -> Sequence[MmaConfig]:
-    """Return :func:`candidates`, which tuning asks for twice in a row, so that they overlap what comes before.
+def _ranked(problem: Problem) -> Iterator[MmaConfig]:
+    """Yield the configurations of :func:`mxgemm.cuda.w4_mma_choice.ranked` so that they overlap what comes before.
 
     That is quicker wherever it was measured but for some launches that round A, and up to a fifth of a short call. They
     are ranked for the next power of two of rows, at least two, so that few kernels do for all M.
     """
-    ranked = replace(problem, m=max(2, 1 << (problem.m - 1).bit_length()))
-    found = [replace(config, overlap=True) for config in candidates(ranked)]
-    return [config for config in found if mma_refusal(problem, config) is None]
+    for config in ranked(replace(problem, m=max(2, 1 << (problem.m - 1).bit_length()))):
+        overlapping = replace(config, overlap=True)
+        if mma_refusal(problem, overlapping) is None:
+            yield overlapping
 
 
 class _Launch:
