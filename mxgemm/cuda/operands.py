@@ -83,6 +83,12 @@ def a_vector(p: Problem) -> bool:
     return p.aligned and column == 1 and (p.m == 1 or row * p.a_dtype.itemsize % 16 == 0)
 
 
+def out_vector(p: Problem) -> int:
+    """Return the macro that says whether four results of a row are 4 elements side by side, aligned."""
+    row, column = strides_of(p).out
+    return int(p.aligned and column == 1 and (p.m == 1 or row % 4 == 0))
+
+
 def weight_vector(p: Problem) -> bool:
     """Say whether a block of the weight is read by one load of 16 bytes."""
     row, column = strides_of(p).b

@@ -16,6 +16,7 @@ from mxgemm.cuda.operands import (
     a_vector,
     macros_of_a,
     operand_clauses,
+    out_vector,
     round_refusal,
     strides_of,
 )
@@ -27,7 +28,6 @@ from mxgemm.cuda.warpgroups import (
     MAX_STAGES,
     TILE_N,
     grid_clauses,
-    out_vector,
     padded_rows,
     size_clauses,
     tiles_m,

@@ -19,6 +19,7 @@ from mxgemm.cuda.operands import (
     fragments,
     macros_of_a,
     operand_clauses,
+    out_vector,
     round_refusal,
     rounded_values,
     weight_vector,
@@ -31,7 +32,6 @@ from mxgemm.cuda.warpgroups import (
     MAX_STAGES,
     TILE_N,
     grid_clauses,
-    out_vector,
     padded_rows,
     size_clauses,
 )

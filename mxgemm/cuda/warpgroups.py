@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Final, Protocol
 
 from mxgemm.cuda import operands
-from mxgemm.cuda.operands import strides_of
 from mxgemm.errors import Refusal
 from mxgemm.hip.kernarg import Layout
 from mxgemm.problem import Problem
@@ -73,12 +72,6 @@ def grid(p: Problem, c: Division) -> tuple[int, int, int]:
 def block(c: Division) -> tuple[int, int, int]:
     """Return the threads of a workgroup."""
     return c.threads, 1, 1
-
-
-def out_vector(p: Problem) -> int:
-    """Return the macro that says whether four results of a row are 4 elements side by side, aligned."""
-    row, column = strides_of(p).out
-    return int(p.aligned and column == 1 and (p.m == 1 or row % 4 == 0))
 
 
 def constants(p: Problem) -> bytes:

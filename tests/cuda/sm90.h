@@ -19,6 +19,7 @@ typedef unsigned long long u64;
 typedef long long i64;
 
 #define INLINE static inline
+#define MEMBER inline
 #define __global__
 #define __launch_bounds__(...)
 #define __shared__
@@ -76,6 +77,7 @@ static void store(void* p, T v) {
   std::memcpy(p, &v, sizeof(T));
 }
 INLINE void store_16(void* p, const uint4& v) { store(p, v); }
+INLINE void store_8(void* p, u32 low, u32 high) { store(p, low | static_cast<u64>(high) << 32); }
 INLINE void store_u8(void* p, u32 v) { store(p, static_cast<u8>(v)); }
 INLINE void store_u32(void* p, u32 v) { store(p, v); }
 INLINE void store_u16(void* p, u32 v) { store(p, static_cast<u16>(v)); }
@@ -92,6 +94,7 @@ INLINE u32 bits_of(float x) {
   std::memcpy(&bits, &x, 4);
   return bits;
 }
+INLINE void keep_as_it_is(i64&) {}
 INLINE void keep_as_it_is(u32&) {}
 INLINE void keep_as_it_is(const u8*&) {}
 INLINE u32 permute(u32 a, u32 b, u32 selector) {
@@ -157,6 +160,7 @@ INLINE u32 f16_of(float x) {
   std::memcpy(&bits, &half, 2);
   return bits;
 }
+INLINE u32 f16x2_of(float low, float high) { return f16_of(low) | f16_of(high) << 16; }
 INLINE float float_of_f16(u32 bits) {
   const u16 low = static_cast<u16>(bits);
   _Float16 half;
@@ -255,6 +259,11 @@ INLINE uint4 load_shared_16(u32 at) {
   std::memcpy(&v, in_shared(at), 16);
   return v;
 }
+INLINE u32 load_shared_4(u32 at) {
+  u32 v;
+  std::memcpy(&v, in_shared(at, 4), 4);
+  return v;
+}
 INLINE uint2 load_shared_8(u32 at) {
   if (at % 8) wrong("an address is not a multiple of the access");
   const uint4 both = load_shared_16(at & ~15u);
@@ -286,6 +295,7 @@ INLINE void prefetch_to_l2(const void* p, u32 bytes) {
 }
 INLINE u32 from_lane_xor(u32 x, int mask) { return from_lane(x, static_cast<int>(running & 31) ^ mask); }
 INLINE void wait_for_earlier_launches() {}
+INLINE void prefetch_line(const void* p) { check(readable, p, 1, 1); }
 INLINE void let_later_launches_begin() {}
 
 static void multiply_all(Lane* warp) {

@@ -17,11 +17,6 @@ INLINE u32 lanes_with(u32 x) {
 }
 INLINE int count_bits(u32 x) { return __builtin_popcount(x); }
 INLINE float power_of_two(float x) { return std::exp2(x); }
-INLINE u32 load_shared_4(u32 at) {
-  u32 v;
-  std::memcpy(&v, in_shared(at, 4), 4);
-  return v;
-}
 INLINE u32 load_shared_2(u32 at) {
   u16 v;
   std::memcpy(&v, in_shared(at, 2), 2);
@@ -33,4 +28,3 @@ INLINE void copy_4(u32 to, const void* from) {
   if (copies.empty()) copies.emplace_back();
   copies.back().push_back({to, {load<u32>(from), 0, 0, 0}, 4});
 }
-INLINE void prefetch_line(const void* p) { check(readable, p, 1, 1); }

@@ -8,7 +8,6 @@ struct float4 {
   float x, y, z, w;
 };
 INLINE float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
-INLINE void store_8(void* p, u32 low, u32 high) { store(p, low | static_cast<u64>(high) << 32); }
 
 // What lanes stop at besides the operations of sm90.h.
 static const Operation WARP = static_cast<Operation>(64), SOME = static_cast<Operation>(65),

@@ -15,6 +15,7 @@ typedef long long i64;
 #endif
 
 #define INLINE __device__ __forceinline__
+#define MEMBER INLINE  // of a struct
 
 // Weights pass once: they are kept out of L1.
 INLINE uint4 load_streamed(const void* p) {
@@ -44,6 +45,7 @@ INLINE u32 load_u32(const void* p) {
   return v;
 }
 INLINE void store_16(void* p, const uint4& v) { *static_cast<uint4*>(p) = v; }
+INLINE void store_8(void* p, u32 low, u32 high) { *static_cast<uint2*>(p) = make_uint2(low, high); }
 INLINE void store_u8(void* p, u32 v) { *static_cast<u8*>(p) = static_cast<u8>(v); }
 INLINE void store_u32(void* p, u32 v) { *static_cast<u32*>(p) = v; }
 INLINE void store_u16(void* p, u32 v) { *static_cast<u16*>(p) = static_cast<u16>(v); }
@@ -51,6 +53,7 @@ INLINE void store_f32(void* p, float v) { *static_cast<float*>(p) = v; }
 
 // A value that loops add to stays one: no compiler makes pointers of it that it adds to instead.
 INLINE void keep_as_it_is(u32& x) { asm volatile("" : "+r"(x)); }
+INLINE void keep_as_it_is(i64& x) { asm volatile("" : "+l"(x)); }
 INLINE void keep_as_it_is(const u8*& p) { asm volatile("" : "+l"(p)); }
 
 INLINE u32 permute(u32 a, u32 b, u32 selector) {
@@ -112,6 +115,11 @@ INLINE u32 f16_of(float x) {
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r) : "f"(x));
   return r;
 }
+INLINE u32 f16x2_of(float low, float high) {
+  u32 r;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  return r;
+}
 INLINE float float_of_f16(u32 bits) {
   float r;
   asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(static_cast<u16>(bits)));
@@ -158,6 +166,11 @@ INLINE uint4 load_shared_16(u32 at) {
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at) : "memory");
   return v;
 }
+INLINE u32 load_shared_4(u32 at) {
+  u32 v;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at) : "memory");
+  return v;
+}
 INLINE uint2 load_shared_8(u32 at) {
   uint2 v;
   asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at) : "memory");
@@ -188,6 +201,8 @@ INLINE void wait_for_earlier_launches() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
+
+INLINE void prefetch_line(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
 // A later launch that overlaps may begin from here on: it still waits, before it reads what this one writes.
 INLINE void let_later_launches_begin() {

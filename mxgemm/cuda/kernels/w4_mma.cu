@@ -16,20 +16,13 @@
 // these are all; ONCE, no warp comes back for another round; IN_TURN, warps call for what they read four at a time;
 // A_VECTOR, W_VECTOR, loads of 16 bytes are aligned and contiguous; TAIL, K % 128 != 0; OVERLAP, launched so that it may
 // begin before earlier launches have ended.
-#include "w4_mma_sums.h"
+#include "w4_mma_left.h"
+
+// The weight is called to L2 by lines, in the order in which they are waited for, not all of a workgroup's at once.
+#define BY_LINES (PREFETCH && !ONCE && A_FORMAT == BF16)
 
 // Slots of A that are copied before weights are called for: what is rounded is waited for first.
 #define A_FIRST (A_FORMAT == BF16 || (ONCE && DEPTH > 1) ? 1 : A_SLOTS)
-
-constexpr float UP = A_CODES ? 1ull << 2 * DOWN : 1ull << DOWN;  // what sums are too small by: see round_block.h
-
-// x 2^(a - 127) 2^(w - 127) of two scale bytes, in two steps of which the first neither rounds nor overflows where the
-// result does not. A weight's scale below LEAST_FAST has 2^-8 in the sum already.
-INLINE float scaled(float x, u32 a, u32 w) {
-  if (a == 255 || w == 255) return float_of(0x7FC00000u);
-  const int e = static_cast<int>(a + w) - 254 + (w < LEAST_FAST ? 8 : 0), half = e >> 1;
-  return x * float_of(static_cast<u32>(half + 127) << 23) * float_of(static_cast<u32>(e - half + 127) << 23);
-}
 
 #if RESIDENT
 #define BOUNDS __launch_bounds__(32 * WARPS, RESIDENT)
@@ -37,13 +30,10 @@ INLINE float scaled(float x, u32 a, u32 w) {
 #define BOUNDS __launch_bounds__(32 * WARPS)
 #endif
 extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
-  const int group = static_cast<int>(blockIdx.x) / SPLITS, rank = static_cast<int>(blockIdx.x) % SPLITS;
-  const int side = WARPS_N > 1 ? warp / (WARPS_K * WARPS_M) : 0, sides = warp % (WARPS_K * WARPS_M);  // these share A
-  const int first = warp % WARPS_K * SPLITS + rank, m0 = warp / WARPS_K % WARPS_M * COLUMNS;
-  const int n0 = (group * WARPS_N + side) * ROWS;
-  const int blocks = p.k >> 5, chunks = (blocks + 3) >> 2;
-  const int end = n0 < p.n || (A_SLOTS && WARPS_N > 1) ? chunks : 0;  // barriers want all warps
+  const Places places(p);
+  const int lane = places.lane, warp = places.warp, g = places.g, t = places.t, group = places.group, rank = places.rank;
+  const int side = places.side, sides = places.sides, first = places.first, m0 = places.m0;
+  const int chunks = places.chunks, end = places.end;
   begin_sums(p, rank);
 #if PREFETCH
   if (threadIdx.x == 0) {  // a cluster's workgroups a part each
@@ -51,45 +41,12 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
     const int pair = tile >> 1, past = min(tile + WARPS_N * TILES, tiles);
     const int codes = (past - tile) * chunks, scales = (((past + 1) >> 1) - pair) * chunks;
     const int code = codes * rank / SPLITS, scale = scales * rank / SPLITS;
+#if !BY_LINES
     prefetch_to_l2(p.w + (tile * static_cast<i64>(chunks) + code) * 1024, (codes * (rank + 1) / SPLITS - code) * 1024);
+#endif
     prefetch_to_l2(p.s + (pair * static_cast<i64>(chunks) + scale) * 128, (scales * (rank + 1) / SPLITS - scale) * 128);
   }
 #endif
-  // Rows and blocks past the end are the last one's again: they are not stored, and A counts as 0 there.
-  auto block_of = [&](int chunk) { return TAIL ? min(4 * chunk + t, blocks - 1) : 4 * chunk + t; };
-#if FRAGMENTS
-  // Places are 32-bit counts, of 16 bytes of codes and of two bytes of scales.
-  auto tile_of = [&](int r) -> u32 {  // N is padded to pairs of tiles
-    const int in = r % TOGETHER;
-    return min((n0 >> 4) + r - in, ((p.n + 31) >> 5) * 2 - TOGETHER) + in;
-  };
-  auto codes_place_of = [&](int r) { return tile_of(r) * chunks * 64 + lane; };
-  auto scales_place_of = [&](int r) { return ((tile_of(r) >> 1) * chunks * 32 + lane) * 2 + (tile_of(r) & 1); };
-  auto codes_of = [&](int r, int h) { return p.w + codes_place_of(r) * 16ull + h * 512; };
-  auto scales_of = [&](int r, int h) { return p.s + scales_place_of(r) * 2ull + h; };
-  auto codes_at = [&](int chunk) { return chunk * static_cast<i64>(1024); };
-  auto scales_at = [&](int chunk) { return chunk * static_cast<i64>(128); };
-#else
-  auto row_of = [&](int r, int h) { return min(n0 + 16 * r + 8 * h + g, p.n - 1); };
-  auto codes_of = [&](int r, int h) { return p.w + (row_of(r, h) >> 4) * p.w_tile + (row_of(r, h) & 15) * p.w_row; };
-  auto scales_of = [&](int r, int h) {
-    const int row = row_of(r, h);
-    return p.s + (row >> 5) * p.s_tile + ((row >> 4) & 1) * p.s_half + (row & 15) * p.s_row;
-  };
-  auto codes_at = [&](int chunk) { return block_of(chunk) * p.w_block; };
-  auto scales_at = [&](int chunk) {
-    const int block = block_of(chunk);
-    return (block >> 3) * p.s_eighth + ((block >> 2) & 1) * p.s_fourth + (block & 3) * p.s_block;
-  };
-#endif
-  auto a_row = [&](int i) { return min(m0 + 8 * i + g, p.m - 1); };
-  auto a_of = [&](int i) { return p.a + a_row(i) * p.a_row * A_BYTES; };
-  auto load_raw = [&](const u8* row, int chunk) {
-    Raw raw = load_block(row + block_of(chunk) * (32 * p.a_column * A_BYTES), p.a_column * A_BYTES);
-    if (TAIL && 4 * chunk + t >= blocks) raw = Raw{};
-    return raw;
-  };
-
   // Where chunks are a constant apart, places move on with the round, and loads add what is `ahead` by themselves:
   // pointers would take twice the registers. Of rounded A 16 bytes are counted; a block of its codes is the one of its
   // scale's place.
@@ -99,8 +56,8 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
   u32 codes_place[PLACES], scales_place[PLACES];
 #pragma unroll
   for (int i = 0; i < PLACES; i++) {
-    codes_place[i] = codes_place_of(i * TOGETHER) + first * 64;
-    scales_place[i] = scales_place_of(i * TOGETHER) + first * 64;
+    codes_place[i] = places.codes_place_of(i * TOGETHER) + first * 64;
+    scales_place[i] = places.scales_place_of(i * TOGETHER) + first * 64;
   }
 #else
   const u8 *codes[TILES][2], *scales[TILES][2];
@@ -108,7 +65,7 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
   for (int r = 0; r < TILES; r++)
 #pragma unroll
     for (int h = 0; h < 2; h++) {  // and they are not computed anew at each round
-      codes[r][h] = codes_of(r, h), scales[r][h] = scales_of(r, h);
+      codes[r][h] = places.codes_of(r, h), scales[r][h] = places.scales_of(r, h);
       keep_as_it_is(codes[r][h]), keep_as_it_is(scales[r][h]);
     }
 #endif
@@ -129,9 +86,9 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
 #pragma unroll
   for (int i = 0; i < MT; i++) {
 #if A_BEFORE
-    rounded_at[i] = ((a_row(i) >> 3) * chunks + first) * STEP + (a_row(i) & 7) * 4 + t;
+    rounded_at[i] = ((places.a_row(i) >> 3) * chunks + first) * STEP + (places.a_row(i) & 7) * 4 + t;
 #elif !A_SLOTS
-    a[i] = a_of(i);
+    a[i] = places.a_of(i);
     keep_as_it_is(a[i]);
 #endif
   }
@@ -161,7 +118,7 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
       w.scales[i] = TOGETHER == 1 ? load_u16(at) : load_u32(at);
     }
 #else
-    const i64 at = scales_at(round + ahead);
+    const i64 at = places.scales_at(round + ahead);
 #pragma unroll
     for (int r = 0; r < TILES; r++)
 #pragma unroll
@@ -177,7 +134,7 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
         const u32 place = codes_place[r / TOGETHER] + r % TOGETHER * static_cast<u32>(chunks) * 64;
         w.codes[r][h] = load_weights(p.w + place * 16ull + ahead * 1024 + h * 512, 1);
 #else
-        w.codes[r][h] = load_weights(codes[r][h] + codes_at(round + ahead), p.w_byte);
+        w.codes[r][h] = load_weights(codes[r][h] + places.codes_at(round + ahead), p.w_byte);
 #endif
       }
   };
@@ -191,7 +148,7 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
   };
   auto copy_a = [&](u32 to, int chunk, const u8* (&rows)[COPIES], int ahead) {  // rows and blocks past the end are 0
     if (chunk < end) {
-      const bool real = !TAIL || 4 * chunk + (copied >> 2) < blocks;
+      const bool real = !TAIL || 4 * chunk + (copied >> 2) < places.blocks;
 #pragma unroll
       for (int j = 0; j < COPIES; j++)
         if (4 * MT % WARPS_N == 0 || side + WARPS_N * j < 4 * MT)
@@ -216,7 +173,7 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
 #pragma unroll
       for (int j = 0; j < 4; j++) part[i].v[j] = load_16(at + 512 * j);
 #elif !A_SLOTS
-      part[i] = load_raw(a[i], round + ahead);
+      part[i] = places.load_raw(a[i], round + ahead);
 #endif
     }
   };
@@ -296,6 +253,18 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
 #pragma unroll
   for (int j = 0; j < COPIES; j++) keep_as_it_is(rows[j]);
   keep_as_it_is(copied_to);
+#endif
+  Spots spots = first_spots(p, group, rank);
+  keep_as_it_is(spots.own.from), keep_as_it_is(spots.own.to), keep_as_it_is(spots.sent_from);
+#if BY_LINES
+#pragma unroll 1
+  for (int chunk = first, ahead = 0; chunk < end; chunk += ALONG_K, ahead += ALONG_K) {
+#pragma unroll
+    for (int r = 0; r < TILES; r++) {
+      const u32 place = codes_place[r / TOGETHER] + r % TOGETHER * static_cast<u32>(chunks) * 64;
+      prefetch_line(p.w + place * 16ull + (ahead * 1024 + lane * 16));
+    }
+  }
 #endif
 #if OVERLAP && !A_BEFORE
   wait_for_earlier_launches();
@@ -379,47 +348,7 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
 #pragma unroll
       for (int j = 0; j < 4; j++) mine[(8 * c + (j & 1)) * PITCH + 16 * r + 8 * (j >> 1)] = acc[r][c][j] * UP;
 
-  // What was left: A and the weights without their scales, the values of one block a time, the others' A being 0.
-#pragma unroll 1
-  for (; left; left &= left - 1) {
-    const int chunk = first + ((end - 1 - first) / ALONG_K - lowest_bit(left)) * ALONG_K;
-    const i64 at = codes_at(chunk), scale_at = scales_at(chunk);
-#pragma unroll 1
-    for (int c = 0; c < MT; c++) {
-      u32 x[16];
-      const u32 scale = round_unscaled(load_raw(a_of(c), chunk), x);
-#pragma unroll 1
-      for (int r = 0; r < TILES; r++) {
-        u32 q[2][4], s[2], factor[2];
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-          words_of(load_weights(codes_of(r, h) + at, p.w_byte), q[h]);
-          s[h] = load_u8(scales_of(r, h) + scale_at);
-          factor[h] = twice((127 + 126 - (s[h] < LEAST_FAST ? 8 : 0)) << 7);
-        }
-#pragma unroll 1
-        for (int block = 0; block < 4; block++) {
-          float sum[4] = {};
-#pragma unroll
-          for (int i = 0; i < 4; i++) {
-            u32 d[2][4];
-            decode(q[0][i], factor[0], d[0]);
-            decode(q[1][i], factor[1], d[1]);
-#pragma unroll
-            for (int j = 0; j < 4; j += 2)
-              multiply(sum, d[0][j], d[1][j], d[0][j + 1], d[1][j + 1], t == block ? x[4 * i + j] : 0,
-                       t == block ? x[4 * i + j + 1] : 0);
-          }
-#pragma unroll
-          for (int j = 0; j < 4; j++) {
-            const u32 of_a = from_lane(scale, (2 * t + (j & 1)) * 4 + block);
-            const u32 of_w = from_lane(s[j >> 1], g * 4 + block);
-            mine[(8 * c + (j & 1)) * PITCH + 16 * r + 8 * (j >> 1)] += scaled(sum[j], of_a, of_w);
-          }
-        }
-      }
-    }
-  }
+  add_what_was_left(places, left, mine);
   workgroup_barrier();
-  add_and_store(p, group, rank);
+  add_and_store(p, group, rank, spots);
 }

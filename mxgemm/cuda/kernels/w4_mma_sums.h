@@ -43,29 +43,41 @@ constexpr int COUNT = TURNS >= 4 ? 4 : TURNS >= 2 && MT * WARPS_M > 1 ? 2 : 1;
 struct Sum {
   float v[COUNT];
 };
-INLINE void add_from_shared(Sum& sum, const float* at) {
+INLINE void add_from_shared(Sum& sum, u32 at) {
   if (COUNT == 4) {
     u32 v[4];
-    words_of(load_shared_16(shared_address(at)), v);
+    words_of(load_shared_16(at), v);
 #pragma unroll
     for (int i = 0; i < COUNT; i++) sum.v[i] += float_of(v[i]);
   } else if (COUNT == 2) {
-    const uint2 v = load_shared_8(shared_address(at));
+    const uint2 v = load_shared_8(at);
     sum.v[0] += float_of(v.x), sum.v[COUNT - 1] += float_of(v.y);
   } else {
-    sum.v[0] += *at;
+    sum.v[0] += float_of(load_shared_4(at));
   }
 }
 
-// Of result z, which is of weight row z % (WARPS_N ROWS) of the workgroup and of a row of A, and those of the next rows,
-// what its warps have.
-INLINE Sum sum_of_warps(u32 z) {
+// Where a result and those of the next rows of the weight lie: the sums of the first warp that has a part of them, an
+// address in shared memory, and themselves, of weight row n, in `out`.
+struct Spot {
+  u32 from;
+  int n;
+  i64 to;
+};
+// Of a workgroup's result z, which is of its weight row z % (WARPS_N ROWS).
+INLINE Spot spot_of(const Arguments& p, int group, u32 z) {
   const u32 local = z % (WARPS_N * ROWS), m = z / (WARPS_N * ROWS);
-  const u32 warp = m / COLUMNS * WARPS_K * WARPS_N + local / ROWS;  // the first one that has a part of the sum
-  const float* of_warp = sums + warp * SHARED + m % COLUMNS * PITCH + local % ROWS;
+  const u32 warp = m / COLUMNS * WARPS_K * WARPS_N + local / ROWS;
+  const int n = group * (WARPS_N * ROWS) + static_cast<int>(local);
+  const float* const from = sums + warp * SHARED + m % COLUMNS * PITCH + local % ROWS;
+  return {shared_address(from), n, m * p.out_row + n * (OUT_VECTOR ? 1 : p.out_column)};
+}
+
+// What a workgroup's warps have.
+INLINE Sum sum_of_warps(u32 from) {
   Sum sum = {};
 #pragma unroll
-  for (int i = 0; i < WARPS_K; i++) add_from_shared(sum, of_warp + i * WARPS_N * SHARED);
+  for (int i = 0; i < WARPS_K; i++) add_from_shared(sum, from + i * (WARPS_N * SHARED * 4));
   return sum;
 }
 
@@ -82,26 +94,42 @@ INLINE void begin_sums(const Arguments& p, int rank) {
 #endif
 }
 
-INLINE void add_and_store(const Arguments& p, int group, int rank) {
-  const int each = results_each(p);
+// Of a lane's first turn, often its only one: where its results are, and the sums that it sends to the other workgroup of
+// a cluster of two. They are computed before anything is waited for.
+constexpr bool ONE_TURN = (WARPS_N * ROWS / 4 * COLUMNS * WARPS_M + SPLITS - 1) / SPLITS * 4 <= COUNT * 32 * WARPS;
+struct Spots {
+  Spot own;
+  u32 sent_from;
+};
+INLINE Spots first_spots(const Arguments& p, int group, int rank) {
+  const int each = results_each(p), z = COUNT * static_cast<int>(threadIdx.x);
+  return {spot_of(p, group, rank * each + z), SPLITS == 2 ? spot_of(p, group, (1 - rank) * each + z).from : 0};
+}
+
+INLINE void add_and_store(const Arguments& p, int group, int rank, const Spots& spots) {
+  const int each = results_each(p), begin = COUNT * static_cast<int>(threadIdx.x), count = results_of(p, rank);
+  constexpr int STEP = COUNT * 32 * WARPS;
+  Sum own = {};
 #if SPLITS > 1
   const u32 barrier = shared_address(sums + BARRIER_AT), received = shared_address(sums + RECEIVED_AT);
   wait_for_cluster();
 #pragma unroll 1
   for (int other = 1; other < SPLITS; other++) {
-    const int to = (rank + other) % SPLITS, count = results_of(p, to);
+    const int to = (rank + other) % SPLITS, sent = results_of(p, to);
 #pragma unroll 1
-    for (int z = COUNT * threadIdx.x; z < count; z += COUNT * 32 * WARPS)
-      send(received + 4 * (rank * each + z), barrier, to, sum_of_warps(to * each + z).v);
+    for (int z = begin; z < sent; z += STEP) {
+      const u32 from = ONE_TURN && SPLITS == 2 ? spots.sent_from : spot_of(p, group, to * each + z).from;
+      send(received + 4 * (rank * each + z), barrier, to, sum_of_warps(from).v);
+      if (ONE_TURN) break;
+    }
   }
+  if (ONE_TURN && begin < count) own = sum_of_warps(spots.own.from);  // while what others send is on its way
   wait_for_sent(barrier);
 #endif
-  const int count = results_of(p, rank);
 #pragma unroll 1
-  for (int z = COUNT * threadIdx.x; z < count; z += COUNT * 32 * WARPS) {
-    const u32 at = rank * each + z, m = at / (WARPS_N * ROWS);
-    const int n = group * (WARPS_N * ROWS) + static_cast<int>(at % (WARPS_N * ROWS));
-    const Sum own = sum_of_warps(at);
+  for (int z = begin; z < count; z += STEP) {
+    const Spot spot = ONE_TURN ? spots.own : spot_of(p, group, rank * each + z);
+    if (!ONE_TURN || SPLITS == 1) own = sum_of_warps(spot.from);
     Sum sum = {};
 #pragma unroll
     for (int i = 0; i < SPLITS; i++) {
@@ -109,13 +137,24 @@ INLINE void add_and_store(const Arguments& p, int group, int rank) {
 #pragma unroll
         for (int j = 0; j < COUNT; j++) sum.v[j] += own.v[j];
       else
-        add_from_shared(sum, sums + RECEIVED_AT + i * each + z);
+        add_from_shared(sum, shared_address(sums + RECEIVED_AT + i * each + z));
     }
+    const int n = spot.n;
+#if OUT_VECTOR
+    if (n < p.n) {
+      if (p.bias)
+#pragma unroll
+        for (int j = 0; j < COUNT; j++) sum.v[j] += load_float(p.bias, (n + j) * p.bias_stride, p.bias_type);
+      store_floats(p.out, spot.to, p.out_type, sum.v);
+    }
+#else
 #pragma unroll
     for (int j = 0; j < COUNT; j++)
       if (n + j < p.n) {
         if (p.bias) sum.v[j] += load_float(p.bias, (n + j) * p.bias_stride, p.bias_type);
-        store_float(p.out, m * p.out_row + (n + j) * p.out_column, p.out_type, sum.v[j]);
+        store_float(p.out, spot.to + j * p.out_column, p.out_type, sum.v[j]);
       }
+#endif
+    if (ONE_TURN) break;
   }
 }

@@ -14,11 +14,6 @@ INLINE float power_of_two(float x) {  // relative error below 2^-22
 }
 
 // Shared memory, by words: see sm90.h.
-INLINE u32 load_shared_4(u32 at) {
-  u32 v;
-  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at) : "memory");
-  return v;
-}
 INLINE u32 load_shared_2(u32 at) {
   u16 v;
   asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(at) : "memory");
@@ -30,4 +25,3 @@ INLINE void store_shared_4(u32 at, u32 v) {
 INLINE void copy_4(u32 to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }
-INLINE void prefetch_line(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }

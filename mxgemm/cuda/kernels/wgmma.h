@@ -3,7 +3,6 @@
 #pragma once
 #include "barriers.h"
 
-INLINE void store_8(void* p, u32 low, u32 high) { *static_cast<uint2*>(p) = make_uint2(low, high); }
 
 INLINE u8* shared_memory() {
   extern __shared__ __align__(1024) u8 memory[];
