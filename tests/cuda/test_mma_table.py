@@ -84,6 +84,23 @@ def test_what_is_measured_again_is_the_best_of_earlier_runs() -> None:
     assert second.configs == (MmaConfig(4, 1, 2, 1),)
 
 
+def test_what_a_routing_table_chooses_is_measured_again_before_what_runs_found(
+    tiny: list[tuple[Problem, MmaConfig]],
+) -> None:
+    (n, k), chosen = TINY[0], MmaConfig(3, 1, 2, 1, overlap=True)
+    row = {"m": 9, "n": n, "k": k, "route": "w4_mma", "us": 7.0, "config": chosen.to_mapping()}
+    rows = [
+        {**row, "derived": "bf16"},
+        {**row, "derived": "fp8_fold"},  # the same kernel
+        {**row, "derived": "bf16", "n": n + 16},
+        {**row, "derived": "bf16", "route": "fp8_fold", "config": {}},
+    ]
+    run = {"m": 9, "n": n, "k": k, "a_format": "e2m1", "form": "prepared", "torch_us": 10.0, "us": 1.0}
+    documents = [{"rows": [{**run, "config": MmaConfig(1, 1, 2, 1).to_mapping()}]}, {"rows": rows}]
+    (work,) = mma_again.planned(documents, 1)
+    assert work == mma_table.Work((9, n, k), "e2m1", "prepared", (chosen,))
+
+
 @pytest.mark.slow
 def test_a_run_judges_and_times_each(tiny: list[tuple[Problem, MmaConfig]]) -> None:
     work = mma_table.planned(2)
