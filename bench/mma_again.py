@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench import mma_table
+from bench.hopper import WEIGHTS
 from bench.mma_table import Work, class_of
 from bench.w4_kernels import Shape
 from bench.w4_mma import timed_problem
@@ -59,7 +60,7 @@ def rows_of(document: dict[str, Any]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = document["rows"]
     if not any("route" in row for row in rows):
         return rows
-    weights = {*mma_table.SMALL, *mma_table.WEIGHTS}
+    weights = {*mma_table.SMALL, *WEIGHTS}
     return [
         {"a_format": "e2m1", "form": FORM_OF[row["derived"]], "torch_us": math.inf, **row}
         for row in rows

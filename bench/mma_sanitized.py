@@ -1,11 +1,12 @@
 """Small cases of w4_mma, one of each kind of instance, for a sanitizer to watch on a GPU; each is judged too.
 
     PYTORCH_NO_CUDA_MEMORY_CACHING=1 PYTHONPATH=. compute-sanitizer --tool memcheck python bench/mma_sanitized.py
-    PYTORCH_NO_CUDA_MEMORY_CACHING=1 PYTHONPATH=. compute-sanitizer --tool racecheck python bench/mma_sanitized.py
+    PYTHONPATH=. compute-sanitizer --tool racecheck python bench/mma_sanitized.py --racechecked
 
 Operands are made on the CPU and results judged there, so that next to nothing else runs on the GPU; without torch's
-pool of memory each of them is an allocation of its own, whose bounds the sanitizer knows. Exit status 1 if a result is
-wrong.
+pool of memory each of them is an allocation of its own, whose bounds the sanitizer knows. Racecheck loses the barrier
+of a whole workgroup where some of its warps have met at others (docs/lab-notes.md); with ``--racechecked`` kernels have
+a second one of another kind there. Exit status 1 if a result is wrong.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import mxgemm
 from bench.mma_cases import Case, described, judged, make
 from bench.w4_kernels import build_all
 from bench.w4_mma import instances
+from mxgemm.cuda import w4_mma
 from mxgemm.cuda.w4_mma import MmaConfig
 from mxgemm.native.build import built
 from mxgemm.routes import ROUTES
@@ -94,13 +96,20 @@ def main() -> None:
     """Run all, print what is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build-only", action="store_true", help="fill the caches, which needs no GPU")
-    only = parser.parse_args().build_only
+    parser.add_argument("--racechecked", action="store_true", help="with a barrier that racecheck does not lose")
+    parser.add_argument("--names", action="store_true", help="print each case before it runs")
+    arguments = parser.parse_args()
+    only = arguments.build_only
+    if arguments.racechecked:
+        setattr(w4_mma, "defines", lambda p, c, given=w4_mma.defines: {**given(p, c), "RACECHECKED": 1})  # noqa: B010
     build_all(one for case in cases() for one in instances(described(case), case.config))
     if only:
         built()
         return
     device, wrong = torch.device("cuda", 0), 0
     for case in cases():
+        if arguments.names:
+            print(f"CASE {case}", flush=True)
         found = run(case, device)
         wrong += bool(found)
         if found:

@@ -74,6 +74,8 @@ _ROUNDING_SHARED: Final = 26
 _LEAST_REGISTERS: Final = 72
 """The second loop's, and what it takes more where K has a tail."""
 _TAIL: Final = 4
+_SPOTS: Final = 12
+"""Where results lie, kept from the beginning, with some to spare: what has fewer computes that at the end."""
 MAX_RESIDENT: Final = 8
 MAX_SLOTS: Final = 8
 MAX_SPLITS: Final = 8
@@ -289,6 +291,7 @@ def defines(p: Problem, c: MmaConfig) -> dict[str, int | str]:
         "A_VECTOR": int(a_vector(p)),
         "W_VECTOR": int(weight_vector(p)),
         "OUT_VECTOR": int(p.n % 4 == 0 and out_vector(p) == 1),
+        "SPOTS_FIRST": int(c.resident > 0 and registers_needed(p, c) + _SPOTS <= registers_allowed(c)),
         "TAIL": int(p.k % CHUNK != 0),
         "OVERLAP": int(c.overlap and not c.a_before),
         "A_BEFORE": int(c.a_before),

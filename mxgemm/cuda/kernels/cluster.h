@@ -21,6 +21,13 @@ INLINE void wait_for_cluster() {
 #endif
 }
 
+// A barrier of all workgroups of a cluster; of a workgroup's own warps where it has no cluster.
+INLINE void meet_as_cluster() {
+#if HOPPER
+  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+#endif
+}
+
 // To an address of this workgroup's shared memory, but of another workgroup's; its barrier counts the bytes.
 INLINE void send(u32 at, u32 barrier, int workgroup, const float (&x)[1]) {
 #if HOPPER

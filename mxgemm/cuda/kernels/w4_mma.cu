@@ -15,7 +15,8 @@
 // called to L2 first; A_SLOTS, so many chunks of A are copied to shared memory by whole rows and rounded there, A_WHOLE,
 // these are all; ONCE, no warp comes back for another round; IN_TURN, warps call for what they read four at a time;
 // A_VECTOR, W_VECTOR, loads of 16 bytes are aligned and contiguous; TAIL, K % 128 != 0; OVERLAP, launched so that it may
-// begin before earlier launches have ended.
+// begin before earlier launches have ended; OUT_VECTOR, N % 4 = 0 and four results of a row are 4 elements side by side,
+// aligned; SPOTS_FIRST, there are registers for where results lie from the beginning; RACECHECKED, for compute-sanitizer.
 #include "w4_mma_left.h"
 
 // The weight is called to L2 by lines, in the order in which they are waited for, not all of a workgroup's at once.
@@ -254,8 +255,10 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
   for (int j = 0; j < COPIES; j++) keep_as_it_is(rows[j]);
   keep_as_it_is(copied_to);
 #endif
+#if SPOTS_FIRST
   Spots spots = first_spots(p, group, rank);
   keep_as_it_is(spots.own.from), keep_as_it_is(spots.own.to), keep_as_it_is(spots.sent_from);
+#endif
 #if BY_LINES
 #pragma unroll 1
   for (int chunk = first, ahead = 0; chunk < end; chunk += ALONG_K, ahead += ALONG_K) {
@@ -350,5 +353,11 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
 
   add_what_was_left(places, left, mine);
   workgroup_barrier();
+#if RACECHECKED && SPLITS == 1  // a second time: compute-sanitizer loses the first one where warps meet at others, too
+  meet_as_cluster();
+#endif
+#if !SPOTS_FIRST
+  const Spots spots = first_spots(p, group, rank);
+#endif
   add_and_store(p, group, rank, spots);
 }
