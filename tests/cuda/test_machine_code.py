@@ -133,7 +133,7 @@ def test_what_is_done_at_once(
     begun = names[names.index("ACQBULK") : waited]
     assert begun.count("LDG.E.NA.128.CONSTANT") == 2 * config.tiles
     assert begun.count("LDGSTS.E.BYPASS.128") == -(-4 * w4_mma.tiles_m(problem) // config.warps_n)
-    assert len(begun) <= 165
+    assert len(begun) <= 185
     assert not {name for name in names if name.startswith(("LDL", "STL"))}
     assert code.registers <= w4_mma.registers_allowed(config)
     assert len(names) <= 1.05 * instructions

@@ -96,7 +96,7 @@ INLINE void begin_sums(const Arguments& p, int rank) {
 
 // Of a lane's first turn, often its only one: where its results are, and the sums that it sends to the other workgroup of
 // a cluster of two. With SPOTS_FIRST they are computed before anything is waited for.
-constexpr bool ONE_TURN = (WARPS_N * ROWS / 4 * COLUMNS * WARPS_M + SPLITS - 1) / SPLITS * 4 <= COUNT * 32 * WARPS;
+constexpr bool ONE_TURN = SPOTS_FIRST && (WARPS_N * ROWS / 4 * COLUMNS * WARPS_M + SPLITS - 1) / SPLITS * 4 <= COUNT * 32 * WARPS;
 struct Spots {
   Spot own;
   u32 sent_from;
