@@ -20,10 +20,10 @@
 #include "w4_mma_left.h"
 
 // The weight is called to L2 by lines, in the order in which they are waited for, not all of a workgroup's at once.
-#define BY_LINES (PREFETCH && !ONCE && A_FORMAT == BF16)
+#define BY_LINES (PREFETCH && !ONCE && (A_FORMAT == BF16 || MT == 1))
 
-// Slots of A that are copied before weights are called for: what is rounded is waited for first.
-#define A_FIRST (A_FORMAT == BF16 || (ONCE && DEPTH > 1) ? 1 : A_SLOTS)
+// Slots of A that are copied before weights are called for: few rows that are rounded are waited for first.
+#define A_FIRST (A_FORMAT == BF16 || MT > 1 || (ONCE && DEPTH > 1) ? 1 : A_SLOTS)
 
 #if RESIDENT
 #define BOUNDS __launch_bounds__(32 * WARPS, RESIDENT)
@@ -351,7 +351,7 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
 #pragma unroll
       for (int j = 0; j < 4; j++) mine[(8 * c + (j & 1)) * PITCH + 16 * r + 8 * (j >> 1)] = acc[r][c][j] * UP;
 
-  add_what_was_left(p, left, mine);
+  add_what_was_left(p, first, end, left, mine);
   workgroup_barrier();
 #if RACECHECKED && SPLITS == 1  // a second time: compute-sanitizer loses the first one where warps meet at others, too
   meet_as_cluster();
