@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-CASES = ((1, 5, 32), (3, 33, 96), (13, 40, 2880), (7, 18, 8256), (35, 70, 1056))
+CASES = ((1, 5, 32), (3, 33, 96), (11, 34, 1056), (13, 40, 2880), (7, 18, 8256), (20, 18, 1056), (35, 70, 1056))
 """(M, N, K): tails of every kind, and more blocks than a panel holds."""
 
 

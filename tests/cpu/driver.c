@@ -101,11 +101,11 @@ int main(void) {
 #if defined(__AMX_BF16__) && !defined(MX_EMULATED_AMX)
     if (syscall(SYS_arch_prctl, 0x1023, 18)) return 2;  // see permit_matrix_unit() in mxgemm/cpu/abi.py
 #endif
-    static const int64_t sizes[][3] = {{1, 1, 32},     {3, 35, 96},   {6, 33, 160},
-                                       {13, 40, 2880}, {26, 9, 8256}, {35, 67, 1056}};
+    static const int64_t sizes[][3] = {{1, 1, 32},     {3, 35, 96},    {6, 33, 160},  {10, 34, 2080},
+                                       {13, 40, 2880}, {20, 33, 1056}, {26, 9, 8256}, {35, 67, 1056}};
     static const int64_t formats[] = {MX_E2M1, MX_E4M3, MX_BF16_ELEMENTS};
     int wrong = 0;
-    for (int i = 0; i < 6; i++)
+    for (int i = 0; i < 8; i++)
         for (int64_t threads = 1; threads <= 3; threads += 2)
             for (int64_t gap = 0; gap <= 1; gap++) {
                 const int64_t *s = sizes[i];

@@ -77,6 +77,7 @@ def run(case: Case, a_format: str, method: str, **options: object) -> Tensor:
 
 
 SHAPES = [(1, 1, 32), (1, 2112, 96), (2, 33, 2880), (4, 31, 160), (5, 64, 128), (7, 65, 256), (33, 40, 8256)]
+SHAPES += [(12, 70, 4192), (22, 40, 2080)]  # more blocks than few rows of A meet at a time, and fewer than more do
 
 
 @pytest.mark.parametrize("a_format, method", METHODS, indirect=["method"])
@@ -91,13 +92,13 @@ def test_sizes(m: int, n: int, k: int, a_format: str, method: str, library: ctyp
 @pytest.mark.parametrize("data", layouts.WEIGHT_LAYOUTS)
 @pytest.mark.parametrize("scales", layouts.SCALE_LAYOUTS)
 def test_layouts(data: str, scales: str, a_format: str, method: str, library: ctypes.CDLL) -> None:
-    for m, n, k in ((3, 48, 320), (20, 304, 8256)):
+    for m, n, k in ((3, 48, 320), (11, 48, 4224), (20, 304, 8256)):
         bias = torch.randn(n)
         case = make(m, n, k, a_format=a_format, bias=bias)
         case.check(run(case, a_format, method, layout=(data, scales), bias=bias))
 
 
-@pytest.mark.parametrize("m", [13, 29])  # of 16 rows and more some are multiplied by other units (lookups.h)
+@pytest.mark.parametrize("m", [13, 29])  # of more than 16 rows some are multiplied by other units (lookups.h)
 @pytest.mark.parametrize("a_format, method", METHODS, indirect=["method"])
 def test_exact_sums_have_the_references_bits(a_format: str, method: str, m: int, library: ctypes.CDLL) -> None:
     """Small integers: no sum is rounded, whatever its order."""
@@ -109,6 +110,16 @@ def test_exact_sums_have_the_references_bits(a_format: str, method: str, m: int,
     case = Case(a, weight, *[np.zeros(0)] * 2, np.zeros((m, 37)))
     want = mxgemm.gemm(a, weight, a_format=a_format, out_dtype=torch.float32, route="reference")  # type: ignore[arg-type]
     assert torch.equal(run(case, a_format, method, out_dtype=torch.float32), want)
+
+
+@pytest.mark.parametrize("m", [4, 11, 16])
+@pytest.mark.parametrize("a_format, method", METHODS, indirect=["method"])
+def test_equal_rows_have_equal_bits(a_format: str, method: str, m: int, library: ctypes.CDLL) -> None:
+    """Of few rows, wherever they stand: none is multiplied by other units."""
+    case = make(1, 70, 2080, a_format=a_format)
+    rows = Case(case.a.expand(m, -1).contiguous(), case.weight, *[np.zeros(0)] * 2, np.zeros((m, 70)))
+    got = run(rows, a_format, method, out_dtype=torch.float32)
+    assert torch.equal(got, got[:1].expand_as(got))
 
 
 @pytest.mark.parametrize("a_format, method", METHODS, indirect=["method"])
@@ -125,7 +136,7 @@ def test_the_number_of_threads_changes_no_bit(
     assert all(torch.equal(got[0], other) for other in got[1:])
 
 
-@pytest.mark.parametrize("m", [9, 80])  # the last of eight rows is each of the nine once
+@pytest.mark.parametrize("m", [9, 20, 80])  # the last of eight rows is each of the nine once
 @pytest.mark.parametrize("a_format, method", METHODS, indirect=["method"])
 def test_ends_of_the_scales(a_format: str, method: str, m: int, library: ctypes.CDLL) -> None:
     """E8M0 0, 254 and NaN, rows that fp32 scales of integers do not reach, NaN and infinity in A."""

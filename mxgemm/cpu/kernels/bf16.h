@@ -99,21 +99,16 @@ static inline void keep_scales(__m512i scale_bits, int v, tile_element *block) {
 static inline void decode_block_of_rows(const uint8_t *const rows[LANES], int64_t at, vbytes scales, int i, int v,
                                         tile_element *block) {
     const __m512i raised = v_raised_values(), scale = v_scale_bits(scales, i), lowering = v_lowering(scale);
-    __mmask16 nan = _mm512_cmpeq_epi32_mask(scale, _mm512_set1_epi32(0x7F800000));
     uint16_t *to = block + v * 16 * BLOCK;
     vbytes codes[4];
     v_transpose(rows, at, codes);
 #ifdef MX_LOOKS_UP
     keep_codes(codes, v, block);
     keep_scales(scale, v, block);
-    if (nan) _mm512_mask_storeu_epi32(block + TILE_SCALES + v * 32, nan, _mm512_set1_epi32(0x7FC00000));
 #endif
 #pragma GCC unroll 16
     for (int pair = 0; pair < 16; pair++)
         _mm512_storeu_si512(to + pair * 32, v_bf16(codes[pair / 4], pair % 4, raised, lowering));
-    if (nan)
-        for (int pair = 0; pair < 16; pair++)
-            _mm512_mask_storeu_epi32(to + pair * 32, nan, _mm512_set1_epi32(0x7FC07FC0));
 }
 #else
 // The same value by value, where an emulated engine has no such vectors.

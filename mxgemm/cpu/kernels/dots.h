@@ -1,10 +1,11 @@
 // The engine of tiles on CPUs with bf16 dot products of vectors (AVX-512 BF16). Decoding takes other units than products
-// and is done between them, by the last rows that a block of B is multiplied with: it leaves no place for the next one
-// before.
+// and is done between them: of few rows of A in registers (few_dots.h), of more by the last rows that a block of B is
+// multiplied with, since it leaves no place for the next one before.
 #pragma once
 
 #define MX_LOOKS_UP
-enum { TILE_M = 64, TILE_BLOCKS = 16, TILE_VECTORS = 2 };
+#define MX_DECODES_AT_ONCE
+enum { TILE_M = 64, TILE_BLOCKS = 16, SOURCE_BLOCKS = 64, TILE_VECTORS = 2, FEW_ROWS = 16 };
 enum { NARROW_BYTES = 512 << 10 };
 #include "bf16.h"
 #include "lookups.h"
@@ -67,3 +68,5 @@ MX_INLINE void multiply_tile_rows(const tile_element *a, const int count, tile_e
     for (int m = 0; m < count; m++)
         for (int v = 0; v < TILE_VECTORS; v++) _mm512_storeu_ps(sums + m * TILE_N + v * 16, total[m][v]);
 }
+
+#include "few_dots.h"

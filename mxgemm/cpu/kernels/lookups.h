@@ -14,9 +14,9 @@ enum { LOOKS_UP = 0 };  // clang 22 makes 325 cycles a block of what GCC 12 make
 enum { LOOKS_UP = 1 };
 #endif
 
-// Of every TILE_M rows the first eight have no such row: what is decoded beside their products needs those units.
+// Few rows have none, nor have the first eight of every TILE_M: what is decoded beside their products needs those units.
 static inline int64_t tables_bytes(const struct mx_call *c, int64_t rows) {
-    return LOOKS_UP && !c->alike && rows >= 16 ? rows / 8 * TABLE * (int64_t)sizeof(float) : 0;
+    return LOOKS_UP && !c->alike && rows > FEW_ROWS ? rows / 8 * TABLE * (int64_t)sizeof(float) : 0;
 }
 
 // Fill the tables of the last row of each eight, for `blocks` blocks of `rows` rows, in tiles `a_step` elements apart.

@@ -3,6 +3,10 @@
 #pragma once
 #include "weights.h"
 
+#ifndef MX_DECODES_AT_ONCE
+enum { SOURCE_BLOCKS = TILE_BLOCKS };
+#endif
+enum { SCALE_GROUPS = (SOURCE_BLOCKS + BLOCK_BYTES - 1) / BLOCK_BYTES };  // of sixteen blocks, of a source
 enum { SMALL_EXPONENT = -40, LARGE_EXPONENT = 40 };  // of B's scales, within which engines of bf16 lose nothing
 
 struct tile_source {
@@ -13,14 +17,21 @@ struct tile_source {
     int64_t ahead;  // bytes from a block to the one that is decoded a source later, or 0
     int64_t first;  // block of B that is block 0 here
     int64_t blocks, decoded;
-    vbytes scales[TILE_N / LANES][4];  // of sixteen blocks from first / 16 * 16 on
-    int extreme, nan;  // whether a scale is beyond the exponents above, or NaN
+    vbytes scales[TILE_N / LANES][4 * SCALE_GROUPS];  // of blocks from first / 16 * 16 on
+    int extreme;  // whether a scale is beyond the exponents above, or NaN
 };
 
 // Find TILE_N rows from n on; beyond the last row of B it is read again. Their blocks may have to be copied.
 static void find_rows(const struct mx_call *c, int64_t n, int64_t first, int64_t blocks, int copied, uint8_t *room,
                       struct tile_source *s) {
     int in_rows = c->b_scales.order == IN_ROWS && c->b_scales.column == 1;
+    s->n = n;
+    if (is_plain(c) && in_rows && n + TILE_N <= c->n) {
+        for (int64_t r = 0; r < TILE_N; r++) s->rows[r] = c->b + (n + r) * c->b_row;
+        for (int64_t r = 0; r < TILE_N; r++) s->scale_rows[r] = c->b_scales.bytes + (n + r) * c->b_scales.row;
+        s->step = BLOCK_BYTES;
+        return;
+    }
     for (int64_t r = 0; r < TILE_N; r++) {
         int64_t row = smaller(n + r, c->n - 1);
         uint8_t *copy = room + r * TILE_BLOCKS * BLOCK_BYTES;
@@ -29,21 +40,22 @@ static void find_rows(const struct mx_call *c, int64_t n, int64_t first, int64_t
         s->scale_rows[r] = in_rows ? c->b_scales.bytes + row * c->b_scales.row : NULL;
         s->step = w.step;
     }
-    s->n = n;
 }
 
-// Find the scales of sixteen blocks, of which `first` is one.
-static void find_scales(const struct mx_call *c, int64_t first, struct tile_source *s) {
-    int64_t group = first / BLOCK_BYTES * BLOCK_BYTES;
-    s->extreme = s->nan = 0;
-    for (int v = 0; v < TILE_N / LANES; v++) {
+// Find the scales of some blocks, whole groups of sixteen.
+static void find_scales(const struct mx_call *c, int64_t first, int64_t blocks, struct tile_source *s) {
+    enum { VECTORS = TILE_N / LANES };
+    int64_t begin = first / BLOCK_BYTES * BLOCK_BYTES;
+    s->extreme = 0;
+    for (int64_t i = 0; begin + i / VECTORS * BLOCK_BYTES < first + blocks; i++) {
+        int64_t v = i % VECTORS, group = begin + i / VECTORS * BLOCK_BYTES;
+        vbytes *four = s->scales[v] + i / VECTORS * 4;
         if (s->scale_rows[0] && group + BLOCK_BYTES <= c->k / BLOCK)
-            v_transpose(s->scale_rows + v * LANES, group, s->scales[v]);
+            v_transpose(s->scale_rows + v * LANES, group, four);
         else
-            v_scale_bytes(c, s->n + v * LANES, group, s->scales[v]);
-        s->extreme |= v_beyond(s->scales[v], 127 + SMALL_EXPONENT, 127 + LARGE_EXPONENT);
+            v_scale_bytes(c, s->n + v * LANES, group, four);
+        s->extreme |= v_beyond(four, 127 + SMALL_EXPONENT, 127 + LARGE_EXPONENT);
     }
-    for (int v = 0; v < TILE_N / LANES && s->extreme; v++) s->nan |= v_beyond(s->scales[v], 0, 254);
 }
 
 // Find blocks first..first + blocks of rows n..; what is decoded after them begins at row `then_n`, block `then_first`.
@@ -51,8 +63,8 @@ static void find_blocks(const struct mx_call *c, int64_t n, int64_t first, int64
                         int64_t then_first, uint8_t *room, struct tile_source *s) {
     int copied = c->b_column != 1 && !c->b_preshuffled, other_rows = s->n != n;
     if (other_rows || copied) find_rows(c, n, first, blocks, copied, room, s);
-    if (other_rows || s->first / BLOCK_BYTES != first / BLOCK_BYTES) find_scales(c, first, s);
     s->offset = copied ? 0 : first * s->step;
+    if (other_rows || s->first / BLOCK_BYTES != first / BLOCK_BYTES) find_scales(c, first, blocks, s);
     s->first = first;
     s->blocks = blocks;
     s->decoded = 0;

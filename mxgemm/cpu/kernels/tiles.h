@@ -21,7 +21,7 @@ static inline void fill_tables(const tile_element *a, int64_t a_step, int64_t ro
 }
 #endif
 enum { PANEL_BYTES = TILE_BLOCKS * PANEL_BLOCK * sizeof(tile_element) };
-enum { WEIGHT_SMALL = 1, WEIGHT_EXACT = 2 };
+enum { WEIGHT_SMALL = 1, WEIGHT_EXACT = 2, WEIGHT_NAN = 4 };
 static const float LEAST_SUM = 0x1p-39f;
 
 struct tiles {
@@ -129,6 +129,7 @@ static void note_extremes(const struct mx_call *c, int64_t n, int64_t first, int
     for (int64_t r = 0; r < TILE_N; r++)
         for (int64_t b = first; b < first + blocks; b++) {
             int exponent = scale_at(&c->b_scales, smaller(n + r, c->n - 1), b) - 127;
+            if (exponent == 128) flags[r] |= WEIGHT_NAN;
             if ((exponent >= SMALL_EXPONENT && exponent <= LARGE_EXPONENT) || exponent == 128) continue;
             if (is_zero_block(c, smaller(n + r, c->n - 1), b)) continue;
             flags[r] |= exponent > LARGE_EXPONENT || exponent < -125 ? WEIGHT_EXACT : WEIGHT_SMALL;
@@ -148,8 +149,11 @@ static void finish_tiles(const struct mx_call *c, const struct tiles *t, int64_t
         if (any | t->wide[m])
             for (int64_t r = 0; r < here; r++) {
                 int lost = (flags[r] | t->wide[m]) && float_of(bits_of(sums[r]) & 0x7FFFFFFF) < LEAST_SUM;
-                is_exact[r] = (flags[r] & WEIGHT_EXACT) || lost;
-                if (is_exact[r]) exact[r] = sum_exactly(c, t->first + m, n + r);
+                is_exact[r] = (flags[r] & (WEIGHT_EXACT | WEIGHT_NAN)) || lost;
+                if (flags[r] & WEIGHT_NAN)
+                    exact[r] = not_a_number();
+                else if (is_exact[r])
+                    exact[r] = sum_exactly(c, t->first + m, n + r);
             }
         if (exponent) {
             float half = power_of_two(exponent / 2), rest = power_of_two(exponent - exponent / 2);
@@ -193,14 +197,18 @@ struct tile_place {
     int64_t n, first, i;
 };
 
-// What follows, until n is `end`.
-static struct tile_place place_after(struct tile_place p, int64_t together, int64_t blocks, int64_t end) {
+// What follows, `step` blocks at a time, until n is `end`.
+static struct tile_place place_after(struct tile_place p, int64_t together, int64_t step, int64_t blocks, int64_t end) {
     p.n += TILE_N, p.i++;
     if (p.i < together && p.n < end) return p;
-    p.first += TILE_BLOCKS;
+    p.first += step;
     if (p.first < blocks) return (struct tile_place){p.n - p.i * TILE_N, p.first, 0};
     return (struct tile_place){smaller(p.n, end), 0, 0};
 }
+
+#ifdef MX_DECODES_AT_ONCE
+#include "few_rows.h"
+#endif
 
 // Columns of `index` across, for rows m0..m1 of what is in `t`.
 static void tiles_task(const struct mx_call *c, const struct tiles *t, const struct tile_plan *p, int64_t index,
@@ -213,8 +221,14 @@ static void tiles_task(const struct mx_call *c, const struct tiles *t, const str
     int64_t bytes = tables_bytes(c, p->rows), of_row = bytes / (int64_t)sizeof(float) / p->rows;
     float *tables = bytes ? sums + together * strip : NULL;
     uint8_t *room = (uint8_t *)(sums + together * strip) + bytes;
+#ifdef MX_DECODES_AT_ONCE
+    if (m1 - m0 <= FEW_ROWS) {
+        few_rows_task(c, t, begin, end, together, strip, m0, m1, flags, sums, room);
+        return;
+    }
+#endif
     struct tile_source source = {.n = -1};
-    struct tile_place at = {begin, 0, 0}, then = place_after(at, together, t->blocks, end);
+    struct tile_place at = {begin, 0, 0}, then = place_after(at, together, TILE_BLOCKS, t->blocks, end);
     tiles_begin();
     find_blocks(c, at.n, 0, smaller(TILE_BLOCKS, t->blocks), then.n, then.first, room, &source);
     decode_rest(&source, panel);
@@ -227,7 +241,7 @@ static void tiles_task(const struct mx_call *c, const struct tiles *t, const str
             fill_tables(t->values + m0 / TILE_ROWS * a_step + at.first * TILE_ROWS * BLOCK, a_step, m1 - m0, blocks,
                         tables);
         if (source.extreme) note_extremes(c, at.n, at.first, blocks, here);
-        struct tile_place later = place_after(then, together, t->blocks, end);
+        struct tile_place later = place_after(then, together, TILE_BLOCKS, t->blocks, end);
         if (more)
             find_blocks(c, then.n, then.first, smaller(TILE_BLOCKS, t->blocks - then.first), later.n, later.first,
                         room, &source);

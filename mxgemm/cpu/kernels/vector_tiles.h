@@ -31,7 +31,7 @@ static void multiply_tiles(const tile_element *a, int64_t a_step, int64_t rows, 
     (void)tables;
     int64_t last = 0;  // rows that are multiplied last
 #ifdef MX_DECODES_BESIDE
-    if (next && !next->nan) last = 8;
+    if (next) last = 8;
 #endif
     for (int64_t m = last; m < rows;) {
         const tile_element *at = a + m / 16 * a_step + m % 16 * BLOCK;
