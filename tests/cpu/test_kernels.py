@@ -112,6 +112,28 @@ def test_exact_sums_have_the_references_bits(a_format: str, method: str, m: int,
     assert torch.equal(run(case, a_format, method, out_dtype=torch.float32), want)
 
 
+@pytest.mark.parametrize("method", ["rows", "tiles"], indirect=True)
+@pytest.mark.parametrize("octaves", [2, 20, 120])
+@pytest.mark.parametrize("rounding", SCALE_ROUNDINGS)
+def test_activations_are_rounded_to_e4m3(rounding: str, octaves: int, method: str, library: ctypes.CDLL) -> None:
+    """By a weight that has one 1 a row: every element as it is multiplied, among them ties, zeros, the largest ones."""
+    m, k = 40, 256
+    scales = torch.exp2(torch.randint(-octaves, octaves + 1, (m, k // 32)).float())
+    a = torch.randn(m, k) * scales.repeat_interleave(32, 1)
+    a[:, ::7] *= torch.exp2(torch.randint(-16, 1, a[:, ::7].shape).float())
+    kept = torch.tensor([-1, -8], dtype=torch.int16)[torch.randint(0, 2, (m, k))]  # with three bits less: ties
+    a = (a.to(torch.bfloat16).view(torch.int16) & kept).view(torch.bfloat16)
+    a[torch.rand(m, k) < 0.1] = 0
+    codes = torch.eye(k, dtype=torch.uint8) * 2
+    ones = torch.full((k, k // 32), 127, dtype=torch.uint8)
+    weight = mxgemm.MXTensor.wrap(codes[:, ::2] | codes[:, 1::2] << 4, ones)
+    rounded = mxgemm.quantize(a, format="e4m3", scale_rounding=rounding)  # type: ignore[arg-type]
+    want = rounded.dequantize(dtype=torch.float32)
+    case = Case(a, weight, *[np.zeros(0)] * 2, np.zeros((m, k)))
+    got = run(case, "e4m3", method, out_dtype=torch.float32, scale_rounding=rounding)
+    assert torch.equal(got, want)
+
+
 @pytest.mark.parametrize("m", [4, 11, 16])
 @pytest.mark.parametrize("a_format, method", METHODS, indirect=["method"])
 def test_equal_rows_have_equal_bits(a_format: str, method: str, m: int, library: ctypes.CDLL) -> None:

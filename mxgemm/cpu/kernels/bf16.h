@@ -54,6 +54,30 @@ static inline void pack_bf16(const uint16_t *x, int64_t blocks, tile_element *to
     }
 }
 
+static inline int largest_of(__m512i x) {
+    __m256i half = _mm256_max_epu16(_mm512_castsi512_si256(x), _mm512_extracti64x4_epi64(x, 1));
+    __m128i quarter = _mm_max_epu16(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+    return 0xFFFF - _mm_extract_epi16(_mm_minpos_epu16(_mm_xor_si128(quarter, _mm_set1_epi16(-1))), 0);
+}
+
+// A block of A that is bf16, rounded to e4m3 values: by 16-bit integers, to three bits of mantissa, whatever the scale.
+// Returns the scale's byte; or 0, and leaves it, where values have no normal e4m3 quotient or are near an end of bf16.
+static inline int pack_e4m3(const uint16_t *x, int64_t addend, tile_element *to) {
+    enum { LEAST_BYTE = 27, LARGEST_BYTE = 200, LARGEST_VALUE = 0x43E0 };  // 448
+    __m512i values = _mm512_loadu_si512(x), magnitude = _mm512_and_si512(values, _mm512_set1_epi16(0x7FFF));
+    int byte = scale_byte((int32_t)largest_of(magnitude) << 16, addend, MX_E4M3);
+    if (byte < LEAST_BYTE || byte > LARGEST_BYTE) return 0;
+    __m512i below = _mm512_set1_epi16((short)(((byte - 6) << 7) - 1)), one = _mm512_set1_epi16(1);
+    if (_mm512_cmplt_epu16_mask(_mm512_sub_epi16(magnitude, one), below)) return 0;  // but zeros
+    __m512i odd = _mm512_and_si512(_mm512_srli_epi16(magnitude, 4), one);
+    __m512i up = _mm512_add_epi16(magnitude, _mm512_add_epi16(odd, _mm512_set1_epi16(7)));
+    __m512i rounded = _mm512_and_si512(up, _mm512_set1_epi16((short)0xFFF0));
+    rounded = _mm512_min_epu16(rounded, _mm512_set1_epi16((short)(LARGEST_VALUE + (byte - 127) * 128)));
+    __m512i sign = _mm512_andnot_si512(_mm512_set1_epi16(0x7FFF), values);
+    _mm512_storeu_si512(to, _mm512_permutexvar_epi16(v_order(), _mm512_or_si512(rounded, sign)));
+    return byte;
+}
+
 // The bits of each code's value in bf16, twice, raised by RAISED: then the part of a scale is subtracted, down to 0 at
 // most, and a zero stays one under every scale. Minus zero is zero.
 enum { RAISED = 0x3F00 };

@@ -79,8 +79,20 @@ static int pack_row_moved(const struct mx_call *c, const struct tiles *t, int64_
     int top = -1000, bottom = 1000;
     int most = largest_exponent(c->a_format), least = least_exponent(c->a_format);
     tile_element *to = t->values + (at / TILE_ROWS * t->blocks * TILE_ROWS + at % TILE_ROWS) * BLOCK;
+#ifdef MX_PACKS_BF16
+    int quick = shift == 0 && c->a_format == MX_E4M3 && c->a_dtype == MX_BF16 && c->a_column == 1 && !c->a_scales.bytes;
+    const uint16_t *row = (const uint16_t *)c->a + (t->first + at) * c->a_row;
+#endif
     for (int64_t b = 0; b < t->blocks; b++, to += TILE_ROWS * BLOCK) {
         float x[BLOCK];
+#ifdef MX_PACKS_BF16
+        int byte = quick ? pack_e4m3(row + b * BLOCK, c->addend, to) : 0;
+        if (byte) {
+            top = byte - 127 + most > top ? byte - 127 + most : top;
+            bottom = byte - 127 + least < bottom ? byte - 127 + least : bottom;
+            continue;
+        }
+#endif
         int scale = elements_of_block(c, t->first + at, b, x), exponent = scale - shift;
         if (c->a_format == MX_BF16_ELEMENTS || scale < -100) {  // zeros, perhaps, which have the least scale
             widen_range(x, exponent, &top, &bottom);
