@@ -6,7 +6,7 @@ Of every size, format of A and form of the weight of which a file, or several fi
 routes and more: what the router takes now against the best of them. Times of different runs on a GPU are compared by
 their ratios to torch.mm of the same run; a route's best configuration counts. Choices whose route was not measured are
 said and not judged. Left out are files that a later one of the same machine replaces, sizes on a CPU where quartiles of
-a time lie a factor of 1.5 apart, and fp8_fold up to K = 4096 in files of before its sums were in fp32. Exit status 1
+a time lie a factor of 1.5 apart, and fp8_fold in files of before its sums were in fp32 and its bases last. Exit status 1
 where a choice takes more than --most of the best.
 """
 
@@ -35,6 +35,9 @@ MOST: Final = 1.05
 FAST_SUMS_UNTIL: Final = "2026-12-01T05:42"
 """fp8_fold kept its sums in the tensor core before, up to this K."""
 FAST_SUMS_K: Final = 4096
+BASES_UNTIL: Final = "2026-12-01T18:00"
+"""fp8_fold took the vendor's one product with a base a row before, of so few results slower than what it takes now."""
+BASES_RESULTS: Final = 1 << 24
 SUPERSEDED: Final = ("cpu_native_xeon",)
 """Of kernels that AMX and other methods have replaced on that CPU since; it does not say which features torch used."""
 DISTURBED: Final = 1.5
@@ -128,11 +131,17 @@ def measured(paths: Iterable[Path]) -> Times:
         elif kind in _CPU and path.stem not in SUPERSEDED:
             rows = _of_cpu(document, path.stem)
         for case, name, us in rows:
-            fast = name == "fp8_fold" and case.k <= FAST_SUMS_K and date_of(document) < FAST_SUMS_UNTIL
-            if not fast:
-                times = found.setdefault(case, {})
-                times[name] = min(us, times.get(name, us))
+            if name == "fp8_fold" and _is_old(case, date_of(document)):
+                continue
+            times = found.setdefault(case, {})
+            times[name] = min(us, times.get(name, us))
     return found
+
+
+def _is_old(case: Case, date: str) -> bool:
+    """Say whether fp8_fold is another one now than when it was measured."""
+    fast = case.k <= FAST_SUMS_K and date < FAST_SUMS_UNTIL
+    return fast or (case.m * case.n <= BASES_RESULTS and date < BASES_UNTIL)
 
 
 def date_of(document: dict[str, Any]) -> str:

@@ -15,8 +15,6 @@ check = script("router_check")
 ACCEPTED = {
     # With two threads cpu_native is the faster one there, and the rows of that CPU are of those.
     ("cpu", 256, 2112, 7168, "e2m1", "cpu_native_xeon_beside, 1 thread"),
-    # w4_wgmma's kernel has become faster since that file: 134 us by the table, for 147 of fp8_fold.
-    ("sm_90", 64, 57344, 8192, "e2m1", ""),
 }
 KINDS = {"cpu": 60, "sm_90": 100}
 """By architecture, at least so many choices that can be judged."""
