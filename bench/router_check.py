@@ -6,8 +6,8 @@ Of every size, format of A and form of the weight of which a file, or several fi
 routes and more: what the router takes now against the best of them. Times of different runs on a GPU are compared by
 their ratios to torch.mm of the same run; a route's best configuration counts. Choices whose route was not measured are
 said and not judged. Left out are files that a later one of the same machine replaces, sizes on a CPU where quartiles of
-a time lie a factor of 1.5 apart, and fp8_fold in files of before its sums were in fp32 and its bases last. Exit status 1
-where a choice takes more than --most of the best.
+a time lie a factor of 1.5 apart, and fp8_fold in files of before its sums were in fp32 and its bases last. Exit status
+1 where a choice takes more than --most of the best.
 """
 
 from __future__ import annotations

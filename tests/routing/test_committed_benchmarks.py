@@ -35,12 +35,12 @@ def test_a_file_of_several_runs_is_as_old_as_the_first(tmp_path: Path) -> None:
     screened = [{"route": "fp8_fold", "us": 2.0}, {"route": "dequant_mm", "us": 3.0}]
     rows = [{"m": 512, "n": 4096, "k": 1024, "a_format": "e2m1", "screened": screened}]
     found = {}
-    for first in ("2026-11-30T10:00", "2026-12-01T10:00"):
+    for first in ("2026-12-01T10:00", "2026-12-01T19:00"):
         path = tmp_path / f"{first}.json"
-        runs = [{"date": "2026-12-01T12:00"}, {"date": first}]
+        runs = [{"date": "2026-12-01T20:00"}, {"date": first}]
         path.write_text(json.dumps({"kind": "mxgemm-between-rows", "runs": runs, "rows": rows}))
         ((_, found[first]),) = check.measured([path]).items()
-    assert found == {"2026-11-30T10:00": {"dequant_mm": 3.0}, "2026-12-01T10:00": {"fp8_fold": 2.0, "dequant_mm": 3.0}}
+    assert found == {"2026-12-01T10:00": {"dequant_mm": 3.0}, "2026-12-01T19:00": {"fp8_fold": 2.0, "dequant_mm": 3.0}}
 
 
 def test_a_choice_that_is_far_from_the_best_is_said(
