@@ -114,7 +114,8 @@ INLINE void unscaled_words(const Arguments& p, int row, int block, int i, u32 sc
 #endif
 }
 
-// Adds what the loop has left of T tiles, from which half of a pair on, to a warp's sums, as grouped_mma.cu does: whole chunks, or blocks of A that are not held.
+// Adds what the loop has left of T tiles, the first of them that half of a pair, to a warp's sums, as grouped_mma.cu does:
+// whole chunks, or blocks of A that are not held.
 template <int T = TILES>
 INLINE void add_left(const Arguments& p, const Group& group, int tile, int half, u32 left, u32 of_a, float* mine,
                      u32 thread, u32 rows_at) {

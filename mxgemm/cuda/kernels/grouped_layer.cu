@@ -1,93 +1,20 @@
 // Both grouped products of a layer of experts in one launch, for calls that read a weight for few rows: to the bits of
 // grouped_mma.cu, of weights in fragment order. What a lane does with a chunk is in w4_mma.cu and grouped_mma.cu.
 //
-// A unit is a tile of up to A_ROWS rows of A (grouped_tile.h) by two places of 64 weight rows, WARPS_K chunks a round. Of a
-// workgroup's warps the last one calls for weights, by bulk copies to SLOTS stages of shared memory, unit after unit, of the
-// second product too, which depend on nobody; the first ones, a team of WARPS for each place, multiply; STORING warps add
-// their sums and store; BRINGING warps bring a tile's rows of A, one tile ahead if there is room. So memory is waited for
-// once, whatever warps that multiply wait for. Rows of the second product are read when all units of the first that make
-// them have been counted.
+// A unit is a tile of up to A_ROWS rows of A (grouped_tile.h) by two places of 64 weight rows, or one, WARPS_K chunks a
+// round. Of a workgroup's warps the last one calls for weights, by bulk copies to SLOTS stages of shared memory, unit after
+// unit, of the second product too, which depend on nobody; the first ones multiply, a team of WARPS for each place, or all
+// for one; STORING warps add their sums and store; BRINGING warps bring a tile's rows of A, one tile ahead if there is room.
+// So memory is waited for once, whatever warps that multiply wait for. Rows of the second product are read when all places
+// of the first that make them have been counted.
 //
-// Units come in shares of some that follow each other, the last ones one by one, which running workgroups take by number,
-// those of the first product before those of the second. Who has one of the first never waits: so all that is waited for is
-// done by workgroups that run, however many there are.
+// Units come in shares of some that follow each other, the last ones one by one or place by place, which running workgroups
+// take by number, those of the first product before those of the second. Who has one of the first never waits: so all that
+// is waited for is done by workgroups that run, however many there are.
 //
 // Macros: those of grouped_stream.cu, of the first product, but EARLY, BY_IDS and ROUNDS, which are 0; TAIL is of either;
-// A_BUFFERS, tiles of A that there is room for.
-#include "grouped_layer.h"
-
-// What the warp that calls for weights begins with, before the workgroup has met, and does not wait for there: a share's
-// number, of lane 0, and with FEW a pair's id.
-struct Begun {
-  u32 share;
-  i64 id;
-};
-INLINE Routing ids_of(const LayerArguments& p) {
-  return Routing{p.ids, p.map, p.first_id, p.rows, p.experts, 0, 0, 0, 0, 0, p.id_bytes, p.map_length, 0};
-}
-INLINE u32 take_share(const LayerArguments& p) {
-  u32 number = 0;
-  if ((threadIdx.x & 31) == 0) number = take_number(p.tiles + 4ll * p.counts_at);
-  return number;  // which is not waited for here
-}
-INLINE Begun begin_calling(const LayerArguments& p) {
-  const int lane = threadIdx.x & 31;
-  Begun begun = {0, -1};
-#if !FEW
-  wait_for_earlier_launches();
-#endif
-  begun.share = take_share(p);
-#if FEW
-  if (lane < p.rows) begun.id = id_of_pair(ids_of(p), lane);
-#endif
-  return begun;
-}
-
-// The tiles of rows, one a lane.
-struct Listed {
-  int tiles, expert, first, end;
-};
-#if FEW
-// Of up to 32 pairs, one a lane: by their ids, in the list's order, without waiting for it.
-INLINE Listed listed_by_ids(const LayerArguments& p, int own, u32 shared) {
-  const int lane = threadIdx.x & 31;
-  const u32 same = lanes_with(static_cast<u32>(own));
-  const int count = own < 0 ? 0 : count_bits(same), leads = own >= 0 && lowest_bit(same) == lane;
-  const int some = leads ? (count + A_ROWS - 1) / A_ROWS : 0;
-  int pairs = 0, before = 0, all = 0;  // of experts before this one
-#pragma unroll 1
-  for (int pair = 0; pair < p.rows; pair += 8)  // those past the end have no expert
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-      const int both = static_cast<int>(from_lane(static_cast<u32>(own) << 8 | static_cast<u32>(some), pair + i));
-      const int of = both & 255;
-      const bool is_before = both >= 0 && both >> 8 < own;
-      pairs += is_before, before += is_before ? of : 0, all += of;
-    }
-#pragma unroll 1
-  for (int i = 0; i < some; i++) {
-    const int first = pairs + i * A_ROWS, end = min(first + A_ROWS, pairs + count);
-    store_shared_16(shared + LISTED_AT + 16 * (before + i),
-                    make_uint4(static_cast<u32>(own), static_cast<u32>(first), static_cast<u32>(end), 0));
-  }
-  warp_barrier();
-  const uint4 mine = load_shared_16(shared + LISTED_AT + 16 * lane);
-  return Listed{all, static_cast<int>(mine.x), static_cast<int>(mine.y), static_cast<int>(mine.z)};
-}
-#endif
-// As the launch before has listed them; those behind the 32nd are loaded when they are wanted.
-INLINE Listed listed_before(const LayerArguments& p) {
-  const int own = 3 * min(static_cast<int>(threadIdx.x & 31), p.counts_at / 3 - 2) + 3;
-  return Listed{load_int(p.tiles, 0), load_int(p.tiles, own), load_int(p.tiles, own + 1), load_int(p.tiles, own + 2)};
-}
-INLINE Group group_listed(const LayerArguments& p, const Listed& listed, int y) {
-  if (!FEW && y >= 32) return group_of(Routing{p.tiles}, Tiles{listed.tiles}, y);
-  Group group;
-  group.expert = static_cast<int>(from_lane(static_cast<u32>(listed.expert), y));
-  group.first = static_cast<int>(from_lane(static_cast<u32>(listed.first), y));
-  group.count = static_cast<int>(from_lane(static_cast<u32>(listed.end), y)) - group.first;
-  return group;
-}
+// A_BUFFERS, tiles of A that there is room for; BRINGING; FEW, there are up to 32 pairs; WATCHED (grouped_layer.h).
+#include "grouped_listed.h"
 
 // The warp that calls for weights.
 INLINE void call_for_weights(const LayerArguments& p, u32 shared, const Begun& begun) {
@@ -110,7 +37,7 @@ INLINE void call_for_weights(const LayerArguments& p, u32 shared, const Begun& b
   const int of_second = shares_of(p.second) + (singles_of(p.second) << p.second.split);
   Turn turn = {0, 0, 0};
   u32 asked = 0, asked_parity = 1, at_product = 2;
-  int total = 0, of = 0, each = 0, more = 0;  // of a product: units but the last ones, shares of so many, some of one more
+  int total = 0, of = 0, each = 0, more = 0;  // of a product: units in shares, shares of so many, some of one more
   Unit unit = {2, 0, 0, -1, {0, 0, 0}};
   auto ask = [&] {  // for a tile's rows of A
     wait_met(shared + TAKEN_AT + 8 * asked, asked_parity);
@@ -186,8 +113,8 @@ INLINE void call_for_weights(const LayerArguments& p, u32 shared, const Begun& b
 }
 
 #if A_FORMAT == BF16 && A_ROWS > 2
-// As decode_a(), of so many rows that its loads would come after each other: they are copied to where they will be, all at once, and then put in order by the lanes that copied them. bf16
-// holds all of them.
+// As decode_a(), of so many rows that its loads would come one after the other: they are copied to where they will be, all
+// at once, and then put in order by the lanes that copied them. bf16 holds all of them.
 template <int BRINGING_WARPS>
 INLINE void copy_a(const Arguments& p, const Group& group, u32 thread, u32 flags_at, u32 rows_at) {
   const int pieces = 16 * p.chunks, there = p.k >> 3;  // of a row, of 8 values each

@@ -139,7 +139,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) grouped_stream(c
     Biases biases;
     call_biases(p, group, place, thread, biases);
     const u32 of_a = lanes_where(behind < p.chunks && load_shared_4(shared + FLAGS_AT + 4 * behind) != 0);
-    if (left | of_a) add_left(p, group, tile_of_place(p, place, warp), half_of_pair(warp, 0), left, of_a, mine, thread, shared + ROWS_AT);
+    if (left | of_a)
+      add_left(p, group, tile_of_place(p, place, warp), half_of_pair(warp, 0), left, of_a, mine, thread, shared + ROWS_AT);
     workgroup_barrier();
     store_results(p, of_warps, place, group, biases, thread);
     if (--left_to_do == 0) return;
