@@ -24,10 +24,11 @@ from mxgemm.routes.decode import decode_call, weight_slices
 from mxgemm.routes.fold_calls import (
     finish_call,
     finish_folded_call,
+    fold_both_call,
+    quantize_fold_call,
     wide_rows_call,
 )
 from mxgemm.routes.fold_forms import FP8_FOLD_COMPACT, FP8_FOLD_FNUZ
-from mxgemm.routes.fold_rows import first_launch
 from mxgemm.triton.launch import Launcher, hooks
 
 _ALIGN: Final = 256
@@ -57,7 +58,7 @@ class FoldChain:
 
         # Of a compact weight the first slice is decoded by the launch that quantises A.
         first = self.slices[0][1]
-        self.quantize = first_launch(p, first if self.compact else 0)
+        self.quantize = Launcher(fold_both_call(p, first) if self.compact else quantize_fold_call(p))
         later = {stop - start for start, stop in self.slices[1:]}
         self.decode = {rows: Launcher(decode_call(p, rows, to_fp8=True)) for rows in later}
         self.packed = len(self.slices) > 1  # or all of the weight is in e4m3 when the last launch begins
