@@ -351,7 +351,7 @@ extern "C" __global__ void BOUNDS w4_mma(const Arguments p) {
 #pragma unroll
       for (int j = 0; j < 4; j++) mine[(8 * c + (j & 1)) * PITCH + 16 * r + 8 * (j >> 1)] = acc[r][c][j] * UP;
 
-  add_what_was_left(p, first, end, left, mine);
+  add_what_was_left(places, left, mine);
   workgroup_barrier();
 #if RACECHECKED && SPLITS == 1  // a second time: compute-sanitizer loses the first one where warps meet at others, too
   meet_as_cluster();

@@ -15,11 +15,10 @@ INLINE float scaled(float x, u32 a, u32 w) {
 
 // Adds a warp's chunks that are in `left`, the last one in the lowest bit, to its sums in shared memory, of which a lane's
 // begin at `mine`: A and the weights without their scales, the values of one block a time, the others' A being 0.
-INLINE void add_what_was_left(const Arguments& p, int first, int end, u64 left, float* mine) {
-  const Places places(p);
+INLINE void add_what_was_left(const Places& places, u64 left, float* mine) {
 #pragma unroll 1
   for (; left; left &= left - 1) {
-    const int chunk = first + ((end - 1 - first) / ALONG_K - lowest_bit(left)) * ALONG_K;
+    const int chunk = places.first + ((places.end - 1 - places.first) / ALONG_K - lowest_bit(left)) * ALONG_K;
     const i64 codes_at = places.codes_at(chunk), scales_at = places.scales_at(chunk);
 #pragma unroll 1
     for (int c = 0; c < MT; c++) {
