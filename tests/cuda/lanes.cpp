@@ -83,5 +83,6 @@ extern "C" long run(const void* packed, long size, int grid, int threads, const 
       for (long i = shared / 4; i < SHARED_WORDS; i++)
         if (bits_of(one.shared[i]) != 0xFFFFFFFFu) wrong("shared memory is written past its end");
   }
+  lanes_end();
   return counts[MULTIPLY];
 }

@@ -97,5 +97,6 @@ extern "C" long run(const void* packed, long size, int grid, int threads, const 
   const size_t together = AT_ONCE ? static_cast<size_t>(grid) : 1, each = static_cast<size_t>(threads);
   lanes.resize(together * each);
   for (int at = 0; at < grid; at += static_cast<int>(together)) run_together(static_cast<u32>(at), together, each, shared);
+  lanes_end();
   return counts[MULTIPLY];
 }

@@ -24,5 +24,6 @@ extern "C" long run(const void* packed, long size, int grid, int threads, const 
     lanes_begin(lane_main);
     run_cluster(1);
   }
+  lanes_end();
   return counts[MULTIPLY];
 }

@@ -23,5 +23,6 @@ extern "C" long run(const void* packed, long size, int grid, int threads, const 
     products.clear();
     run_cluster(SPLITS);
   }
+  lanes_end();
   return counts[MULTIPLY];
 }

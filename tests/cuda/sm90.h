@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <vector>
 
 typedef unsigned char u8;
@@ -178,7 +179,8 @@ struct Copy {
 };
 struct Lane {
   ucontext_t context;
-  std::vector<u8> stack = std::vector<u8>(1 << 18);
+  static constexpr size_t STACK = 1 << 18;
+  std::unique_ptr<u8[]> stack{new u8[STACK]};  // of which what is not used takes no memory
   Operation at = NOTHING;
   u32 in[7];
   float* sums;
@@ -191,11 +193,15 @@ static std::vector<Lane> lanes;
 static void lanes_begin(void (*kernel)()) {
   for (Lane& lane : lanes) {
     getcontext(&lane.context);
-    lane.context.uc_stack.ss_sp = lane.stack.data();
-    lane.context.uc_stack.ss_size = lane.stack.size();
+    lane.context.uc_stack.ss_sp = lane.stack.get();
+    lane.context.uc_stack.ss_size = Lane::STACK;
     makecontext(&lane.context, kernel, 0);
     lane.at = NOTHING, lane.copies.clear(), lane.arrived = 0;
   }
+}
+// They are gone: a library stays loaded, and there are hundreds of them in a process.
+static void lanes_end() {
+  std::vector<Lane>().swap(lanes);
 }
 static bool all_at(size_t from, size_t count, Operation at) {
   for (size_t l = from; l < from + count; l++)

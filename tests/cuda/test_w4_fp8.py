@@ -88,7 +88,7 @@ def test_configurations_layouts_and_strides(case: Case) -> None:
         Fp8Config(64, 1, 3, 4, 2, ahead=False),
         Fp8Config(64, 2, 2, 5, 1, 2, ahead=False),
         pytest.param(Fp8Config(128, 2, 1, 3, 2), marks=SLOW),
-        pytest.param(Fp8Config(256, 2, 1, 2, 2, ahead=False), marks=SLOW),
+        pytest.param(Fp8Config(256, 2, 1, 2, 2, ahead=False), marks=EXHAUSTIVE),
     ],
     ids=str,
 )
@@ -102,9 +102,9 @@ def test_slabs_that_come_late(config: Fp8Config, late: int) -> None:
 @pytest.mark.parametrize("seed", first_of(range(2)))
 def test_drawn_cases(seed: int) -> None:
     """What bench/w4_fp8.py draws for a GPU, as far as it is small."""
-    cases = [case for case in fp8_cases.drawn(400, seed) if case.n * case.k * -(-case.m // 64) < 60_000]
-    for i, case in enumerate(cases[: len(DATA)]):
-        run(replace(case, data=DATA[i]), i)
+    cases = [case for case in fp8_cases.drawn(400, seed) if case.n * case.k * -(-case.m // 64) < 25_000]
+    for i, case in enumerate(cases[:4]):
+        run(replace(case, data=DATA[2 * i]), i)
 
 
 def test_a_step_that_does_not_fold_takes_four_times_the_products() -> None:
@@ -149,7 +149,7 @@ def test_every_code_and_every_scale_that_folds_is_exact(derived: str) -> None:
 @pytest.mark.slow
 def test_every_bf16_is_rounded_as_quantize_does() -> None:
     """Beside a larger value of its block, and alone."""
-    values = torch.arange(0, 1 << 16, 3, dtype=torch.int32).to(torch.int16).view(BF16)
+    values = torch.arange(0, 1 << 16, 7, dtype=torch.int32).to(torch.int16).view(BF16)
     a = torch.zeros(values.numel(), 32, dtype=BF16)
     a[:, 3] = values
     a[: values.numel() // 2, 17] = (values.abs().clamp(max=2.0**126) * 1.5 * (values.abs() < 1e30))[

@@ -19,7 +19,7 @@ from mxgemm.mx.fragments import fragment_order
 from mxgemm.problem import Problem, Strides
 from mxgemm.routes import Operands
 from tests.cuda import lanes
-from tests.marks import first_of
+from tests.marks import EXHAUSTIVE, first_of
 
 HOPPER = KNOWN_MACHINES["sm_90"]
 CPU = torch.device("cpu")
@@ -125,13 +125,13 @@ def test_all_chunks_at_once() -> None:
     [
         ("e2m1", AT_ONCE),
         ("bf16", replace(AT_ONCE, warps_k=5, depth=2)),
-        ("e2m1", replace(AT_ONCE, warps_k=5, depth=2, a_slots=2)),
+        pytest.param("e2m1", replace(AT_ONCE, warps_k=5, depth=2, a_slots=2), marks=EXHAUSTIVE),
         ("e4m3", replace(AT_ONCE, warps_k=5, depth=2, a_slots=2, in_turn=False)),
-        ("bf16", replace(AT_ONCE, warps_k=4)),
+        pytest.param("bf16", replace(AT_ONCE, warps_k=4), marks=EXHAUSTIVE),
         ("e2m1", MmaConfig(1, 3, 3, 1, a_slots=1)),
-        ("bf16", MmaConfig(2, 3, 2, 1, a_slots=2, splits=2)),
+        pytest.param("bf16", MmaConfig(2, 3, 2, 1, a_slots=2, splits=2), marks=EXHAUSTIVE),
         ("e2m1", MmaConfig(1, 6, 2, 1, a_slots=1, splits=2)),
-        ("e2m1", MmaConfig(2, 2, 3, 2, a_slots=2, splits=2)),
+        pytest.param("e2m1", MmaConfig(2, 2, 3, 2, a_slots=2, splits=2), marks=EXHAUSTIVE),
     ],
     ids=str,
 )
